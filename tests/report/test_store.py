@@ -54,6 +54,21 @@ def test_results_come_back_as_they_were(tmp_path, make_result):
     assert reading.results == results and reading.problems == []
 
 
+def test_results_that_are_linked_into_one_folder_are_found(tmp_path, make_result):
+    """Those of two machines, one of them not mounted: nothing was found, without a word."""
+    for name in ("one", "two"):
+        write_result_json(tmp_path / name / "results" / "run" / "row.json", make_result(run_id=name))
+    together = tmp_path / "together"
+    together.mkdir()
+    for name in ("one", "two", "three"):
+        (together / name).symlink_to(tmp_path / name / "results")
+    (together / "checkpoint").symlink_to(tmp_path / "removed")
+    reading = read_results([together])
+    assert [result.identity.run_id for result in reading.results] == ["one", "two"]
+    assert reading.problems == [f"{together / 'three'}: a link that leads nowhere"]
+    assert reading.folder_of(reading.results[0]) == together / "one" / "run"
+
+
 def test_two_processes_lose_nothing(tmp_path, make_result):
     template = write_result_json(tmp_path / "template.json", make_result())
     store = tmp_path / "rows.csv"

@@ -1,7 +1,7 @@
 """What lies below a folder in which other processes work."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -14,3 +14,34 @@ def below(folder: Path, pattern: str) -> Iterator[Path]:
         for name in (*folders, *files):
             if fnmatchcase(name, pattern):
                 yield Path(parent, name)
+
+
+def below_with_links(folder: Path, names: Collection[str], *, but: str) -> Iterator[Path]:
+    """Files of these names at any depth, behind links to folders too: results of several machines are linked into one folder.
+
+    A folder that several ways lead to, or a link back to one above it, is looked through once, under its own place where that
+    lies below `folder`.
+
+    Args:
+        but: name of links that are not followed.
+    """
+    seen: set[tuple[int, int]] = set()
+    waiting = [str(folder)]
+    for start in waiting:
+        for parent, folders, files in os.walk(start):
+            if (place := _place(parent)) is None or place in seen:
+                folders.clear()  # os.walk goes down into what is left
+                continue
+            seen.add(place)
+            yield from (Path(parent, name) for name in names if name in files)
+            links = (os.path.join(parent, name) for name in folders if name != but)
+            waiting.extend(path for path in links if os.path.islink(path))
+
+
+def _place(folder: str) -> tuple[int, int] | None:
+    """Equal for all names of a folder; None where it vanished."""
+    try:
+        found = os.stat(folder)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sparsefront.artifacts.walk import below
+from sparsefront.artifacts.walk import below_with_links
 from sparsefront.report.store import RESULT_FILE, STORE_FILE
+from sparsefront.run_folder import LINK
 
 FOLDERS_FILE = "results_folders.txt"  # in the cache folder: paths relative to it, a line each
 
@@ -62,11 +63,14 @@ class Results:
 
 
 def read_results(folders: Iterable[Path]) -> Results:
-    """The runs of some folders of results. As in `compare`: every row.json at any depth, where there is none, rows.csv."""
+    """The runs of some folders of results. As in `compare`: every row.json at any depth and in linked folders, where there is
+    none, rows.csv.
+    """
     runs: dict[str, Run] = {}
     problems: list[str] = []
     for folder in folders:
-        files = sorted(below(folder, RESULT_FILE)) or sorted(below(folder, STORE_FILE))
+        found = sorted(below_with_links(folder, (RESULT_FILE, STORE_FILE), but=LINK))
+        files = [file for file in found if file.name == RESULT_FILE] or found
         for file in files:
             try:
                 records = [json.loads(file.read_text())] if file.name == RESULT_FILE else _csv_records(file)

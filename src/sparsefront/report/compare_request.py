@@ -20,8 +20,8 @@ them a sentence per budget: the fastest that loses at most so many points. A ter
 gets one of what decides. Writes compare.png and compare.html: fronts, a latency budget that names the winner and its command,
 filters that stay in the page's address, a ranking, missing cells, the runs as CSV and JSON; the same sets apart.
 
-  results      folders (searched for row.json; where there is none, for rows.csv), CSV files or row.json files, or the
-               NAME.front.txt of a search; default: results
+  results      folders (searched for row.json, in linked folders too; where there is none, for rows.csv), CSV files or row.json
+               files, or the NAME.front.txt of a search; default: results
   out=DIR      where the two files go; default: results/compare
   sort=COLUMN  any field of a result: speedup (default), sparse (its accuracy), latency_sparse_ms, sparsity_achieved, pattern ...;
                the best comes first, sort=-COLUMN turns the order round

@@ -14,10 +14,11 @@ from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.artifacts.durable import whole_file
 from sparsefront.artifacts.lease import held_alone
 from sparsefront.artifacts.record_digest import record_digest
+from sparsefront.artifacts.walk import below_with_links
 from sparsefront.report.csv_text import TEXT, format_lines, parse_lines, whole_lines
 from sparsefront.report.rank import rank, rank_of_line
 from sparsefront.report.result import Result, missing_columns
-from sparsefront.run_folder import FAILURE_FILE
+from sparsefront.run_folder import FAILURE_FILE, LINK
 from sparsefront.tasks.outcomes import Outcomes, load_outcomes
 
 log = logging.getLogger(__name__)
@@ -126,9 +127,9 @@ class Reading:
 def read_results(paths: Iterable[Path], *, processes: int = 1) -> Reading:
     """Results of folders, of CSV files and of single JSON files.
 
-    In a folder every `row.json` at any depth is read; where there is none, every `rows.csv`. A file that cannot be read, and
-    a result that was edited after it was stored, is a problem in the result, never an exception. A result met twice counts
-    once.
+    In a folder every `row.json` at any depth is read, in linked folders too; where there is none, every `rows.csv`. A file
+    that cannot be read, and a result that was edited after it was stored, is a problem in the result, never an exception. A
+    result met twice counts once.
 
     Args:
         processes: that read a large store together; they are forked, so more than one needs a program without threads.
@@ -138,6 +139,7 @@ def read_results(paths: Iterable[Path], *, processes: int = 1) -> Reading:
     for path in paths:
         if not path.exists():
             reading.problems.append(f"{path}: no such file or folder")
+        reading.problems += [f"{link}: a link that leads nowhere" for link in _dead_links(path)]
         files, failures = _files_of_runs(path)
         reading.failures += failures
         for file, results, problems in _read_files(files, processes):
@@ -153,14 +155,24 @@ def read_results(paths: Iterable[Path], *, processes: int = 1) -> Reading:
 
 
 def _files_of_runs(path: Path) -> tuple[list[Path], list[Path]]:
-    """The files with results, and those of failures, at any depth; walked once, several times as fast as `rglob`."""
+    """The files with results, and those of failures, at any depth and in linked folders; walked once, several times as fast as
+    `rglob`.
+    """
     if not path.is_dir():
         return [path] if path.exists() else [], []
     found: dict[str, list[Path]] = {RESULT_FILE: [], STORE_FILE: [], FAILURE_FILE: []}
-    for parent, _, names in os.walk(path):
-        for name in found.keys() & set(names):
-            found[name].append(Path(parent, name))
+    for file in below_with_links(path, found, but=LINK):
+        found[file.name].append(file)
     return sorted(found[RESULT_FILE]) or sorted(found[STORE_FILE]), sorted(found[FAILURE_FILE])
+
+
+def _dead_links(path: Path) -> list[Path]:
+    """In a folder itself, as of a machine that is not mounted; a checkpoint may have been removed."""
+    if not path.is_dir():
+        return []
+    with os.scandir(path) as entries:
+        links = [Path(entry.path) for entry in entries if entry.is_symlink() and entry.name != LINK]
+    return sorted(link for link in links if not link.exists())
 
 
 def _read_files(files: list[Path], processes: int) -> Iterator[tuple[Path, list[Result], list[str]]]:
