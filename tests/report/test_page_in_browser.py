@@ -34,7 +34,7 @@ def test_every_candidate_is_a_line_and_a_point(shown, mixed):
     (group,) = split_comparable(results)
     assert page.evaluate(LINES) == len(group.points()) == 100
     assert page.evaluate("spotsOf.get(document.getElementById('chart-speed')).length") == len(group.points()) + 2
-    assert page.evaluate("document.querySelector('#shown').textContent") == "100 of 100 points"
+    assert page.evaluate("document.querySelector('#shown').textContent") == "100 of 100 points, 200 of 200 runs"
     assert (
         page.evaluate(COUNT.format("svg.chart .mark")) >= 3 and page.evaluate(COUNT.format("svg.chart .dominated")) == 3
     )

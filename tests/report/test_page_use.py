@@ -4,7 +4,9 @@ import pytest
 from headless_browser import find_browser
 from page_scripts import CLICK, COUNT, LINES, WAIT
 
+from sparsefront.report.comparable import split_comparable
 from sparsefront.report.page.run import write_run_page
+from sparsefront.report.winners import picked_as
 
 pytestmark = pytest.mark.skipif(find_browser() is None, reason="no Chromium or Chrome is installed")
 
@@ -23,6 +25,40 @@ def test_without_a_held_out_part_the_reporting_split_is_drawn(shown, mixed, make
     assert page.evaluate(drawn) == 2 and page.evaluate(label) == "accuracy, %"
     page.evaluate(chosen.format("section", 0))
     assert page.evaluate(drawn) > 2 and page.evaluate(label) == "accuracy, %, held out"
+
+
+PICKED = "[...document.querySelectorAll('#points tbody tr')].map((line) => [line.cells[0].innerText, line.cells[10].innerText])"
+
+
+def test_the_script_picks_what_python_picks(shown, mixed):
+    results = mixed(200)
+    results.append(results[0].with_values({"run_id": "far", "pattern": "far", "sparsity_achieved": 0.31}))
+    results.append(results[0].with_values({"run_id": "search", "allocation_parameters": {"speedup": 1.5}}))
+    page = shown(results)
+    (group,) = split_comparable(results)
+    found = page.evaluate(
+        "now.view.points.map((point) => [point.runs.map((run) => valueOf('run_id', run)), point.picked])"
+    )
+    picked = picked_as(group.candidates)
+    assert {tuple(runs): told for runs, told in found if told is not None} == picked
+    assert {"winner", "recipe", "0.31 achieved", "has a budget"} == set(picked.values())
+
+
+def test_what_is_picked_follows_the_filters(shown, make_result):
+    """The winner of all seeds stood beside a better held-out metric of the seed that was asked for."""
+    vals = {("n_m", 0): 0.90, ("n_m", 1): 0.96, ("tile_wise", 0): 0.92, ("tile_wise", 1): 0.93}
+    runs = [
+        make_result(run_id=str(n), pattern=pattern, seed=seed, val_sparse=val, sparsity_achieved=0.74 + 0.02 * seed)
+        for n, ((pattern, seed), val) in enumerate(vals.items())
+    ]
+    page = shown(runs)
+    assert dict(page.evaluate(PICKED)) == {"n_m 128": "winner", "tile_wise 128": "recipe"}
+    page.evaluate(CLICK.format('[data-field="seed"] [data-value="0"]'))
+    assert dict(page.evaluate(PICKED)) == {"n_m 128": "recipe", "tile_wise 128": "winner"}
+    assert page.evaluate("document.querySelector('#shown').textContent") == "2 of 2 points, 2 of 4 runs"
+    page.evaluate(CLICK.format('[data-field="pattern"] [data-value="n_m"]'))
+    assert dict(page.evaluate(PICKED)) == {"n_m 128": "recipe"}, "it has no rivals"
+    assert "From here on over 4 runs, whatever is filtered above" in page.evaluate("document.body.innerText")
 
 
 def test_a_value_of_a_link_that_no_run_has_can_be_taken_back(shown, mixed):

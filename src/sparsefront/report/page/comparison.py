@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from sparsefront.pruning.target import MOST_MISSED
 from sparsefront.report.axis import SPEEDUP, Axis
 from sparsefront.report.comparable import ComparableResults, split_comparable
 from sparsefront.report.page.run_columns import run_columns
@@ -42,6 +43,7 @@ def write_comparison(
     places = {id(result): place for place, result in enumerate(results)}
     data = {
         "axis": axis.name,
+        "most_missed": MOST_MISSED,
         "styles": styles(results),
         "columns": run_columns(results),
         "sections": [section_data(group, places) for group in groups],

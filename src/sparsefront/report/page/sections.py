@@ -6,14 +6,14 @@ from typing import Any
 from sparsefront.counted import counted
 from sparsefront.report.axis import LATENCY, SPEEDUP
 from sparsefront.report.budgets import budget_sentences
-from sparsefront.report.candidates import recovery_of
+from sparsefront.report.candidates import budget_of, recovery_of
 from sparsefront.report.comparable import CPU_NOTE, ComparableResults
 from sparsefront.report.missing_cells import measured_cells
 from sparsefront.report.provenance import unlike_the_rest
 from sparsefront.report.ranking import pattern_ranking
 from sparsefront.report.result import Result
 from sparsefront.report.series_style import DENSE_COLOR, pattern_color, recovery_marker
-from sparsefront.report.winners import picked_as, settings_apart
+from sparsefront.report.winners import settings_apart
 
 AXES = (SPEEDUP, LATENCY)
 SHOWN = ("pattern", "sparsity", "recovery")  # columns of the page's table beside the settings
@@ -46,13 +46,15 @@ def section_data(group: ComparableResults, places: Mapping[int, int]) -> dict[st
     Args:
         places: `id` of a result -> its place among the page's runs.
     """
-    told, picked = settings_apart(group.candidates, SHOWN), picked_as(group.candidates)
+    told = settings_apart(group.candidates, SHOWN)
+    structures = {candidate.structure: place for place, candidate in enumerate(group.candidates)}
     points = [
         {
             "runs": [places[id(result)] for result in candidate.results],
             "label": candidate.pattern,
             "settings": " ".join(told[candidate.runs].values()),
-            "picked": picked.get(candidate.runs, ""),
+            "structure": structures[candidate.structure],
+            "budget": budget_of(candidate.results[0]) is not None,
         }
         for candidate in group.candidates
     ]

@@ -8,7 +8,7 @@ from typing import Any
 from sparsefront.artifacts.durable import whole_file
 
 # In this order: later ones use what earlier ones define.
-SCRIPTS = "data text front address symbols scale chart charts filters budget table details download main".split()
+SCRIPTS = "data text front picked address symbols scale chart charts filters budget table details download main".split()
 
 
 def write_page(path: Path, template: str, **values: Any) -> Path:

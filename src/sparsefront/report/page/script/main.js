@@ -5,6 +5,7 @@ function viewOf() {
     const runs = runsThatPass(held.runs);
     return runs.length ? [pointOf(held, runs, section)] : [];
   });
+  for (const [point, told] of pickedAs(points)) point.picked = told;
   const dense = densePoints(section), candidates = [...points, ...dense];
   return withBudget({
     section, points, dense,
@@ -34,8 +35,14 @@ function show() {
   showBudget(view, movedBudget);
   showTable(view, { select, changed });
   showDetails(view.selected);
-  document.getElementById("shown").textContent = `${view.points.length} of ${counted(view.section.points.length, "point")}`;
+  document.getElementById("shown").textContent = shownText(view);
   return { view, select };
+}
+
+// What is drawn, picked and downloaded.
+function shownText({ points, section }) {
+  const runs = (of) => of.reduce((sum, point) => sum + point.runs.length, 0);
+  return `${points.length} of ${counted(section.points.length, "point")}, ${runs(points)} of ${counted(runs(section.points), "run")}`;
 }
 
 let now = null;

@@ -11,7 +11,7 @@ const TABLE = [
   { head: "points lost", value: (point) => point.lost, text: pointsText },
   { head: "latency", value: (point) => point.latency_ms, text: millisecondsText },
   { head: "speedup", value: (point) => point.speedup, text: timesText },
-  { head: "picked by held out", value: (point) => point.picked },
+  { head: "picked by held out", value: (point) => point.picked ?? "" },
   { head: "≠", value: (point) => (point.unlike.length ? point.unlike.join("; ") : ""),
     cell: (point) => (point.unlike.length ? `<abbr class="badge" title="${escaped(point.unlike.join("; "))}">≠</abbr>` : "") },
 ];
