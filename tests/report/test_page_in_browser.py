@@ -72,7 +72,7 @@ def test_filters_choose_and_stay_in_the_address(shown, mixed):
     assert page.evaluate("now.view.points.every((point) => point.pattern === 'tile_wise' && point.runs.length === 1)")
     page.evaluate(WAIT)
     address = page.evaluate("location.hash")
-    assert address == "#pattern=tile_wise&seed=1"
+    assert address == "#pattern=tile_wise&seed=1&section=run-0"
     again = shown(mixed(200), address)
     assert again.evaluate(LINES) == chosen
     assert again.evaluate(COUNT.format('#filters [aria-pressed="true"]')) == 2
@@ -91,7 +91,7 @@ def test_seeds_of_a_recovery_n_of_m_and_distribution_are_filters_where_they_diff
     page.evaluate(CLICK.format('[data-field="recovery_seed"] [data-value="2"]'))
     assert page.evaluate("now.view.points.map((point) => point.runs)") == [[2]]
     page.evaluate(WAIT)
-    assert page.evaluate("location.hash") == "#recovery_seed=2"
+    assert page.evaluate("location.hash") == "#recovery_seed=2&section=0"
     runs = [
         run(f"{name} {windows}", pattern_parameters={"distribution": name, "m": m}, n_of_m=windows)
         for name in ("free", "balanced")
@@ -199,7 +199,7 @@ def test_the_held_out_part_may_be_drawn(shown, mixed):
     )
     assert steps == sorted(steps, reverse=True), "the front rises with the latency, where what decides is drawn"
     page.evaluate(WAIT)
-    assert page.evaluate("location.hash") == "#split=val"
+    assert page.evaluate("location.hash") == "#split=val&section=run-0"
 
 
 def test_the_axis_may_be_milliseconds(shown, mixed):
@@ -244,7 +244,7 @@ def test_other_provenance_has_a_badge(shown, mixed):
 
 
 def test_sections_are_chosen_and_hold_their_own_text(shown, mixed, make_result):
-    page = shown([*mixed(30), make_result(model="bert")])
+    page = shown([*mixed(30), make_result(model="bert", run_id="bert")])
     assert page.evaluate(COUNT.format("#section option")) == 2
     visible = (
         "[...document.querySelectorAll('section h2')].filter((one) => one.offsetParent).map((one) => one.textContent)"
@@ -255,7 +255,7 @@ def test_sections_are_chosen_and_hold_their_own_text(shown, mixed, make_result):
     )
     assert page.evaluate(visible) != first
     page.evaluate(WAIT)
-    assert page.evaluate("location.hash") == "#section=1"
+    assert page.evaluate("location.hash") == "#section=bert"
 
 
 def test_every_shipped_recovery_has_an_outline_of_its_own(shown, make_result):

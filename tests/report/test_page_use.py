@@ -81,6 +81,40 @@ def test_a_link_to_a_point_finds_it_in_a_page_of_more_runs(shown, mixed):
     assert again.evaluate("document.querySelector('#details h3').textContent") == told
 
 
+def test_a_link_opens_its_section_in_a_page_of_more_runs(shown, mixed, make_result):
+    """It named the section's place, or none: another model's were shown."""
+    title = "document.querySelector('section:not([hidden]) h2').textContent"
+    few, many = [make_result(model="bert", run_id="bert", sparsity_target=0.5)], mixed(30)
+    page = shown(few, "#sort=pattern")
+    page.evaluate(WAIT)
+    address, told = page.evaluate("location.hash"), page.evaluate(title)
+    for more in ([*few, *many], [*many, *few, make_result(model="vit", run_id="vit")]):
+        assert shown(more, address).evaluate(title) == told
+        assert shown(more, "#point=bert").evaluate(title) == told, "of a link without a section"
+    assert page.evaluate("document.getElementById('lost').hidden")
+
+
+def test_a_section_is_named_by_a_run_of_its_own(shown, make_result):
+    """A network that was not recovered stands beside every budget of a recovery."""
+    runs = [make_result(run_id="none", recovery=None)]
+    runs += [make_result(run_id=f"{steps} steps", recovery_steps=steps) for steps in (10, 20)]
+    page = shown(runs)
+    assert page.evaluate("DATA.sections.map((section, place) => nameOfSection(place))") == ["10 steps", "20 steps"]
+
+
+@pytest.mark.parametrize("address", ["#section=gone", "#point=gone", "#section=run-1&point=gone"])
+def test_a_link_to_a_run_that_is_not_there_says_so(shown, mixed, make_result, address):
+    page = shown([*mixed(30), make_result(model="bert", run_id="bert")], address)
+    assert page.evaluate("document.getElementById('lost').innerText") == (
+        "This link names run gone, which is not in this page."
+    )
+    assert page.evaluate("state.section") == 0
+    page.evaluate(
+        "{ const box = document.getElementById('section'); box.value = 1; box.dispatchEvent(new Event('change')); }"
+    )
+    assert page.evaluate("document.getElementById('lost').hidden")
+
+
 def test_a_link_that_was_cut_short_still_opens(shown, mixed):
     page = shown(mixed(60), "#pattern=tile_wise,1%253A4%2")
     assert page.evaluate("[...state.filters.pattern]") == ["tile_wise", "1%3A4%2"]

@@ -60,6 +60,7 @@ def section_data(group: ComparableResults, places: Mapping[int, int]) -> dict[st
     ]
     return {
         "title": group.title,
+        "runs": [places[id(result)] for result in group.results],
         "quality_label": group.quality_label,
         "picked_by": None if group.offers_no_choice else group.picked_by,
         "points": points,

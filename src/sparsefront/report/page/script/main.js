@@ -64,6 +64,8 @@ function showSection() {
   // Of each section there are two: its sentences above the charts, its tables below them.
   for (const text of document.querySelectorAll("[data-section]")) text.hidden = Number(text.dataset.section) !== state.section;
   document.getElementById("section").value = state.section;
+  document.getElementById("lost").hidden = state.lost === null;
+  document.getElementById("lost").textContent = `This link names run ${state.lost}, which is not in this page.`;
   document.getElementById("axis").value = state.axis;
   document.getElementById("split").value = state.split;
   document.getElementById("split").closest("label").hidden = !hasHeldOut(DATA.sections[state.section]);
@@ -76,7 +78,7 @@ function start() {
   const shownRuns = () => now.view.points.flatMap((point) => point.runs);
   const on = (id, kind, react) => document.getElementById(id).addEventListener(kind, react);
   on("section", "change", (event) => {
-    Object.assign(state, { section: Number(event.target.value), budget: null, point: null });
+    Object.assign(state, { section: Number(event.target.value), lost: null, budget: null, point: null });
     for (const chosen of Object.values(state.filters)) chosen.clear();
     showSection();
   });
