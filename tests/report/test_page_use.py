@@ -27,6 +27,18 @@ def test_without_a_held_out_part_the_reporting_split_is_drawn(shown, mixed, make
     assert page.evaluate(drawn) > 2 and page.evaluate(label) == "accuracy, %, held out"
 
 
+def test_downloads_hold_the_runs_of_the_points(shown, make_result):
+    """Means over their lines are those of the page: no seed counts twice, and no dense network among the sparse ones."""
+    nothing = dict.fromkeys(("sparse", "masked", "speedup", "latency_sparse_ms", "recovery"))
+    old, new = (make_result(run_id=f"{year}", time=f"{year}-01-02T03:04:05+00:00") for year in (2025, 2026))
+    page = shown([old, new, make_result(run_id="dense", pattern="dense", **nothing)])
+    assert page.evaluate("document.querySelector('#shown').textContent") == "1 of 1 point, 1 of 1 run"
+    records = page.evaluate("recordsOf(now.view.points.flatMap((point) => point.runs))")
+    assert [record["run_id"] for record in records] == ["2026"]
+    assert records[0]["dense"] == new.quality.dense and records[0]["latency_dense_ms"] == new.speed.latency_dense_ms
+    assert "dense networks are in the fields" in page.evaluate("document.getElementById('csv').title")
+
+
 PICKED = "[...document.querySelectorAll('#points tbody tr')].map((line) => [line.cells[0].innerText, line.cells[10].innerText])"
 
 

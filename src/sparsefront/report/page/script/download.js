@@ -1,4 +1,5 @@
-// The runs that the filters leave, as CSV and as JSON, under the names of the result's fields.
+// The runs of the points that the filters leave, as CSV and as JSON, under the names of the result's fields. Dense networks and runs
+// that count no more, their seeds having been run again, are no points.
 const FIELDS = DATA.columns.map((column) => column.name).filter((name) => !name.startsWith("_"));
 
 function recordsOf(runs) {
@@ -6,7 +7,7 @@ function recordsOf(runs) {
 }
 
 function csvOf(runs) {
-  const cell = (value) => (/[",\n]/.test(value ?? "") ? `"${String(value).replaceAll('"', '""')}"` : String(value ?? ""));
+  const cell = (value) => (/[",\r\n]/.test(value ?? "") ? `"${String(value).replaceAll('"', '""')}"` : String(value ?? ""));
   const lines = recordsOf(runs).map((record) => Object.values(record).map(cell).join(","));
   return [[...FIELDS, "command"].join(","), ...lines].join("\n") + "\n";
 }
