@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
-from sparsefront.report.terminal import Failure, print_failures, print_run
+from rich.console import Console
+
+from sparsefront.report.comparable import split_comparable
+from sparsefront.report.terminal import Failure, print_failures, print_group, print_run
 
 DEEP = Path("/") / "/".join(f"a_folder_with_a_long_name_{number}" for number in range(9)) / "row.json"
 
@@ -28,3 +31,28 @@ def test_failures_are_told_with_overrides_and_reason(capsys, monkeypatch):
     print_failures([Failure("3", ["pattern=n_m", "sparsity=0.5"], reason), Failure("4", [], "why")])
     lines = capsys.readouterr().out.splitlines()
     assert lines == ["2 failed:", "  3: pattern=n_m sparsity=0.5", f"     {reason}", "  4: ", "     why"]
+
+
+def test_lines_of_a_comparison_end_in_no_blanks_and_are_whole_in_a_pipe(mixed, capsys, monkeypatch):
+    """Titles and verdicts were filled up with blanks to the width of the widest kernel's name, and folded at that of a table."""
+    monkeypatch.setenv("COLUMNS", "40")
+    kernels = {0: "gathered", 1: "+".join(["blocked_cuda_feature_major"] * 4)}
+    (group,) = split_comparable(run.with_values({"latency_kernel": kernels[run.identity.seed]}) for run in mixed(20))
+    verdict = f"n_m picked before {'tile_wise, ' * 30}uniform"
+    print_group(group, [verdict])
+    lines = capsys.readouterr().out.splitlines()
+    assert verdict in lines and max(map(len, lines)) > 200
+    assert [line for line in lines if line != line.rstrip()] == []
+    assert any(line.startswith("- at ≤ 0.5") and "held out" in line for line in lines)
+    assert all(line.endswith("gathered") for line in lines if " gathered" in line), (
+        "a long name is the last in its line"
+    )
+
+
+def test_the_title_of_a_table_is_as_wide_as_the_terminal(make_result, capsys, monkeypatch):
+    monkeypatch.setattr(Console, "is_terminal", True)
+    monkeypatch.setenv("COLUMNS", "100")
+    named = {"model_variant": "of_a_long_name", "gpu": "NVIDIA H100 80GB HBM3", "latency_device": "cuda"}
+    (group,) = split_comparable([make_result(**named)])
+    print_group(group, [])
+    assert group.title in capsys.readouterr().out

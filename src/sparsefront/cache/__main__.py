@@ -20,6 +20,7 @@ from sparsefront.cache.tables import items_table, runs_table, stages_table
 from sparsefront.cache.usage import find_usage
 from sparsefront.counted import counted
 from sparsefront.errors import InvalidSetting
+from sparsefront.report.printing import print_table
 from sparsefront.report.table import table_console
 from sparsefront.standard_output import ending_with_its_reader
 
@@ -42,8 +43,8 @@ def _show(options: argparse.Namespace) -> int:
     inventory, console = _inventory(options), table_console()
     results = _results(options)
     usage = find_usage(inventory, results.runs)
-    console.print(stages_table(inventory))
-    console.print(runs_table(inventory, usage, results.runs, most=None if options.all else MOST_RUNS))
+    print_table(console, stages_table(inventory))
+    print_table(console, runs_table(inventory, usage, results.runs, most=None if options.all else MOST_RUNS))
     return 0
 
 
@@ -84,7 +85,7 @@ def _remove(options: argparse.Namespace) -> int:
         print("nothing in the cache meets these conditions")
         return 0
     if not options.yes:
-        table_console().print(items_table("Would be removed", items, usage))
+        print_table(table_console(), items_table("Would be removed", items, usage))
         print(
             f"{counted(len(items), 'stage')}, {decimal(freed_bytes(items))} would be free; nothing was removed: add --yes"
         )

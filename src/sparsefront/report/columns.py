@@ -42,7 +42,7 @@ MORE_IS_BETTER = {
     "sparsity_whole_model",
 }
 
-
+RUN = Column("run_id")
 COLUMNS = (
     Column("model", constant_aside=True),
     Column("model_variant", constant_aside=True),
@@ -81,13 +81,15 @@ COLUMNS = (
     Column("latency_sparse_ms", milliseconds, numeric=True),
     Column("speedup", times, numeric=True),
     Column("latency_device", constant_aside=True),
-    Column("latency_kernel", constant_aside=True),
     Column("gpu", constant_aside=True),
     Column("processor", constant_aside=True),
     Column("threads", constant_aside=True),
     Column("batch_size", numeric=True, constant_aside=True),
     Column("dtype", constant_aside=True),
-    Column("run_id"),
+    RUN,
+    Column(
+        "latency_kernel", constant_aside=True
+    ),  # the last: of several kernels it is so long that others would stand far away
 )
 
 
@@ -100,7 +102,7 @@ def shown_columns(results: Sequence[Result]) -> tuple[list[Column], dict[str, st
     }
     shown = [column for column in COLUMNS if column.field not in aside]
     if keys := _differing_settings(results):
-        shown.insert(-1, SettingsColumn("settings", keys=keys))  # before the run's name
+        shown.insert(shown.index(RUN), SettingsColumn("settings", keys=keys))
     return shown, {field: text for field, text in aside.items() if text != "–"}
 
 

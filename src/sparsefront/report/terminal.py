@@ -14,6 +14,7 @@ from sparsefront.counted import counted
 from sparsefront.report.budgets import budget_sentences
 from sparsefront.report.compact_table import compact_table
 from sparsefront.report.comparable import CPU_NOTE, ComparableResults, split_comparable
+from sparsefront.report.printing import print_table, print_text
 from sparsefront.report.result import Result
 from sparsefront.report.run_table import run_table
 from sparsefront.report.table import PIPED_WIDTH, least_width, records_table, results_table, table_console
@@ -27,7 +28,7 @@ def print_run(result: Result, paths: Sequence[Path]) -> None:
     console = Console()
     if not console.is_terminal:
         console.width = PIPED_WIDTH
-    console.print(run_table(result))
+    print_table(console, run_table(result))
     for path in paths:
         print(f"  {_short(path)}")
 
@@ -42,19 +43,19 @@ def print_group(group: ComparableResults, verdicts: Sequence[str], *, most: int 
     """
     narrow, table = Console(), results_table(group.results, group.notes(), most=most, columns=group.columns)
     if _is_too_narrow(narrow, table):
-        narrow.print(compact_table(group, most))
+        print_table(narrow, compact_table(group, most))
         _print_left_out(len(group.points()), most, "candidate")
         for line in [*([f"speedup: {CPU_NOTE}"] if group.device == "cpu" else []), *group.notes(), *verdicts]:
-            narrow.print(line, highlight=False, markup=False)
+            print_text(narrow, line)
     else:
         console = table_console(table)
-        console.print(table)
+        print_table(console, table)
         _print_left_out(len(group.results), most, "run")
         if chosen := candidate_table(group.candidates):
-            console.print(records_table(chosen[:most], CHOICES, verdicts))
+            print_table(console, records_table(chosen[:most], CHOICES, verdicts))
             _print_left_out(len(chosen), most, "candidate")
     for sentence in budget_sentences(group):
-        narrow.print(f"- {sentence}", highlight=False, markup=False)
+        print_text(narrow, f"- {sentence}")
     print()
 
 
@@ -64,11 +65,11 @@ def print_results(results: Sequence[Result]) -> None:
     """
     narrow, table = Console(), results_table(results)
     if not _is_too_narrow(narrow, table):
-        table_console(table).print(table)
+        print_table(table_console(table), table)
         return
     groups = split_comparable(results)
     for group in groups:
-        narrow.print(compact_table(group))
+        print_table(narrow, compact_table(group))
     if any(group.device == "cpu" for group in groups):
         print(f"speedup: {CPU_NOTE}")
 
