@@ -73,6 +73,23 @@ def test_what_is_picked_follows_the_filters(shown, make_result):
     assert "From here on over 4 runs, whatever is filtered above" in page.evaluate("document.body.innerText")
 
 
+def test_dense_is_that_of_the_seeds_that_are_shown(shown, make_result):
+    """The median of all seeds stood beside a run of one, whose points are lost against its own."""
+    dense = {0: 0.90, 1: 0.92, 2: 0.97, 3: 0.99}
+    runs = [
+        make_result(run_id=str(seed), seed=seed, dense=value, val_dense=value - 0.5, latency_dense_ms=5.0 + seed)
+        for seed, value in dense.items()
+    ]
+    page = shown(runs)
+    (group,) = split_comparable(runs)
+    told = "now.view.dense.map(({ quality, val, latency_ms }) => [quality, val, latency_ms])"
+    assert page.evaluate(told) == [[group.dense_quality(), pytest.approx(44.5), 6.5]] and group.dense_quality() == 94.5
+    page.evaluate(CLICK.format('[data-field="seed"] [data-value="1"]'))
+    assert page.evaluate(told) == [[92.0, pytest.approx(42.0), 6.0]]
+    page.evaluate(CLICK.format('[data-field="seed"] [data-value="3"]'))
+    assert page.evaluate(told) == [[95.5, pytest.approx(45.5), 7.0]]
+
+
 def test_a_value_of_a_link_that_no_run_has_can_be_taken_back(shown, mixed):
     """As of a page that was written anew from other runs."""
     page = shown(mixed(60), "#pattern=gone")

@@ -64,8 +64,6 @@ def section_data(group: ComparableResults, places: Mapping[int, int]) -> dict[st
         "quality_label": group.quality_label,
         "picked_by": None if group.offers_no_choice else group.picked_by,
         "points": points,
-        "dense": _dense(group, "dense"),
-        "continued": _dense(group, "dense_continued"),
         "unlike": {
             places[id(result)]: unlike[result.identity.run_id]
             for unlike in [unlike_the_rest(group.results)]
@@ -85,12 +83,3 @@ def styles(results: Sequence[Result]) -> dict[str, Any]:
         "patterns": {pattern: pattern_color(pattern) for pattern in patterns},
         "recoveries": {recovery: recovery_marker(recovery)[1] for recovery in recoveries},
     }
-
-
-def _dense(group: ComparableResults, side: str) -> dict[str, float | None] | None:
-    """Medians over the results: qualities in percent, milliseconds; None where it was not measured."""
-    quality, val = group.median_quality(side), group.median_quality(f"val_{side}")
-    if quality is None:
-        return None
-    latency = LATENCY.dense(group.results)
-    return {"quality": quality, "val": val, "speedup": None if latency is None else 1.0, "latency_ms": latency}

@@ -17,6 +17,11 @@ function mean(values) {
   return values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null;
 }
 
+function median(values) {
+  const ordered = [...values].sort((a, b) => a - b), half = ordered.length / 2;
+  return mean(ordered.slice(Math.ceil(half) - 1, Math.floor(half) + 1));
+}
+
 function deviation(values) {
   if (values.length < 2) return null;
   const middle = mean(values);
@@ -69,11 +74,15 @@ function pickOf(point, section) {
   return { val: point.val, test: point.quality }[section.picked_by] ?? null;
 }
 
+// Dense, and dense trained on: medians over the runs of the seeds that the filter leaves, since every run has its own baseline.
 function densePoints(section) {
-  const kinds = { dense: "dense baseline", continued: "dense, trained on" };
-  return Object.entries(kinds).flatMap(([kind, label]) => {
-    if (!section[kind]) return [];
-    const point = { ...section[kind], dense: kind, label, runs: [], settings: "", interval: null, error: null };
-    return [{ ...point, pick: pickOf(point, section) }];
+  const { seed } = state.filters, runs = section.runs.filter((run) => !seed.size || seed.has(textOf("seed", run)));
+  const kinds = { dense: ["dense baseline", "dense"], continued: ["dense, trained on", "dense_continued"] };
+  const latency_ms = median(known("latency_dense_ms", runs));
+  return Object.entries(kinds).flatMap(([kind, [label, field]]) => {
+    const [quality, val] = [field, `val_${field}`].map((name) => timesHundred(median(known(name, runs))));
+    if (quality === null) return [];
+    const point = { dense: kind, label, quality, val, latency_ms, runs: [], settings: "", interval: null, error: null };
+    return [{ ...point, speedup: latency_ms === null ? null : 1, pick: pickOf(point, section) }];
   });
 }
