@@ -180,6 +180,38 @@ def test_plots_of_a_run_fit_a_narrow_window(narrow, browser, make_result, tmp_pa
     assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
+def test_charts_can_be_read_in_a_narrow_window(narrow, shown, mixed):
+    page = shown(mixed(60))
+    shown_as = "text.getBBox().height * text.ownerSVGElement.clientWidth / SIZE.width"
+    assert page.evaluate(f"[...document.querySelectorAll('svg.chart text')].every((text) => {shown_as} >= 9)")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.fixture
+def printed(browser):
+    """As on paper of A4, inside its margins."""
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    browser.call("Emulation.setDeviceMetricsOverride", width=718, height=1000, deviceScaleFactor=1, mobile=False)
+    yield
+    browser.call("Emulation.clearDeviceMetricsOverride")
+    browser.call("Emulation.setEmulatedMedia", media="")
+
+
+def test_paper_holds_whole_tables_commands_and_filters(printed, shown, mixed):
+    """They were cut off at its edge, and a chosen filter was white on white."""
+    kernel = "+".join(["gathered_cuda_feature_major"] * 4)
+    page = shown([run.with_values({"latency_kernel": kernel}) for run in mixed(120)], "#seed=1&point=run-1")
+    page.evaluate(CLICK.format("#details summary"))
+    cut = (
+        "[...document.querySelectorAll('.wide, .command code')].filter((box) => box.scrollWidth > box.clientWidth + 1)"
+    )
+    assert page.evaluate(f"{cut}.length") == 0
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    pressed = "getComputedStyle(document.querySelector('[aria-pressed=\"true\"]'))"
+    assert page.evaluate(f"[{pressed}.color, {pressed}.backgroundColor]") == ["rgb(28, 28, 28)", "rgba(0, 0, 0, 0)"]
+    assert page.evaluate("document.getElementById('csv').offsetParent === null")
+
+
 def test_a_narrow_window_scrolls_down_alone(narrow, shown, make_result):
     long = {"latency_kernel": "+".join(["gathered_cuda_feature_major"] * 9), "gpu": "NVIDIA H100 80GB HBM3"}
     reason = {"unsupported": {f"kernel_{number}": "takes float32, not torch.float16" for number in range(40)}}
