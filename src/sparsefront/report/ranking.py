@@ -34,6 +34,7 @@ def pattern_ranking(group: ComparableResults) -> list[dict[str, str]]:
     areas = {} if dense is None else _areas(group, series, dense[0])
     timed = by_pattern(group.speedup_points)
     order = sorted(series, key=lambda pattern: -areas[pattern][0] if pattern in areas else 1.0)
+    near = f"best speedup at ≤ {NEAR_DENSE_POINTS:g} point lost{', held out' if group.picked_by == 'val' else ''}"
     ranking = []
     for pattern in order:
         drawn = areas.get(pattern)
@@ -42,9 +43,7 @@ def pattern_ranking(group: ComparableResults) -> list[dict[str, str]]:
                 "pattern": pattern,
                 "points": str(len(series[pattern])),
                 "on the front": str(sum((point.x, point.quality) in front for point in series[pattern])),
-                f"best speedup within {NEAR_DENSE_POINTS:g} point of dense": times(
-                    _best_near(group, timed.get(pattern, []))
-                ),
+                near: times(_best_near(group, timed.get(pattern, []))),
                 f"dominated area, {group.axis.unit} · points (95 %)": "–" if drawn is None else _area_text(drawn),
                 "wins / ties / losses among patterns": "–" if drawn is None else _duels(pattern, areas),
                 "points faster / unclear / slower than dense": _against_dense(timed.get(pattern, [])),
