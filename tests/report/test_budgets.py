@@ -43,6 +43,14 @@ def test_the_fastest_within_the_budget_is_named_with_those_that_lose(run):
     )
 
 
+@pytest.mark.parametrize(("dense", "sparse", "budget"), [(0.98, 0.97, 1.0), (0.9512, 0.9312, 2.0), (0.9, 0.85, 5.0)])
+def test_who_lost_as_much_as_the_budget_is_within_it(run, dense, sparse, budget):
+    """Of 1000 samples 980 and 970 differ by more than a point in binary digits."""
+    assert 100 * (dense - sparse) > budget
+    (told,) = sentences([run("n_m", 2.0, 0, val_dense=dense, val_sparse=sparse)], budget)
+    assert "the fastest is n_m" in told
+
+
 def test_the_held_out_part_decides_who_is_within_the_budget(run):
     lucky, honest = run("n_m", 2.0, 3.0, on_test=0.0), run("tile_wise", 1.5, 0.5, on_test=4.0)
     (told,) = sentences([lucky, honest], 1.0)

@@ -34,7 +34,7 @@ def lost_for_choice(candidate: Candidate, group: ComparableResults) -> float | N
     if group.offers_no_choice or (by_val and not candidate.can_be_chosen):
         return None
     lost = [points_lost(result, held_out=by_val) for result in candidate.results]
-    return None if None in lost else fmean(lost)
+    return None if None in lost else round(fmean(lost), 9)  # 98 % - 97 % is 1.0000000000000009 points
 
 
 def _budgets_text(budgets: Sequence[float]) -> str:
