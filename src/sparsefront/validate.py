@@ -1,7 +1,6 @@
 """Every check that needs more than one key, before anything is downloaded or trained."""
 
 import logging
-import tempfile
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -10,17 +9,16 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from sparsefront.config import CONTROLS, GROUPS, STAGES, Config
+from sparsefront.config import GROUPS, STAGES
 from sparsefront.errors import InvalidSetting
 from sparsefront.experiment import Experiment
 from sparsefront.export.storage_check import require_storable
 from sparsefront.group_options import options_of, searched_folders
 from sparsefront.models.prunable import prunable_layers
 from sparsefront.pruning.layers import larger_than_layers, nothing_fits, plan_pruning, require_matches
-from sparsefront.report.renamed_fields import new_name
-from sparsefront.report.result import result_fields
+from sparsefront.root_checks import check_root
 from sparsefront.search.objective import field_of
-from sparsefront.setting_types import check_root_types, plain, told_where_typed
+from sparsefront.setting_types import plain, told_where_typed
 from sparsefront.settings import build_settings
 from sparsefront.stages.budget_checks import check_checkpoint, with_possible_control
 from sparsefront.stages.latency_search import check_search
@@ -39,7 +37,7 @@ def validate(config: DictConfig) -> Experiment:
     Raises:
         InvalidSetting: the first thing that cannot work: its key, its value, what is allowed.
     """
-    _check_root(config)
+    check_root(config)
     choices = _choices()
     parts = {group: _build(group, config, choices) for group in ("model", "dataset")}
     # first: no recipe can be right for an impossible pair
@@ -73,35 +71,6 @@ def validate(config: DictConfig) -> Experiment:
     _check_pattern(experiment)
     require_optimized_values(experiment)
     return _at_commits(experiment)
-
-
-def _check_root(config: DictConfig) -> None:
-    known = [f.name for f in fields(Config)]
-    for key in config:
-        if key not in known:
-            raise InvalidSetting(str(key), config[key], f"unknown key; the root takes {', '.join(known)}")
-    check_root_types(config)
-    names = [field.name for field in result_fields()]
-    for name in map(field_of, config.optimize):
-        if (renamed := new_name(name)) is not None:
-            raise InvalidSetting("optimize", name, f"is {renamed} now")
-        if name not in names:
-            raise InvalidSetting("optimize", name, f"is not a field of the result; there are {', '.join(names)}")
-    if config.control is not None and config.control not in CONTROLS:
-        raise InvalidSetting("control", config.control, f"is one of {', '.join(CONTROLS)}, or null for none")
-    if "swap" in config.stages and "measure" not in config.stages:
-        allowed = "swap chooses kernels for what measure runs: add measure, or leave swap out"
-        raise InvalidSetting("stages", f"[{','.join(config.stages)}]", f"{allowed}; there are {', '.join(STAGES)}")
-    if not config.cache_dir:
-        raise InvalidSetting("cache_dir", "", "names no folder; the folder you stand in is .")
-    cache = Path(config.cache_dir)
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=cache).close()
-    except OSError as error:
-        raise InvalidSetting(
-            "cache_dir", cache, f"cannot be written ({error.strerror}); name another folder"
-        ) from error
 
 
 def _choices() -> dict[str, str]:
