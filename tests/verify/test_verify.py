@@ -13,6 +13,7 @@ from tiny_files import write_cifar
 
 import sparsefront as sf
 from sparsefront.artifacts.record_digest import record_digest
+from sparsefront.counted import counted
 from sparsefront.pruning.mask_file import load_masks, save_masks
 from sparsefront.verify.__main__ import DESCRIPTION, main
 
@@ -226,6 +227,14 @@ def test_without_the_gpu_of_the_result_the_rest_is_verified(row, capsys, monkeyp
     said = capsys.readouterr().out
     assert "speedup: not verified, measured on NVIDIA H200, which is not here" in said
     assert "accuracy, sparse: holds" in said and said.endswith("verified\n")
+
+
+def test_other_threads_of_the_same_processor_are_told(row, capsys):
+    threads = torch.get_num_threads()
+    edit(row, "identity", "threads", threads + 1, forge=True)
+    assert main([str(row)]) == 0
+    told = rf"measured on (.+) with {threads + 1} threads, which is not here \(this is \1 with {counted(threads, 'thread')}\)"
+    assert re.search(told, capsys.readouterr().out)
 
 
 def test_a_speedup_outside_of_its_interval_is_said(row, capsys):

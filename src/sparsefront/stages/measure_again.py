@@ -10,13 +10,15 @@ from torch import nn
 
 from sparsefront.artifacts.digest import digest
 from sparsefront.artifacts.store import ArtifactStore
+from sparsefront.counted import counted
 from sparsefront.errors import Obstacle
 from sparsefront.experiment import Experiment
 from sparsefront.export.checkpoint import Export
 from sparsefront.inference.fusion.fuse import fused_dense_graph
 from sparsefront.measure.sparsity import achieved_sparsity
-from sparsefront.provenance import provenance
+from sparsefront.provenance import Provenance, provenance
 from sparsefront.report.result import Result
+from sparsefront.report.result_identity import Identity
 from sparsefront.stages.bench import Bench
 from sparsefront.stages.control import KIND as CONTROL
 from sparsefront.stages.keys import stage_keys
@@ -153,12 +155,16 @@ def _compare(side: str, found: SplitQuality, result: Result) -> Iterator[Finding
 
 def _other_device(result: Result, bench: Bench) -> str | None:
     """Why latencies of this place say nothing about the record's; None where they do."""
-    here = provenance(bench.device)
-    stored, present = (facts.gpu or facts.processor for facts in (result.identity, here))
-    if stored == present and here.threads == result.identity.threads:
+    stored, present = map(_device_of, (result.identity, provenance(bench.device)))
+    if stored == present:
         return None
-    threads = "" if result.identity.threads in (None, here.threads) else f" with {result.identity.threads} threads"
-    return f"measured on {stored}{threads}, which is not here (this is {present}): the speedup is taken on trust"
+    return f"measured on {stored}, which is not here (this is {present}): the speedup is taken on trust"
+
+
+def _device_of(facts: Identity | Provenance) -> str:
+    """The GPU, or the processor with its threads, which an older record does not tell."""
+    threads = "" if facts.threads is None else f" with {counted(facts.threads, 'thread')}"
+    return f"{facts.gpu or facts.processor}{threads}"
 
 
 def _speedup(result: Result, speed: dict) -> Finding:
