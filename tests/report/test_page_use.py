@@ -90,6 +90,14 @@ def test_dense_is_that_of_the_seeds_that_are_shown(shown, make_result):
     assert page.evaluate(told) == [[95.5, pytest.approx(45.5), 7.0]]
 
 
+@pytest.mark.parametrize(("sparse", "drawn"), [(0.871, 1), (0.87, 0)])
+def test_who_lost_just_three_points_is_close_to_dense(shown, make_result, sparse, drawn):
+    page = shown([make_result(dense=0.901, sparse=sparse)])
+    page.evaluate("(state.within = 3, showSection())")
+    spots = "spotsOf.get(document.getElementById('chart-speed')).filter(({ point }) => !point.dense).length"
+    assert page.evaluate(spots) == drawn
+
+
 def test_a_value_of_a_link_that_no_run_has_can_be_taken_back(shown, mixed):
     """As of a page that was written anew from other runs."""
     page = shown(mixed(60), "#pattern=gone")
