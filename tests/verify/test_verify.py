@@ -150,6 +150,11 @@ EDITED_NETWORKS = {
         "manifest.json: was edited: its sparsity is 0.9, where 0.5",
         lambda at: state(at, 0.9, "sparsity"),
     ),
+    "its pattern": ("its pattern is 'tile_wise', where 'n_m'", lambda at: state(at, "tile_wise", "pattern")),
+    "the class of its pattern": (
+        "its pattern_class is 'os.Other', where",
+        lambda at: state(at, "os.Other", "pattern_class"),
+    ),
     "a setting of its pattern": ("its pattern_parameters.m is 8", lambda at: state(at, 8, "pattern_parameters", "m")),
     "a shape": (r"its layers.*shape is \(8, 8\), where \(", lambda at: state(at, [8, 8], "layers", None, "shape")),
     "a count": ("its layers.*nnz is 7, where", lambda at: state(at, 7, "layers", None, "nnz")),

@@ -15,6 +15,7 @@ from sparsefront.stages.measure_again import DIFFERS, measure_again
 from sparsefront.stages.stored_experiment import experiment_of
 from sparsefront.standard_output import ending_with_its_reader
 from sparsefront.validate import validate
+from sparsefront.verify.manifest import check_pattern
 from sparsefront.verify.record import check_export, find_export, read_record
 
 DESCRIPTION = """\
@@ -22,10 +23,10 @@ Whether a stored result still is what was measured, and whether measuring again 
 
 First the record: its own sha256, those of its files, masks and weights; pruned weights are zero, the compressed form that
 kernels read is the same weights, and manifest.json states the sparsity, the settings of the pattern, the dense layers and the
-shapes that they have. One that was edited is refused, and nothing is measured. Then the data: it must be
-what the result was measured on. Then the weights are evaluated again, and timed where the result's GPU (or processor) is: the
-metric must be equal, up to a tenth of a point or one sample; the speedup lies within the record's interval, or it is said that
-it does not. Without that GPU, that is said, and all else is verified on the CPU.
+shapes that they have, and the pattern that the configuration builds. One that was edited is refused, and nothing is measured.
+Then the data: it must be what the result was measured on. Then the weights are evaluated again, and timed where the result's
+GPU (or processor) is: the metric must be equal, up to a tenth of a point or one sample; the speedup lies within the record's
+interval, or it is said that it does not. Without that GPU, that is said, and all else is verified on the CPU.
 
 Digests show that a record was edited. They do not show who made it: who edits a result can also write a new sha256 into
 it. Against forging only measuring again helps, and that compares nothing but what can be measured here.
@@ -72,6 +73,8 @@ def _verify(row: Path, options: argparse.Namespace) -> int:
     cache = [] if options.cache_dir is None else [f"cache_dir={options.cache_dir}"]
     overrides = [*_own_options(row.parent, options.overrides), *cache, *options.overrides]
     with experiment_of(result, row, overrides, _composed) as experiment:
+        if export is not None:
+            check_pattern(export.manifest, experiment.pattern)
         for finding in measure_again(experiment, result, export):
             print(finding, flush=True)
             differs += finding.decides and finding.verdict == DIFFERS

@@ -5,6 +5,9 @@ from typing import Any
 
 from sparsefront.errors import Edited
 from sparsefront.export.checkpoint import Export
+from sparsefront.export.manifest import Manifest
+from sparsefront.patterns.base import Pattern
+from sparsefront.patterns.records import CLASS, to_record
 from sparsefront.report.result import Result
 
 
@@ -27,6 +30,18 @@ def check_manifest(result: Result, export: Export) -> None:
         nnz = int(mask.sum())
         for name, value in (("shape", tuple(mask.shape)), ("nnz", nnz), ("density", nnz / mask.numel())):
             _require(f"layers.{layer}.{name}", getattr(stated, name), value)
+
+
+def check_pattern(manifest: Manifest, pattern: Pattern) -> None:
+    """Check that an export names the pattern that the result's configuration builds; the record holds its option's name alone.
+
+    Raises:
+        Edited: it names another one.
+    """
+    if manifest.pattern is not None:
+        _require("pattern", manifest.pattern, pattern.name)
+    if manifest.pattern_class is not None:
+        _require("pattern_class", manifest.pattern_class, to_record(pattern)[CLASS])
 
 
 def _as_recorded(value: Any) -> Any:
