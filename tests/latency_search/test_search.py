@@ -19,7 +19,6 @@ from sparsefront.latency_search.timing import Timing
 from sparsefront.library.batches import NamedBatches
 from sparsefront.measure.settings import Measure
 from sparsefront.models.vit_small import VitSmall
-from sparsefront.patterns.vector_wise import VectorWise
 from sparsefront.training.determinism import deterministic_algorithms
 
 MIXED = sf.patterns.Mixed(["n_m", "vector_wise:8", {"name": "n_m", "m": 4}], sparsities=[0.5, 0.75])
@@ -100,23 +99,10 @@ def test_the_root_sparsity_is_a_ceiling(vit, batches, clock):
         searched(vit, batches, ceiling=0.6, latency_ms=0.05)
 
 
-class Torn(VectorWise):
-    """A pattern of somebody's own, with an error: it takes a weight from a vector that stays."""
-
-    def layer_mask(self, scores, allowed, sparsity, final_sparsity=None):
-        mask = super().layer_mask(scores, allowed, sparsity, final_sparsity)
-        row, column = mask.nonzero()[0]
-        mask[row, column] = False
-        return mask
-
-
 def test_a_candidate_that_breaks_its_own_masks_is_named_with_the_layer(vit, batches, clock):
-    own = sf.patterns.Mixed(
-        [{"_target_": f"{Torn.__module__}.{Torn.__qualname__}", "granularity": 8}], sparsities=[0.5]
-    )
-    with pytest.raises(
-        sf.InvalidSetting, match=r"^pattern=vector_wise: has made a mask of blocks\.\S+ that breaks it: .*vector"
-    ):
+    own = sf.patterns.Mixed([{"_target_": "torn_blocks.TornBlocks", "granularity": 8}], sparsities=[0.5])
+    told = r"^pattern=block_wise: has made a mask of blocks\.\S+ that breaks it: .*block"
+    with pytest.raises(sf.InvalidSetting, match=told):
         searched(vit, batches, pattern=own, speedup=1.1)
 
 

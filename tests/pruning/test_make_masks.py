@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from torn_blocks import TornBlocks
 
 from sparsefront.allocation.erk import Erk
 from sparsefront.allocation.global_threshold import GlobalThreshold
 from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.errors import InvalidSetting
-from sparsefront.patterns.block_wise import BlockWise
 from sparsefront.patterns.dense import Dense
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.n_m import NM
@@ -120,16 +120,6 @@ def test_on_a_gpu_masks_stay_there_and_are_the_same():
                 assert all(torch.equal(on_gpu[layer].cpu(), on_cpu[layer]) for layer in scores)
     finally:
         torch.use_deterministic_algorithms(False)
-
-
-class TornBlocks(BlockWise):
-    """A pattern of somebody's own, with an error: it takes a weight from a block that stays."""
-
-    def layer_mask(self, importance, allowed, sparsity, structure_sparsity=None):
-        mask = super().layer_mask(importance, allowed, sparsity, structure_sparsity)
-        row, column = mask.nonzero()[0]
-        mask[row, column] = False
-        return mask
 
 
 def test_a_pattern_that_breaks_its_own_masks_is_named_with_the_layer():

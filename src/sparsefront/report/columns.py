@@ -87,9 +87,8 @@ COLUMNS = (
     Column("batch_size", numeric=True, constant_aside=True),
     Column("dtype", constant_aside=True),
     RUN,
-    Column(
-        "latency_kernel", constant_aside=True
-    ),  # the last: of several kernels it is so long that others would stand far away
+    # the last: of several kernels it is so long that others would stand far away
+    Column("latency_kernel", constant_aside=True),
 )
 
 
