@@ -1,0 +1,228 @@
+"""Files that others wrote, read within bounds: a stranger, an editor or a crash may have left anything under a known name.
+
+Every reader here takes the file's path and raises `Unreadable`, a ValueError whose one line says why, without the path. Nothing
+else gets out: no folder, pipe or device is read, no more bytes than allowed, nothing nested deeper than a program can walk.
+The limits lie far above real files: a result has 20 KB and 6 levels, a run's configuration 10 KB and no alias.
+"""
+
+import codecs
+import json
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+MOST_TEXT_BYTES = 64 * 2**20
+MOST_YAML_BYTES = 4 * 2**20
+MOST_DEPTH = 64  # containers inside one another
+MOST_ALIASES = 100  # of a YAML file
+MOST_YAML_CHARACTERS = 16 * 2**20  # of a YAML file's values, with each alias counted as what it stands for
+MOST_DIGITS = 20  # of a whole number: 2**64 has them
+
+Pairs = Callable[[list[tuple[str, Any]]], Any]
+_OTHER_ENCODINGS = {codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class Unreadable(ValueError):
+    """Why a file cannot be used, in one line; the caller names the file."""
+
+
+def read_bytes_bounded(file: Path, *, max_bytes: int = MOST_TEXT_BYTES) -> bytes:
+    """The bytes of a regular file.
+
+    Raises:
+        Unreadable: it is missing, cannot be opened, is something else (a folder, a pipe), or is larger.
+    """
+    try:
+        with open(file, "rb", opener=_open_at_once) as stream:
+            found = os.fstat(stream.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                raise Unreadable("is no regular file")
+            if found.st_size > max_bytes:
+                raise Unreadable(f"has {found.st_size} bytes, more than the {max_bytes} that are read")
+            return stream.read(found.st_size)
+    except IsADirectoryError:
+        raise Unreadable("is a folder, not a file") from None
+    except OSError as error:
+        raise Unreadable(error.strerror or str(error)) from None
+    except ValueError as error:
+        if isinstance(error, Unreadable):
+            raise
+        raise Unreadable(f"has a name that no file can have ({error})") from None  # a null character
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """A pipe, too: to open one would wait for its writer."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def read_text_bounded(file: Path, *, max_bytes: int = MOST_TEXT_BYTES) -> str:
+    """The text of a UTF-8 file, without a byte order mark; line ends stay as they are.
+
+    Raises:
+        Unreadable: as `read_bytes_bounded`, or not UTF-8.
+    """
+    content = read_bytes_bounded(file, max_bytes=max_bytes)
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        if (other := _OTHER_ENCODINGS.get(content[:2])) is not None:
+            raise Unreadable(f"is {other} text; save it as UTF-8") from None
+        raise Unreadable(f"is not UTF-8 text (byte 0x{content[error.start]:02x} at position {error.start})") from None
+
+
+def read_json_bounded(
+    file: Path, *, max_bytes: int = MOST_TEXT_BYTES, max_depth: int = MOST_DEPTH, object_pairs_hook: Pairs | None = None
+) -> Any:
+    """The content of a JSON file.
+
+    Args:
+        object_pairs_hook: as `json.loads` takes it.
+    Raises:
+        Unreadable: as `read_text_bounded` and `parse_json_bounded`.
+    """
+    text = read_text_bounded(file, max_bytes=max_bytes)
+    return parse_json_bounded(text, max_depth=max_depth, object_pairs_hook=object_pairs_hook)
+
+
+def parse_json_bounded(text: str, *, max_depth: int = MOST_DEPTH, object_pairs_hook: Pairs | None = None) -> Any:
+    """The content of JSON text: numbers are finite, and strings can be written again.
+
+    Raises:
+        Unreadable: not JSON, nested deeper, NaN or infinity, a whole number of too many digits, half a character.
+    """
+    try:
+        content = json.loads(
+            text,
+            parse_constant=_no_number,
+            parse_float=_finite,
+            parse_int=_whole_number,
+            object_pairs_hook=object_pairs_hook,
+        )
+    except json.JSONDecodeError as error:
+        raise Unreadable(f"not JSON ({error})") from None
+    except RecursionError:
+        raise Unreadable(_too_deep(max_depth)) from None
+    if _is_deeper(content, max_depth):
+        raise Unreadable(_too_deep(max_depth))
+    if "\\ud" in text or "\\uD" in text:
+        try:  # what stands for a byte of a file's name (PEP 383) can be written
+            json.dumps(content, ensure_ascii=False).encode(errors="surrogateescape")
+        except UnicodeEncodeError:
+            raise Unreadable("not JSON (a string holds half a character)") from None
+    return content
+
+
+def _too_deep(max_depth: int) -> str:
+    return f"is nested deeper than {max_depth} levels"
+
+
+def _no_number(name: str) -> Any:
+    raise Unreadable(f"not JSON ({name} is no number)")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if number in (float("inf"), float("-inf")):
+        raise Unreadable(f"holds the number {digits[:MOST_DIGITS]}, which is too large")
+    return number
+
+
+def _whole_number(digits: str) -> int:
+    if len(digits.lstrip("-")) > MOST_DIGITS:
+        raise Unreadable(f"holds a whole number of {len(digits.lstrip('-'))} digits, more than {MOST_DIGITS}")
+    return int(digits)
+
+
+def _is_deeper(content: Any, max_depth: int) -> bool:
+    """Level by level, so that the check itself does not nest."""
+    level = [content]
+    for _ in range(max_depth + 1):
+        containers = [one for one in level if isinstance(one, dict | list)]
+        if not containers:
+            return False
+        level = [part for one in containers for part in (one.values() if isinstance(one, dict) else one)]
+    return True
+
+
+def load_yaml_bounded(
+    file: Path, *, max_bytes: int = MOST_YAML_BYTES, max_aliases: int = MOST_ALIASES, max_depth: int = MOST_DEPTH
+) -> Any:
+    """The content of a YAML file, as plain containers and scalars; None for an empty one.
+
+    Raises:
+        Unreadable: as `read_text_bounded` and `parse_yaml_bounded`.
+    """
+    text = read_text_bounded(file, max_bytes=max_bytes)
+    return parse_yaml_bounded(text, max_aliases=max_aliases, max_depth=max_depth)
+
+
+def parse_yaml_bounded(text: str, *, max_aliases: int = MOST_ALIASES, max_depth: int = MOST_DEPTH) -> Any:
+    """The content of YAML text.
+
+    Raises:
+        Unreadable: as `require_yaml_bounds`, or a value that is none of its kind, such as a date in month 13.
+    """
+    require_yaml_bounds(text, max_aliases=max_aliases, max_depth=max_depth)
+    try:
+        content = yaml.load(text, Loader=_LOADER)
+        str(content)  # a whole number of too many digits cannot be shown
+        return content
+    except (yaml.YAMLError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise Unreadable(_no_yaml(error)) from None
+
+
+def require_yaml_bounds(text: str, *, max_aliases: int = MOST_ALIASES, max_depth: int = MOST_DEPTH) -> None:
+    """Before another parser, such as OmegaConf's, is given the text: what it would build is of a size that can be walked.
+
+    Raises:
+        Unreadable: not YAML, nested deeper, more aliases, one that holds itself, or aliases that stand for too many values.
+    """
+    try:
+        _measure_yaml(text, max_aliases, max_depth)
+    except yaml.YAMLError as error:
+        raise Unreadable(_no_yaml(error)) from None
+
+
+def _measure_yaml(text: str, max_aliases: int, max_depth: int) -> None:
+    """Event by event: nothing is built. Of every container that is open: its anchor, characters and levels so far."""
+    sizes: dict[str, tuple[int, int]] = {}  # anchor -> (characters, levels), of what is complete
+    opened: list[tuple[str | None, int, int]] = [(None, 0, 0)]
+    aliases = 0
+    for event in yaml.parse(text, Loader=_LOADER):
+        if isinstance(event, yaml.CollectionStartEvent):
+            opened.append((event.anchor, 1, 1))
+            size, levels = 0, 0
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, size, levels = opened.pop()
+            if anchor is not None:
+                sizes[anchor] = size, levels
+        elif isinstance(event, yaml.ScalarEvent):
+            size, levels = 1 + len(event.value), 0
+            if event.anchor is not None:
+                sizes[event.anchor] = size, levels
+        elif isinstance(event, yaml.AliasEvent):
+            aliases += 1
+            if aliases > max_aliases:
+                raise Unreadable(f"holds more aliases than {max_aliases}")
+            if any(anchor == event.anchor for anchor, _, _ in opened):
+                raise Unreadable(f"holds an alias, *{event.anchor}, inside of what it stands for")
+            size, levels = sizes.get(event.anchor, (1, 0))  # one without its anchor is an error of the parser
+        else:
+            continue
+        anchor, before, deepest = opened[-1]
+        opened[-1] = anchor, before + size, max(deepest, levels + 1)
+        if len(opened) - 1 + levels > max_depth:
+            raise Unreadable(_too_deep(max_depth))
+        if opened[-1][1] > MOST_YAML_CHARACTERS:
+            raise Unreadable(f"stands for more than {MOST_YAML_CHARACTERS} characters")
+
+
+def _no_yaml(error: Exception) -> str:
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    where = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
+    return f"not YAML ({where}{problem or ' '.join(str(error).split())})"
