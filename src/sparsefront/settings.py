@@ -1,9 +1,7 @@
 """From a node of the configuration to the settings object that its `_target_` names, with every key and value checked."""
 
-import dataclasses
 import importlib
-import inspect
-import typing
+from collections.abc import Sequence
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -11,41 +9,59 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
 from sparsefront.declared.settings_class import rejection
-from sparsefront.declared.values import checked_values
-from sparsefront.errors import InvalidSetting, UnknownKey, first_line, keys_of
+from sparsefront.declared.values import checked_arguments, parameters_of
+from sparsefront.errors import InvalidSetting, first_line, keys_of
+from sparsefront.option_classes import TARGET, classes_named_in, trusted_class
 
 KEYS_OF_THE_RUN = {"recovery": ("seed",)}
 """Keys of a group that conf/config.yaml adds to whichever option is chosen, and the run reads itself."""
 
 
-def build_settings(group: str, node: DictConfig | None, chosen: str | None = None) -> Any:
+def build_settings(
+    group: str,
+    node: DictConfig | None,
+    chosen: str | None = None,
+    *,
+    base: type = object,
+    trust: Sequence[str] | None = None,
+) -> Any:
     """Instantiate a group's settings.
 
     Args and Raises: as `typed_settings`, and InvalidSetting for values that the class itself rejects.
     """
-    target, values = typed_settings(group, node, chosen)
+    target, values = typed_settings(group, node, chosen, base=base, trust=trust)
     with keys_of(group):
         try:
             return target(**values)
         except ValidationError as error:  # of a user's own class that pydantic checks
-            raise rejection(error, values, _parameters(target)) from error
+            raise rejection(error, values, parameters_of(target)) from error
 
 
-def typed_settings(group: str, node: DictConfig | None, chosen: str | None = None) -> tuple[type, dict[str, Any]]:
+def typed_settings(
+    group: str,
+    node: DictConfig | None,
+    chosen: str | None = None,
+    *,
+    base: type = object,
+    trust: Sequence[str] | None = None,
+) -> tuple[type, dict[str, Any]]:
     """The class of a group's settings and their values, each checked by its own type and range.
 
     Args:
         group: name of the group, for messages.
         node: its configuration, with `_target_` and that class's parameters.
         chosen: name of the option, for messages.
+        base: what the class must derive from.
+        trust: of a configuration that somebody else may have written, the packages that may be imported besides ours; None: it
+            is the user's own, and any class may be named.
     Raises:
-        InvalidSetting: nothing chosen, a class that cannot be imported, a key that the class does not take, a value of the
-            wrong type, NaN or infinity; the key is written from the root.
+        InvalidSetting: nothing chosen, a class that cannot be imported, that is not trusted or does not derive from `base`, a
+            key that the class does not take, a value of the wrong type, NaN or infinity; the key is written from the root.
     """
-    if chosen is not None and (node is None or (OmegaConf.is_dict(node) and "_target_" not in node)):
+    if chosen is not None and (node is None or (OmegaConf.is_dict(node) and TARGET not in node)):
         line = "its file lacks the line `_target_: package.module.Class`, which names the class of the option"
         raise InvalidSetting(group, chosen, line)
-    if node is None or not OmegaConf.is_config(node) or "_target_" not in node:
+    if node is None or not OmegaConf.is_config(node) or TARGET not in node:
         raise InvalidSetting(
             group, node, f"choose an option of the group: {group}=NAME; python run.py --help lists them"
         )
@@ -56,23 +72,30 @@ def typed_settings(group: str, node: DictConfig | None, chosen: str | None = Non
         given = OmegaConf.to_container(node, resolve=False).get(key)
         raise InvalidSetting(f"{group}.{key}", given, first_line(error)) from error
     values = {key: value for key, value in values.items() if key not in KEYS_OF_THE_RUN.get(group, ())}
-    target = _target_class(group, values.pop("_target_"))
-    accepted = _parameters(target)
-    for key, value in values.items():
-        if key not in accepted:
-            raise UnknownKey(f"{group}.{key}", value, f"unknown key; {group} takes {', '.join(accepted) or 'no keys'}")
-    for key in _missing(target, values):
-        raise InvalidSetting(f"{group}.{key}", None, f"is required by {target.__name__}: set {group}.{key}")
+    target = _target_class(group, values.pop(TARGET), base, trust)
+    if trust is not None:
+        for nested in classes_named_in(values):  # of candidates of a pattern
+            trusted_class(nested, base, trust=trust, key=f"{group}.{TARGET}")
     with keys_of(group):
         # A class that is no settings class, as one of a user's own may be, would take any type.
-        return target, checked_values(values, accepted)
+        return target, checked_arguments(target, values, taker=group)
 
 
-def _target_class(group: str, name: Any) -> type:
+def _target_class(group: str, name: Any, base: type, trust: Sequence[str] | None) -> type:
     """The class that a `_target_` names, which may belong to a package of the user's own."""
-    key = f"{group}._target_"
+    key = f"{group}.{TARGET}"
     if not isinstance(name, str):
         raise InvalidSetting(key, name, "must be the full name of a class, package.module.Class")
+    target = _imported(key, name) if trust is None else trusted_class(name, base, trust=trust, key=key)
+    if missing := [*sorted(getattr(target, "__abstractmethods__", ())), *_unset_class_variables(target)]:
+        raise InvalidSetting(key, name, f"does not define {', '.join(missing)}, which {group} needs")
+    if not issubclass(target, base):
+        raise InvalidSetting(key, name, f"must derive from {base.__module__}.{base.__name__}")
+    return target
+
+
+def _imported(key: str, name: str) -> type:
+    """A class of whatever package."""
     module, _, attribute = name.rpartition(".")
     try:
         # Not Hydra's get_class, which logs several lines of advice, and none where the module's own imports fail.
@@ -84,8 +107,6 @@ def _target_class(group: str, name: Any) -> type:
         raise InvalidSetting(key, name, f"cannot be imported ({reason}); {remedy}") from error
     if not isinstance(target, type):
         raise InvalidSetting(key, name, "is no class; package.module.Class is expected")
-    if missing := [*sorted(getattr(target, "__abstractmethods__", ())), *_unset_class_variables(target)]:
-        raise InvalidSetting(key, name, f"does not define {', '.join(missing)}, which {group} needs")
     return target
 
 
@@ -98,19 +119,3 @@ def _unset_class_variables(target: type) -> list[str]:
         if "ClassVar" in str(hint)
     }
     return sorted(name for name in declared if not hasattr(target, name))
-
-
-def _parameters(target: type) -> dict[str, Any]:
-    """What a class takes: name -> type hint, `Any` where it has none."""
-    holder = target if dataclasses.is_dataclass(target) else target.__init__
-    hints = typing.get_type_hints(holder, include_extras=True)
-    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    parameters = inspect.signature(target).parameters.values()
-    return {parameter.name: hints.get(parameter.name, Any) for parameter in parameters if parameter.kind in named}
-
-
-def _missing(target: type, values: dict[str, Any]) -> list[str]:
-    """Parameters without a default that no value is given for."""
-    parameters = inspect.signature(target).parameters
-    required = [name for name, parameter in parameters.items() if parameter.default is inspect.Parameter.empty]
-    return [name for name in _parameters(target) if name in required and name not in values]

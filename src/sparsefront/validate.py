@@ -1,6 +1,7 @@
 """Every check that needs more than one key, before anything is downloaded or trained."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -29,21 +30,23 @@ log = logging.getLogger(__name__)
 BASES = {f.name: f.type for f in fields(Experiment) if f.name in GROUPS}
 
 
-def validate(config: DictConfig) -> Experiment:
+def validate(config: DictConfig, *, trust: Sequence[str] | None = None) -> Experiment:
     """Build the settings of every group and check that they go together.
 
     Args:
         config: the composed configuration of one run.
+        trust: of a configuration that a stored run recorded, the packages besides sparsefront whose classes it may name; None:
+            it is the user's own, and may name any.
     Raises:
         InvalidSetting: the first thing that cannot work: its key, its value, what is allowed.
     """
     check_root(config)
     choices = _choices()
-    parts = {group: _build(group, config, choices) for group in ("model", "dataset")}
+    parts = {group: _build(group, config, choices, trust) for group in ("model", "dataset")}
     # first: no recipe can be right for an impossible pair
     _check_data_and_model(parts["dataset"], parts["model"], choices)
     choices["recipe"] = _recipe_taken(choices)
-    parts |= {group: _build(group, config, choices) for group in GROUPS if group not in parts}
+    parts |= {group: _build(group, config, choices, trust) for group in GROUPS if group not in parts}
     parts["allocation"].check_pattern(parts["pattern"])
     experiment = Experiment(
         choices=choices,
@@ -98,13 +101,9 @@ def _sweep_name() -> str | None:
     return Path(hydra.sweep.dir).name if hydra.mode is RunMode.MULTIRUN else None
 
 
-def _build(group: str, config: DictConfig, choices: dict[str, str]) -> Any:
+def _build(group: str, config: DictConfig, choices: dict[str, str], trust: Sequence[str] | None) -> Any:
     with told_where_typed(config, choices, _option_folders()):
-        part = build_settings(group, config[group], choices.get(group))
-    if not isinstance(part, base := BASES[group]):
-        derives = f"must derive from {base.__module__}.{base.__name__}"
-        raise InvalidSetting(f"{group}._target_", config[group]["_target_"], derives)
-    return part
+        return build_settings(group, config[group], choices.get(group), base=BASES[group], trust=trust)
 
 
 def _call(group: str, check: Any, *arguments: Any) -> Any:

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 import sparsefront as sf
 from sparsefront.library.masks import Masks
 from sparsefront.patterns.mixed import Mixed
+from sparsefront.pruning.mask_file import load_masks, pack, save_masks
 from sparsefront.pruning.mask_layout import MaskLayout
 from sparsefront.pruning.settings import PruningSettings
 from sparsefront.training.epoch_weights import save_weights
@@ -82,18 +83,130 @@ def test_plain_masks_are_saved_too(cnn, tmp_path):
     assert json.loads((tmp_path / "manifest.json").read_text())["pattern"] is None
 
 
-def test_a_pattern_of_ones_own_is_found_again(own_modules, cnn, tmp_path):
-    own_modules(
-        {
-            "own_pattern.py": "from dataclasses import dataclass\n"
-            "from sparsefront.patterns.element_wise import ElementWise\n\n"
-            "@dataclass(frozen=True)\nclass Own(ElementWise):\n    name = 'own'\n"
-        }
-    )
+OWN = (
+    "from dataclasses import dataclass\n"
+    "from sparsefront.patterns.element_wise import ElementWise\n\n"
+    "@dataclass(frozen=True)\nclass Own(ElementWise):\n    name = 'own'\n"
+)
+
+
+def test_a_pattern_of_ones_own_is_found_again_where_it_is_trusted(own_modules, cnn, tmp_path):
+    own_modules({"own_pattern.py": OWN})
     from own_pattern import Own
 
     sf.save(tmp_path, cnn, sf.prune(cnn, Own(), 0.5, layers="mlp", tell=len))
-    assert sf.load(tmp_path, cnn).pruning.pattern == Own()
+    assert sf.load(tmp_path, cnn, trust=["own_pattern"]).pruning.pattern == Own()
+    for trust in ([], ["own"], ["own_pattern.inner"], ["pattern"]):
+        with pytest.raises(sf.InvalidSetting, match=r'own_pattern.Own: is no class of .*: trust=\["own_pattern"\] imp'):
+            sf.load(tmp_path, cnn, trust=trust)
+    with pytest.raises(sf.InvalidSetting, match=r'trust=own_pattern: is a list of packages, such as \["mylab'):
+        sf.load(tmp_path, cnn, trust="own_pattern")
+
+
+def calls(marker: Path) -> dict[str, dict]:
+    """Records that run a command, or import a module that does, wherever their class is called without a look at it."""
+    touch = f"touch {marker}"
+    return {
+        "a function": {"_target_": "os.system", "command": touch},
+        "a process": {"_target_": "subprocess.Popen", "args": touch, "shell": True},
+        "a builtin": {"_target_": "builtins.exec", "source": f"open({str(marker)!r}, 'w')"},
+        "through our modules": {"_target_": "sparsefront.artifacts.durable.os.system", "command": touch},
+        "our own function": {"_target_": "sparsefront.artifacts.durable.whole_file", "path": str(marker)},
+        "a module's import": {"_target_": "own_trap.Own"},
+        "a candidate": {"_target_": "sparsefront.patterns.mixed.Mixed", "candidates": [{"_target_": "own_trap.Own"}]},
+        "no name": {"_target_": ["os.system"], "command": touch},
+        "none": {"command": touch},
+    }
+
+
+def trap(marker: Path) -> dict[str, str]:
+    return {"own_trap.py": f"open({str(marker)!r}, 'w').close()\n{OWN}"}
+
+
+@pytest.mark.parametrize("trust", [[], ["os", "subprocess", "builtins", "own"]], ids=["nobody", "the wrong ones"])
+@pytest.mark.parametrize("record", calls(Path("marker")))
+def test_a_manifest_runs_nothing(own_modules, cnn, tmp_path, record, trust):
+    """Not even where what it names is trusted: what is no pattern is never called."""
+    marker = tmp_path / "ran"
+    own_modules(trap(marker))
+    sf.save(tmp_path / "pruned", cnn, sf.prune(cnn, "n_m", 0.5, layers="mlp", tell=len))
+    before, file = copy.deepcopy(cnn.state_dict()), tmp_path / "pruned" / "manifest.json"
+    named = calls(marker)[record]
+    parameters = {key: value for key, value in named.items() if key != "_target_"}
+    edited = {"pattern_class": named.get("_target_", "os.system"), "pattern_parameters": parameters}
+    for pattern in ({}, {"pattern": "mixed", "pattern_class": None, "pattern_parameters": {"candidates": [named]}}):
+        file.write_text(json.dumps(json.loads(file.read_text()) | edited | pattern))
+        with pytest.raises(sf.InvalidSetting, match="^folder="):
+            sf.load(tmp_path / "pruned", cnn, trust=trust)
+    assert not marker.exists()
+    assert all(torch.equal(value, before[name]) for name, value in cnn.state_dict().items())
+
+
+@pytest.mark.parametrize("record", calls(Path("marker")))
+def test_the_pattern_of_a_layer_runs_nothing(own_modules, cnn, tmp_path, record):
+    marker = tmp_path / "ran"
+    own_modules(trap(marker))
+    sf.save(tmp_path / "pruned", cnn, sf.prune(cnn, "n_m", 0.5, layers="mlp", tell=len))
+    (tmp_path / "pruned" / "layer_patterns.json").write_text(json.dumps({"mlp": calls(marker)[record]}))
+    with pytest.raises(sf.InvalidSetting, match="^folder="):
+        sf.load(tmp_path / "pruned", cnn, trust=["os", "subprocess", "builtins"])
+    assert not marker.exists()
+
+
+def test_settings_are_checked_before_a_class_is_made(own_modules, cnn, tmp_path):
+    own_modules({"own_pattern.py": f"{OWN}    m: int = 4\n\n    def __post_init__(self):\n        1 / 0\n"})
+    sf.save(tmp_path, cnn, sf.prune(cnn, "n_m", 0.5, layers="mlp", tell=len))
+    file = tmp_path / "manifest.json"
+    for parameters, said in (({"m": "4"}, "m=4: must be a whole number"), ({"n": 4}, "n=4: unknown key; Own takes m")):
+        edited = {"pattern_class": "own_pattern.Own", "pattern_parameters": parameters}
+        file.write_text(json.dumps(json.loads(file.read_text()) | edited))
+        with pytest.raises(sf.InvalidSetting, match=f"^folder={tmp_path}: {said}"):
+            sf.load(tmp_path, cnn, trust=["own_pattern"])
+
+
+def damaged(folder: Path) -> dict[str, object]:
+    """What may have become of each file of an export: name -> a function that makes it so."""
+    return {
+        "empty": lambda file: file.write_bytes(b""),
+        "cut": lambda file: file.write_bytes(file.read_bytes()[: file.stat().st_size // 2]),
+        "other bytes": lambda file: file.write_bytes(bytes(range(256)) * 8),
+        "a list": lambda file: file.write_text("[1]"),
+        "deep": lambda file: file.write_text("[" * 10**5),
+        "not a number": lambda file: file.write_text('{"layers": NaN}'),
+        "a folder": lambda file: (file.unlink(), file.mkdir()),
+        "gone": lambda file: file.unlink(),
+    }
+
+
+FILES = ("model.safetensors", "masks.safetensors", "manifest.json", "layer_sparsities.json", "permutations.safetensors")
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("how", damaged(Path()))
+def test_a_damaged_export_is_one_line(cnn, tmp_path, name, how):
+    sf.save(tmp_path, cnn, sf.prune(cnn, "n_m", 0.5, layers="mlp", tell=len))
+    damaged(tmp_path)[how](tmp_path / name)
+    if name == "layer_sparsities.json" and how == "gone":
+        assert sf.load(tmp_path, cnn).layout.sparsities is None, "as of one that fixed nothing"
+        return
+    with pytest.raises(sf.InvalidSetting, match=f"^folder={tmp_path}: is (a damaged|not an) export: .+") as found:
+        sf.load(tmp_path, cnn)
+    assert "\n" not in str(found.value)
+
+
+def test_masks_and_orders_that_do_not_fit_are_one_line(cnn, tmp_path):
+    sf.save(tmp_path, cnn, sf.prune(cnn, "n_m", 0.5, layers="mlp", tell=len))
+    mask = load_masks(tmp_path / "masks.safetensors")["mlp"]
+    save_masks({"mlp": mask[:2]}, tmp_path / "masks.safetensors")
+    with pytest.raises(sf.InvalidSetting, match=r"is a damaged export: the mask of mlp is \[2, "):
+        sf.load(tmp_path, cnn)
+    save_file({"mlp": pack(mask)}, tmp_path / "masks.safetensors", metadata={"shapes": '{"mlp": [1000000, 1000000]}'})
+    with pytest.raises(sf.InvalidSetting, match=r"a mask of shape \[1000000, 1000000\] is not \d+ bytes"):
+        sf.load(tmp_path, cnn)
+    save_masks({"mlp": mask}, tmp_path / "masks.safetensors")
+    save_file({"mlp.inputs": torch.tensor([0, 0, 1])}, tmp_path / "permutations.safetensors")
+    with pytest.raises(sf.InvalidSetting, match="holds mlp.inputs, in which an index is missing"):
+        sf.load(tmp_path, cnn)
 
 
 def test_what_cannot_work_is_one_line(cnn, tmp_path):

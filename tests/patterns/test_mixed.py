@@ -37,7 +37,10 @@ def test_the_granularity_is_of_those_that_name_none(from_yaml):
         (["tile_wise:0"], r"^candidates=tile_wise:0: granularity=0"),
         ([{"name": "n_m", "m": 1}], r"^candidates=.*: m=1: must be a whole number from 2 to 64"),
         ([{"m": 4}], r"^candidates=.*name=None: is no pattern"),
-        ([{"_target_": "nowhere.Pattern"}], r"^candidates=.*cannot be made: No module named 'nowhere'"),
+        (
+            [{"_target_": "nowhere.Pattern"}],
+            r"^candidates=.*: _target_=nowhere.Pattern: cannot be imported .*No module named 'nowhere'",
+        ),
         (["dense"], r"^candidates=dense: is a pattern that prunes; dense is a choice beside them all"),
         (["mixed"], r"^candidates=mixed: is a pattern that prunes"),
         (

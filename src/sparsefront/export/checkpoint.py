@@ -14,18 +14,20 @@ no room there; do not write into it, write a new file.
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from sparsefront_kernels import FORMATS, SparseFormat
 from torch import Tensor, nn
 
+from sparsefront.artifacts.bounded_files import read_json_bounded
 from sparsefront.artifacts.durable import link_or_copy
-from sparsefront.errors import InvalidSetting
+from sparsefront.errors import InvalidSetting, failure_reason, first_line
 from sparsefront.export.manifest import TAP_BY_TAP, Manifest
 from sparsefront.export.packed_layers import DENSE, pack_layers
 from sparsefront.masks.permutation import Permutation
@@ -131,8 +133,14 @@ class Export:
 
     @cached_property
     def masks(self) -> dict[str, Tensor]:
-        """layer -> bool [N, K], True = keep."""
+        """layer -> bool [N, K], True = keep.
+
+        Raises:
+            ValueError: masks of other layers than the manifest's, or of other shapes.
+        """
         stored = load_masks(self.directory / MASKS)
+        if differ := stored.keys() ^ self.manifest.layers.keys():
+            raise ValueError(f"{MASKS} and {MANIFEST} name other layers: {', '.join(sorted(differ)[:3])}")
         return {name: as_matrix(stored[name]) for name in self.manifest.layers}
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -160,15 +168,39 @@ def read_export(directory: Path) -> Export:
 
     Raises:
         InvalidSetting: a file is missing, or convolutions are stored in the order of earlier versions (key `path`).
-        ValueError: another format version.
+        ValueError: another format version, or a manifest that cannot be read.
     """
     for name in (MODEL, MASKS, COMPRESSED, MANIFEST):
         if not (directory / name).is_file():
             raise InvalidSetting("path", directory, f"is not an export: {name} is missing")
-    export = Export(directory, Manifest.from_json(json.loads((directory / MANIFEST).read_text())))
+    try:
+        manifest = Manifest.from_json(read_json_bounded(directory / MANIFEST))
+    except ValueError as error:
+        raise ValueError(f"{MANIFEST} cannot be read: {error}") from error
+    export = Export(directory, manifest)
     if export.manifest.format_version < TAP_BY_TAP:
         _require_same_order(export)
     return export
+
+
+@contextmanager
+def damage_named() -> Iterator[None]:
+    """What fails in the block for a damaged export is a ValueError of one line, whichever library noticed it."""
+    try:
+        yield
+    except (InvalidSetting, MemoryError):
+        raise
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        IndexError,
+        AttributeError,
+        RuntimeError,
+        SafetensorError,
+    ) as error:
+        raise ValueError(failure_reason(error) if isinstance(error, KeyError) else first_line(error)) from error
 
 
 def _require_same_order(export: Export) -> None:

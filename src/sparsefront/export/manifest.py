@@ -1,7 +1,13 @@
 """What an export says about itself: its pattern and how each pruned layer is stored; kernels are chosen at the swap."""
 
+import json
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Annotated, Any, ClassVar
+
+from pydantic import ConfigDict, Field, NonNegativeInt, TypeAdapter, ValidationError
+
+# A manifest may come from anyone: JSON of these types, and of no others.
+_STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 # 2: masks of one bit a weight, and dense layers in model.safetensors alone. Exports of version 1 are read as well.
 # 3: columns of a convolution tap by tap, channels inside (see `masks.weight_view`); before, channel by channel, taps inside.
@@ -27,10 +33,11 @@ class LayerRecord:
     family: str
     parameters: dict[str, Any]
     meta: dict[str, Any]
-    shape: tuple[int, int]
+    shape: tuple[NonNegativeInt, NonNegativeInt]
     nnz: int
     density: float
     pattern: str | None = None
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
 
 @dataclass(frozen=True)
@@ -48,27 +55,28 @@ class Manifest:
 
     pattern: str | None
     pattern_parameters: dict[str, Any]
-    sparsity: float
+    sparsity: Annotated[float, Field(ge=0, lt=1)]
     layers: dict[str, LayerRecord] = field(default_factory=dict)
     dense_layers: dict[str, str] = field(default_factory=dict)
     format_version: int = FORMAT_VERSION
     pattern_class: str | None = None
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, content: dict[str, Any]) -> "Manifest":
+    def from_json(cls, content: Any) -> "Manifest":
         """The manifest that `to_json` gave.
 
         Raises:
-            ValueError: another format version.
+            ValueError: another format version, an entry that is missing or that there is not, or one of another type.
         """
-        version = content.get("format_version")
+        version = content.get("format_version") if isinstance(content, dict) else None
         if version not in range(1, FORMAT_VERSION + 1):
             raise ValueError(f"an export of format version {version}, while this program reads up to {FORMAT_VERSION}")
-        layers = {
-            name: LayerRecord(**{**record, "shape": tuple(record["shape"])})
-            for name, record in content["layers"].items()
-        }
-        return cls(**{**content, "layers": layers})
+        try:
+            return TypeAdapter(cls).validate_json(json.dumps(content))
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None

@@ -1,21 +1,22 @@
 """A pruned network in a folder, and back."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.export.checkpoint import Export, read_export, write_export
+from sparsefront.export.checkpoint import Export, damage_named, read_export, write_export
 from sparsefront.export.manifest import Manifest
 from sparsefront.library.fitting import misfit_of
 from sparsefront.library.inputs import require_network
 from sparsefront.library.layers import weight_of
 from sparsefront.library.masks import Masks, require_masks_of
-from sparsefront.masks.weight_view import like_weight
+from sparsefront.masks.weight_view import fits, like_weight
 from sparsefront.models.base import Model
+from sparsefront.option_classes import option_classes
 from sparsefront.patterns.base import Pattern
-from sparsefront.patterns.records import CLASS, from_record, named_pattern
+from sparsefront.patterns.records import CLASS, from_record
 from sparsefront.pruning.mask_layout import MaskLayout
 from sparsefront.pruning.settings import PruningSettings
 
@@ -65,46 +66,72 @@ def save(
     return read_export(directory)
 
 
-def load(folder: Path | str, net: nn.Module) -> Masks:
-    """Read what `save` wrote, or a run exported: the weights into `net`, in place.
+def load(folder: Path | str, net: nn.Module, *, trust: Sequence[str] = ()) -> Masks:
+    """Read what `save` wrote, or a run exported: the weights into `net`, in place. Nothing in the folder runs as code.
 
     Args:
         net: the architecture that was saved; its device and dtype stay.
+        trust: packages of other people whose patterns the export may name, such as ["mylab.patterns"]: importing them runs
+            their code. Patterns of sparsefront need none.
     Returns:
         the masks, shaped like the weights and on their device, with their pattern.
     Raises:
-        InvalidSetting: no export in the folder, or one of another architecture; names the first few differences.
+        InvalidSetting: no export in the folder, a damaged one, one of another architecture (names the first few differences), or
+            one that names a pattern of a package that is not in `trust`. The network is then as it was.
     """
     require_network(net)
+    if isinstance(trust, str) or not all(isinstance(package, str) for package in trust):
+        raise InvalidSetting("trust", trust, 'is a list of packages, such as ["mylab.patterns"]')
     try:
-        export = read_export(Path(folder))
+        with damage_named():
+            export = read_export(Path(folder))
+            weights, pattern = export.state_dict(), _pattern(export.manifest, trust)
+            layout = MaskLayout.load(export.directory, trust=trust)
+            masks = _masks_for(net, export, weights)
     except InvalidSetting as error:
-        raise InvalidSetting("folder", folder, error.allowed) from error
-    _load_weights(net, export, folder)
-    masks = {}
-    for name, mask in export.masks.items():
-        weight = weight_of(net, name)
-        masks[name] = like_weight(mask, weight).to(weight.device)
-    pattern = _pattern(export.manifest)
+        named = "" if error.key == "path" else f"{error.key}={error.value}: "
+        raise InvalidSetting("folder", folder, f"{named}{error.allowed}") from error
+    except ValueError as error:
+        raise InvalidSetting("folder", folder, f"is a damaged export: {error}") from error
+    net.load_state_dict(weights)
     return Masks(
         masks,
         pruning=None if pattern is None else PruningSettings(pattern, export.manifest.sparsity),
-        layout=MaskLayout.load(export.directory),
+        layout=layout,
         ignored=export.manifest.dense_layers,
     )
 
 
-def _load_weights(net: nn.Module, export: Export, folder: Path | str) -> None:
-    weights = export.state_dict()
+def _masks_for(net: nn.Module, export: Export, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The masks, shaped like the network's weights and on their device.
+
+    Raises:
+        InvalidSetting: weights or masks of another network (key `path`).
+    """
     if complaint := misfit_of(weights, net.state_dict()):
-        raise InvalidSetting("folder", folder, complaint)
-    net.load_state_dict(weights)
+        raise InvalidSetting("path", export.directory, complaint)
+    masks = {}
+    for name, mask in export.masks.items():
+        if f"{name}.weight" not in weights:
+            raise InvalidSetting(
+                "path", export.directory, f"is a damaged export: {name}, which has a mask, has no weight"
+            )
+        weight = weight_of(net, name)
+        if not fits(mask, weight):
+            allowed = f"is a damaged export: the mask of {name} is {list(mask.shape)}, its weight {list(weight.shape)}"
+            raise InvalidSetting("path", export.directory, allowed)
+        masks[name] = like_weight(mask, weight).to(weight.device)
+    return masks
 
 
-def _pattern(manifest: Manifest) -> Pattern | None:
+def _pattern(manifest: Manifest, trust: Sequence[str]) -> Pattern | None:
     """The pattern that made the export; None where it is not known. Its class may be a user's own."""
     if manifest.pattern is None:
         return None
-    if manifest.pattern_class is None:
-        return named_pattern(manifest.pattern, **manifest.pattern_parameters)
-    return from_record({CLASS: manifest.pattern_class, **manifest.pattern_parameters})
+    named = manifest.pattern_class
+    if named is None:  # of an earlier version, which had ours alone
+        kind = option_classes("sparsefront.patterns").get(manifest.pattern)
+        if kind is None:
+            raise InvalidSetting("pattern", manifest.pattern, "is no pattern of this version")
+        named = f"{kind.__module__}.{kind.__qualname__}"
+    return from_record({CLASS: named, **manifest.pattern_parameters}, trust=trust)

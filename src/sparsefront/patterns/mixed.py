@@ -138,7 +138,8 @@ class Mixed(Pattern):
         else:
             settings = {key: value for key, value in candidate.items() if key not in ("name", CLASS)}
             if CLASS in candidate:
-                return from_record(candidate)
+                # The user's configuration names it; of a record the classes inside were looked at before (`from_record`).
+                return from_record(candidate, trust=[str(candidate[CLASS]).rpartition(".")[0]])
             name = str(candidate.get("name"))
         if self.granularity is not None and "granularity" in _settings_of(name):
             settings = {"granularity": self.granularity, **settings}

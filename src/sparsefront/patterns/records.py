@@ -1,15 +1,14 @@
 """A pattern with its settings as plain values, and back; its class may be a user's own."""
 
 import dataclasses
-import importlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from sparsefront.declared.values import checked_arguments
 from sparsefront.errors import InvalidSetting
-from sparsefront.option_classes import option_classes
+from sparsefront.option_classes import TARGET as CLASS
+from sparsefront.option_classes import classes_named_in, option_classes, trusted_class
 from sparsefront.patterns.base import Pattern
-
-CLASS = "_target_"
 
 
 def to_record(pattern: Pattern) -> dict[str, Any]:
@@ -19,16 +18,28 @@ def to_record(pattern: Pattern) -> dict[str, Any]:
     return {CLASS: f"{kind.__module__}.{kind.__qualname__}", **settings}
 
 
-def from_record(record: Mapping[str, Any]) -> Pattern:
-    """The pattern that `to_record` wrote.
+def from_record(record: Mapping[str, Any], *, trust: Iterable[str] = ()) -> Pattern:
+    """The pattern that `to_record` wrote. A record may come from anyone: its class must be a pattern of sparsefront's, and its
+    settings fit the types of that class, before it is called.
 
+    Args:
+        trust: packages whose patterns may be imported besides.
     Raises:
-        ImportError, AttributeError: no such class.
-        InvalidSetting, TypeError: settings that it does not take.
+        InvalidSetting: a class that is no pattern or is not trusted (key `_target_`), also of a candidate inside; settings that
+            it does not take.
     """
-    settings = dict(record)
-    module, _, name = str(settings.pop(CLASS)).rpartition(".")
-    return getattr(importlib.import_module(module), name)(**settings)
+    trusted = tuple(trust)
+    settings = {key: value for key, value in record.items() if key != CLASS}
+    kind = trusted_class(record.get(CLASS), Pattern, trust=trusted)
+    for nested in classes_named_in(settings):
+        trusted_class(nested, Pattern, trust=trusted)
+    made: Pattern = kind(**checked_arguments(kind, settings))
+    return made
+
+
+def modules_of(pattern: Pattern) -> set[str]:
+    """The modules that define a pattern and its parts: what records of its own masks may name."""
+    return {type(part).__module__ for part in (pattern, *pattern.parts)}
 
 
 def named_pattern(name: str, **settings: Any) -> Pattern:

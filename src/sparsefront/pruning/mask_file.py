@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,14 +27,25 @@ def save_masks(masks: Mapping[str, Tensor], file: Path) -> None:
 
 
 def load_masks(file: Path) -> dict[str, Tensor]:
-    """Layer name -> bool mask, on the CPU. A file of bool tensors, as earlier versions wrote them, is read as well."""
+    """Layer name -> bool mask, on the CPU. A file of bool tensors, as earlier versions wrote them, is read as well.
+
+    Raises:
+        ValueError: a shape that is missing, or is not that of so many bits; OSError, SafetensorError: no such file.
+    """
     with safe_open(file, framework="pt") as stored:
         shapes = json.loads((stored.metadata() or {}).get(SHAPES, "{}"))
         tensors = {name: stored.get_tensor(name) for name in stored.keys()}
     return {
-        name: tensor if tensor.dtype == torch.bool else unpack(tensor, tuple(shapes[name]))
+        name: tensor if tensor.dtype == torch.bool else unpack(tensor, _shape(shapes, name))
         for name, tensor in tensors.items()
     }
+
+
+def _shape(shapes: Any, name: str) -> tuple[int, ...]:
+    found = shapes.get(name) if isinstance(shapes, dict) else None
+    if not isinstance(found, list) or not all(isinstance(side, int) and side >= 0 for side in found):
+        raise ValueError(f"the mask of {name} has no shape")
+    return tuple(found)
 
 
 def mask_shapes(file: Path) -> dict[str, tuple[int, ...]]:
@@ -49,6 +61,8 @@ def pack(mask: Tensor) -> Tensor:
 
 
 def unpack(packed: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The bool mask that `pack` was given."""
+    """The bool mask that `pack` was given. Raises ValueError where the shape is not of so many bits."""
+    if packed.dtype != torch.uint8 or packed.dim() != 1 or packed.numel() != -(-math.prod(shape) // 8):
+        raise ValueError(f"a mask of shape {list(shape)} is not {packed.numel()} bytes of {packed.dtype}")
     bits = np.unpackbits(packed.numpy(), count=math.prod(shape), bitorder="little")
     return torch.from_numpy(bits.astype(bool).reshape(shape))

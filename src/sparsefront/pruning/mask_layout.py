@@ -4,12 +4,14 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from sparsefront.allocation.base import Allocation, PerLayerAllocation
+from sparsefront.artifacts.bounded_files import read_json_bounded
 from sparsefront.errors import InvalidSetting
 from sparsefront.masks.permutation import Permutation
 from sparsefront.patterns.base import Pattern
@@ -62,20 +64,49 @@ class MaskLayout:
         save_file(orders, folder / PERMUTATIONS)
 
     @classmethod
-    def load(cls, folder: Path) -> "MaskLayout":
-        """What `save` wrote, on the CPU; of a folder where nothing was saved, what holds for most: nothing is fixed."""
-        if not (folder / SPARSITIES).is_file():
+    def load(cls, folder: Path, *, trust: Iterable[str] = ()) -> "MaskLayout":
+        """What `save` wrote, on the CPU; of a folder where nothing was saved, what holds for most: nothing is fixed.
+
+        Args:
+            trust: packages besides sparsefront whose patterns may be imported (`patterns.records.from_record`).
+        Raises:
+            InvalidSetting: a pattern that is not trusted, or does not take its settings.
+            ValueError: a file that `save` did not write.
+        """
+        if not (folder / SPARSITIES).exists():
             return cls()
-        sides: dict[str, dict[str, Tensor]] = {}
-        for name, order in load_file(folder / PERMUTATIONS).items():
-            layer, side = name.rsplit(".", 1)
-            sides.setdefault(layer, {})[side] = order
-        sparsities = json.loads((folder / SPARSITIES).read_text())
+        permutations = _permutations(load_file(folder / PERMUTATIONS))
+        sparsities = read_json_bounded(folder / SPARSITIES)
+        if sparsities is not None and not _are_sparsities(sparsities):
+            raise ValueError(f"{SPARSITIES} holds no sparsity in [0, 1) for each layer")
         patterns = None
-        if (folder / PATTERNS).is_file():
-            records = json.loads((folder / PATTERNS).read_text())
-            patterns = {layer: from_record(record) for layer, record in records.items()}
-        return cls({layer: Permutation(**orders) for layer, orders in sides.items()}, sparsities, patterns)
+        if (folder / PATTERNS).exists():
+            records = read_json_bounded(folder / PATTERNS)
+            if not isinstance(records, dict) or not all(isinstance(record, dict) for record in records.values()):
+                raise ValueError(f"{PATTERNS} holds no pattern for each layer")
+            trusted = tuple(trust)
+            patterns = {layer: from_record(record, trust=trusted) for layer, record in records.items()}
+        return cls(permutations, sparsities, patterns)
+
+
+def _permutations(orders: Mapping[str, Tensor]) -> dict[str, Permutation]:
+    """From "<layer>.outputs" and "<layer>.inputs"; each holds every index once."""
+    sides: dict[str, dict[str, Tensor]] = {}
+    for name, order in orders.items():
+        layer, _, side = name.rpartition(".")
+        once_each = order.dim() == 1 and order.dtype == torch.int64
+        if not layer or side not in ("outputs", "inputs") or not once_each:
+            raise ValueError(f"{PERMUTATIONS} holds {name}, which is no order of outputs or inputs")
+        if not torch.equal(order.sort().values, torch.arange(len(order))):
+            raise ValueError(f"{PERMUTATIONS} holds {name}, in which an index is missing")
+        sides.setdefault(layer, {})[side] = order
+    return {layer: Permutation(**found) for layer, found in sides.items()}
+
+
+def _are_sparsities(content: Any) -> bool:
+    if not isinstance(content, dict):
+        return False
+    return all(type(value) in (int, float) and 0 <= value < 1 for value in content.values())
 
 
 def fix_layout(

@@ -13,6 +13,7 @@ from sparsefront.artifacts.generations import newest
 from sparsefront.artifacts.record_digest import record_digest
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.experiment import Experiment
+from sparsefront.patterns.records import modules_of
 from sparsefront.patterns.structure.blocks import windows_text
 from sparsefront.pruning.collapse import collapse_warning, collapsed_layers
 from sparsefront.pruning.mask_file import MASKS, load_masks, mask_shapes
@@ -118,7 +119,7 @@ def _pruned_layers(
         pattern=experiment.pattern,
         pattern_text=" ".join([result.choice.pattern, *settings]),
         sparsity=experiment.sparsity,
-        layout=MaskLayout.load(pruned.path),
+        layout=MaskLayout.load(pruned.path, trust=modules_of(experiment.pattern)),
     )
 
 
@@ -181,7 +182,7 @@ def _n_of_m(experiment: Experiment, pruned: Artifact | None, recovered: Artifact
     """The windows of the layers that were pruned; None where nothing was."""
     if pruned is None or recovered is None:
         return None
-    layout = MaskLayout.load(pruned.path)
+    layout = MaskLayout.load(pruned.path, trust=modules_of(experiment.pattern))
     shapes = mask_shapes(recovered.path / MASKS)
     return windows_text(
         experiment.pattern,

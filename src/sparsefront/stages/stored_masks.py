@@ -5,6 +5,7 @@ from pathlib import Path
 
 from sparsefront.experiment import Experiment
 from sparsefront.library.masks import Masks
+from sparsefront.patterns.records import modules_of
 from sparsefront.pruning.mask_file import MASKS, load_masks
 from sparsefront.pruning.mask_layout import MaskLayout
 
@@ -19,6 +20,6 @@ def load_masks_of(experiment: Experiment, pruned: Path, folder: Path) -> Masks:
     return Masks(
         load_masks(folder / MASKS),
         pruning=experiment.pruning,
-        layout=MaskLayout.load(pruned),
+        layout=MaskLayout.load(pruned, trust=modules_of(experiment.pattern)),
         ignored=json.loads((pruned / "plan.json").read_text())["dense_layers"],
     )
