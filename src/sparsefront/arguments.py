@@ -142,7 +142,7 @@ def _require_single_options(arguments: Sequence[str]) -> None:
 
 def _require_readable_files(arguments: Sequence[str]) -> None:
     """Those of the options chosen here: Hydra itself would end with the stack trace of a YAML parser."""
-    folders = _option_folders(arguments)
+    folders = option_folders(arguments)
     for argument in arguments:
         group, _, value = argument.partition("=")
         for name in value.split(",") if group in GROUPS else ():
@@ -162,7 +162,7 @@ def _require_readable(file: Path, group: str, name: str) -> None:
         raise InvalidSetting(group, name, f"{file} holds a list, and not keys with values")
 
 
-def _option_folders(arguments: Sequence[str]) -> list[Path]:
+def option_folders(arguments: Sequence[str]) -> list[Path]:
     """Folders of options: of the checkout, of `--config-dir`, and those that `hydra.searchpath` names."""
     found = [Path(__file__).resolve().parents[2] / "conf"]
     for before, argument in zip(["", *arguments], arguments, strict=False):

@@ -70,6 +70,10 @@ def keys_of(group: str) -> Iterator[None]:
 class UnknownKey(InvalidSetting):
     """A key that the chosen option of its group does not take."""
 
+    def within(self, group: str) -> "InvalidSetting":
+        rooted = super().within(group)
+        return UnknownKey(rooted.key, rooted.value, rooted.allowed)
+
 
 def first_line(error: BaseException) -> str:
     """The first line of an exception's message, since compilers add pages to it; its type where it says nothing."""

@@ -83,3 +83,14 @@ def test_a_wandering_baseline_is_told(make_result):
         "the dense baseline took 5.25 to 6.50 ms from process to process: compare speedups, not milliseconds"
     )
     assert differences([make_result(**ALIKE), make_result(**ALIKE, latency_dense_ms=5.3)]) == []
+
+
+def test_equal_weights_under_different_seeds_are_named(make_result):
+    """One run may pose as several seeds; so may one that draws nothing."""
+    pruned = ALIKE | {"pattern": "n_m", "sparsity_target": 0.5}
+    runs = [make_result(**pruned, weights_sha256=HASH, seed=3, recovery_seed=seed) for seed in (3, 4, 5)]
+    told = "equal weights under different seeds (n_m 0.5: 3, 3/4, 3/5): one network, not 3"
+    assert told in differences(runs)
+    others = [make_result(**pruned, weights_sha256=f"{seed}" * 64, seed=3, recovery_seed=seed) for seed in (3, 4)]
+    assert not any("equal weights" in line for line in differences(others))
+    assert not any("equal weights" in line for line in differences([runs[0], runs[0]]))

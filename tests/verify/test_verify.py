@@ -8,13 +8,17 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file, save_file
 from tiny_files import write_cifar
 
 import sparsefront as sf
+from sparsefront.artifacts.content_digest import checksums, file_digest
 from sparsefront.artifacts.record_digest import record_digest
 from sparsefront.counted import counted
 from sparsefront.pruning.mask_file import load_masks, save_masks
+from sparsefront.stages import measure_again
+from sparsefront.tasks.outcomes import load_outcomes, save_outcomes
 from sparsefront.verify.__main__ import DESCRIPTION, main
 
 TINY = ("debug=tiny", "logger=none", "trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1")
@@ -26,6 +30,12 @@ def finished(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("verify")
     places = (f"cache_dir={folder / 'cache'}", f"results_dir={folder / 'results'}")
     return sf.run(*TINY, *places, "pattern=n_m", "sparsity=0.5", "recipe.epochs=4").folder
+
+
+@pytest.fixture
+def cache(finished: Path) -> list[str]:
+    """The cache that holds the dense network of the run: no path of a record is followed."""
+    return ["--cache-dir", str(finished.parents[1] / "cache")]
 
 
 @pytest.fixture
@@ -52,8 +62,8 @@ def edit_tensors(file: Path, change: Callable[[dict[str, torch.Tensor]], None]) 
     file.with_suffix(".new").replace(file)
 
 
-def test_what_was_stored_is_verified(row, capsys):
-    assert main([str(row)]) == 0
+def test_what_was_stored_is_verified(row, cache, capsys):
+    assert main([str(row), *cache]) == 0
     said = capsys.readouterr().out
     for network in ("dense", "masked", "sparse"):
         assert f"accuracy, {network}: holds" in said and f"accuracy, {network}, held out: holds" in said
@@ -81,7 +91,7 @@ def test_edited_numbers_are_refused(row, capsys, group, name, value):
     edit(row, group, name, value)
     assert main([str(row)]) == 1
     found = capsys.readouterr()
-    assert found.err.startswith("refused: record: was edited") and found.out == "", "nothing is measured"
+    assert found.err.startswith("refused: record: was edited") and found.out == "differs\n", "nothing is measured"
 
 
 def test_a_number_that_is_stated_twice_is_refused(row, capsys):
@@ -134,6 +144,25 @@ def broken_file(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(b"nothing")
 
 
+def layer_sparsity(folder: Path, value: float | None) -> None:
+    """Another one for the first layer; None: none."""
+    file = folder / "layer_sparsities.json"
+    stated = json.loads(file.read_text())
+    first = next(iter(stated))
+    stated = {
+        name: value if name == first else own for name, own in stated.items() if name != first or value is not None
+    }
+    file.write_text(json.dumps(stated))
+
+
+def reseal(folder: Path) -> None:
+    """The checksums that the cache keeps beside an export, of what is there now."""
+    file = folder / "determined_by.json"
+    content = json.loads(file.read_text())
+    file.unlink()
+    file.write_text(json.dumps(content | {"files": checksums(folder)}))
+
+
 EDITED_NETWORKS = {
     "a mask": ("masks: are not those", flip_mask),
     "a weight": ("weights: are not those", lambda folder: edit_tensors(folder / "model.safetensors", larger_weight)),
@@ -164,25 +193,74 @@ EDITED_NETWORKS = {
         lambda at: state(at, "too small", "dense_layers", "no such layer"),
     ),
     "a part of its manifest": ("cannot be read", lambda folder: edit_manifest(folder, "layers")),
+    "the version of its format": ("its format_version is 2, where 3", lambda at: state(at, 2, "format_version")),
+    "a setting that no pattern has": (
+        "its pattern_parameters is",
+        lambda at: state(at, 1, "pattern_parameters", "seed"),
+    ),
+    "how a layer is stored": (
+        r"layers.*parameters is {'n': 1, 'm': 2}, where {'n': 2, 'm': 4}",
+        lambda at: state(at, {"n": 1, "m": 2}, "layers", None, "parameters"),
+    ),
+    "the pattern of a layer": (
+        "layers.*pattern is 'n_m', where None",
+        lambda at: state(at, "n_m", "layers", None, "pattern"),
+    ),
+    "a sparsity of its layout": ("layer_sparsities.json: was edited", lambda at: layer_sparsity(at, 0.25)),
+    "a layer of its layout": ("layer_sparsities.json: was edited: it has no", lambda at: layer_sparsity(at, None)),
 }
 
 
 @pytest.mark.parametrize(("message", "change"), EDITED_NETWORKS.values(), ids=EDITED_NETWORKS)
 def test_edited_networks_are_refused(row, capsys, message, change):
+    """Also where the checksums of the files are written anew; without, they are what tells."""
     change(row.parent / "checkpoint")
+    assert main([str(row), "--record-only"]) == 1
+    reseal(row.parent / "checkpoint")
     assert main([str(row)]) == 1
-    assert re.search(f"refused: .*{message}", capsys.readouterr().err)
-
-
-@pytest.mark.parametrize("configuration", [None, "{", "cache_dir: ${nothing}", "[]"])
-def test_a_run_that_was_moved_away_from_its_link_is_found_in_the_cache(row, capsys, configuration):
-    shutil.rmtree(row.parent / "checkpoint")
-    if configuration is not None:
-        (row.parent / ".hydra" / "config.yaml").write_text(configuration)
-    assert main([str(row), "--record-only"]) == (0 if configuration is None else 2)
     found = capsys.readouterr()
-    assert ("masks and weights: hold" in found.out) == (configuration is None)
-    assert ("name the exported network with --checkpoint" in found.err) == (configuration is not None)
+    assert re.search(f"refused: .*{message}", found.err) and found.out.endswith("differs\n")
+
+
+@pytest.mark.parametrize("name", ["layer_sparsities.json", "permutations.safetensors", "determined_by.json"])
+def test_files_of_an_export_that_no_digest_of_the_record_covers_are_refused(row, capsys, name):
+    file = row.parent / "checkpoint" / name
+    file.write_bytes(file.read_bytes().replace(b"0.5", b"0.4") + b" ")
+    if name == "determined_by.json":
+        content = json.loads(file.read_text())
+        file.write_text(json.dumps(content | {"determined_by": content["determined_by"] | {"code": "0"}}))
+    assert main([str(row), "--record-only"]) == 1
+    assert re.search(f"refused: .*({name} has|{name}: was edited)", capsys.readouterr().err)
+    file.unlink()
+    assert main([str(row), "--record-only"]) == 1
+
+
+@pytest.mark.parametrize("field", ["checkpoint", "masks_sha256", "weights_sha256"])
+def test_a_pruned_result_without_a_network_is_refused(row, capsys, field):
+    """Nothing would be evaluated, and a record that says anything would be called verified."""
+    edit(row, "identity", field, None, forge=True)
+    assert main([str(row)]) == 1
+    found = capsys.readouterr()
+    assert f"refused: record: was edited: {field} is null, and pattern=n_m prunes a network" in found.err
+    assert found.out.endswith("\ndiffers\n")
+
+
+@pytest.mark.parametrize("place", ["/etc", "export/../../x", "export/0", "result/0123456789abcdef"])
+def test_a_checkpoint_is_a_name_in_the_cache(row, capsys, place):
+    edit(row, "identity", "checkpoint", place, forge=True)
+    assert main([str(row)]) == 1
+    assert "refused: record: was edited: checkpoint is" in capsys.readouterr().err
+
+
+def test_a_run_that_was_moved_away_from_its_link_is_found_in_the_cache_that_is_named(row, cache, capsys, monkeypatch):
+    """Not in the one that its configuration names: no path of a record is followed."""
+    monkeypatch.chdir(row.parent)
+    shutil.rmtree(row.parent / "checkpoint")
+    assert main([str(row), "--record-only"]) == 2
+    found = capsys.readouterr()
+    assert "name the exported network with --checkpoint, or the cache that has it with --cache-dir" in found.err
+    assert main([str(row), "--record-only", *cache]) == 2
+    assert "masks and weights: hold" in (said := capsys.readouterr().out) and said.endswith("not evaluated\n")
 
 
 def test_the_control_is_measured_again_too(finished, tmp_path, capsys):
@@ -190,26 +268,32 @@ def test_the_control_is_measured_again_too(finished, tmp_path, capsys):
     cache = finished.parents[1] / "cache"
     asked = ("pattern=n_m", "sparsity=0.5", "recipe.epochs=4", "control=dense_continued", "dataset.valid_fraction=0.1")
     folder = sf.run(*TINY, f"cache_dir={cache}", f"results_dir={tmp_path}", *asked).folder
-    assert main([str(folder)]) == 0
+    stored = ["--cache-dir", str(cache)]
+    assert main([str(folder), *stored]) == 0
     assert "accuracy, dense_continued: holds" in (said := capsys.readouterr().out)
     assert "accuracy, dense_continued, held out: holds" in said
     edit(folder / "row.json", "quality", "dense_continued", 0.01, forge=True)
-    assert main([str(folder)]) == 1
+    assert main([str(folder), *stored]) == 1
     assert "accuracy, dense_continued: DIFFERS, 1.000 in the record" in capsys.readouterr().out
     edit(folder / "row.json", "identity", "dense_continued_weights_sha256", "0" * 64, forge=True)
-    assert main([str(folder)]) == 0
+    assert main([str(folder), *stored]) == 0
     assert (
         "accuracy, dense_continued: not verified, the weights of the dense network trained on are"
         in capsys.readouterr().out
     )
 
 
-def test_a_forged_metric_is_found_by_measuring_again_only(row, capsys):
+def test_a_forged_metric_is_found_by_what_follows_from_the_samples(row, capsys):
     edit(row, "quality", "sparse", 1.0, forge=True)
-    assert main([str(row), "--record-only"]) == 0, "its digest holds"
+    assert main([str(row), "--record-only"]) == 1
+    assert "it states sparse=1.0, where outcomes.npz gives" in capsys.readouterr().err
+    edit(row, "quality", "outcomes_file", None, forge=True)
+    edit(row, "identity", "outcomes_sha256", None, forge=True)
+    assert main([str(row), "--record-only"]) == 2, "its digest holds"
+    capsys.readouterr()
     assert main([str(row)]) == 1
     said = capsys.readouterr().out
-    assert "accuracy, sparse: DIFFERS, 100.000 in the record" in said and said.endswith("gives something else\n")
+    assert "accuracy, sparse: DIFFERS, 100.000 in the record" in said and said.endswith("\ndiffers\n")
 
 
 def test_the_help_says_what_digests_do_not_show(capsys):
@@ -231,7 +315,7 @@ def test_without_the_gpu_of_the_result_the_rest_is_verified(row, capsys, monkeyp
     assert main([str(row)]) == 0
     said = capsys.readouterr().out
     assert "speedup: not verified, measured on NVIDIA H200, which is not here" in said
-    assert "accuracy, sparse: holds" in said and said.endswith("verified\n")
+    assert "accuracy, sparse: holds" in said and said.endswith("\nverified, not timed here\n")
 
 
 def test_other_threads_of_the_same_processor_are_told(row, capsys):
@@ -242,24 +326,198 @@ def test_other_threads_of_the_same_processor_are_told(row, capsys):
     assert re.search(told, capsys.readouterr().out)
 
 
-def test_a_speedup_outside_of_its_interval_is_said(row, capsys):
-    edit(row, "speed", "speedup_low", 50.0, forge=True)
-    edit(row, "speed", "speedup_high", 60.0, forge=True)
+def test_a_speedup_outside_of_its_interval_is_said(row, capsys, monkeypatch):
+    """It cannot be forged alone: it follows from the samples. So the timing here is another one."""
+    monkeypatch.setattr(measure_again, "measured_swap", slower(measure_again.measured_swap))
     assert main([str(row)]) == 0
-    assert "speedup: DIFFERS" in (said := capsys.readouterr().out) and "not within its interval" in said
+    said = capsys.readouterr().out
+    assert "speedup: DIFFERS" in said and "not within its interval" in said and said.endswith("\nverified\n")
+    edit(row, "speed", "speedup_low", 50.0, forge=True)
+    assert main([str(row)]) == 1
+    assert "refused: record: was edited: it states speedup_low=50.0, where samples.json" in capsys.readouterr().err
 
 
-def test_own_options_are_found_where_the_run_found_them(finished, tmp_path, capsys):
+def slower(measured_swap: Callable) -> Callable:
+    def measured(*arguments):
+        sparse, speed, samples = measured_swap(*arguments)
+        return sparse, speed | {"speedup": speed["speedup"] / 100}, samples
+
+    return measured
+
+
+FORGED = {
+    "recovery steps": ("cost", "recovery_steps", 10**6, "training: DIFFERS, recovery_steps is 1000000 in the record, "),
+    "recovery epochs": ("cost", "recovery_epochs", 99.0, "training: DIFFERS, recovery_epochs is 99.0 in the record, "),
+    "recovery samples": ("cost", "recovery_samples", 1, "training: DIFFERS, recovery_samples is 1 in the record, "),
+    "dense steps": ("cost", "dense_steps", 1, "training: DIFFERS, dense_steps is 1 in the record, "),
+    "dense samples": ("cost", "dense_samples", 1, "training: DIFFERS, dense_samples is 1 in the record, "),
+    "val seen": ("quality", "val_seen", True, "choice: DIFFERS, val_seen is True in the record, False now"),
+    "a standard error": ("quality", "sparse_standard_error", 1e-4, "sparse_standard_error is 0.0001 in the record"),
+    "one held out": ("quality", "val_sparse_standard_error", 1e-4, "val_sparse_standard_error is 0.0001 in the rec"),
+    "samples held out": ("quality", "val_evaluated_samples", 10**4, "val_evaluated_samples is 10000 in the record"),
+    "a metric held out": ("quality", "val_sparse", 1.0, "accuracy, sparse, held out: DIFFERS, 100.000 in the record"),
+    "achieved": ("sparsity", "sparsity_achieved", 0.9, "sparsity: DIFFERS, sparsity_achieved is 0.9 in the record"),
+    "of all": ("sparsity", "sparsity_whole_model", 0.9, "sparsity: DIFFERS, sparsity_whole_model is 0.9 in the rec"),
+    "windows": ("sparsity", "n_of_m", "1:4", "sparsity: DIFFERS, n_of_m is 1:4 in the record, 2:4 now"),
+    "shares": (
+        "sparsity",
+        "dense_weight_shares",
+        {"x": 0.5},
+        r"sparsity: DIFFERS, dense_weight_shares[x] is 0.5 in the",
+    ),
+    "bytes": ("size", "weight_bytes_sparse", 1, "kernels: DIFFERS, weight_bytes_sparse is 1 in the record"),
+    "dense bytes": ("size", "weight_bytes_dense", 1, "size, dense: DIFFERS, weight_bytes_dense is 1 in the record"),
+    "what ran": (
+        "speed",
+        "latency_kernel",
+        "gathered_cuda",
+        "kernels: DIFFERS, latency_kernel is gathered_cuda in the",
+    ),
+    "how much ran": ("kernels", "sparse_flops_share", 0.5, "kernels: DIFFERS, sparse_flops_share is 0.5 in the record"),
+    "no layers": ("kernels", "kernel_per_layer", {}, "kernels: DIFFERS, layers is [] in the record"),
+}
+
+
+@pytest.mark.parametrize(("group", "name", "value", "said"), FORGED.values(), ids=FORGED)
+def test_a_forged_number_that_evaluation_tells_differs(row, cache, capsys, group, name, value, said):
+    edit(row, group, name, value, forge=True)
+    assert main([str(row), *cache]) == 1
+    found = capsys.readouterr().out
+    assert said in found and found.endswith("\ndiffers\n")
+
+
+def test_a_forged_number_of_one_layer_differs(row, capsys):
+    content = json.loads(row.read_text())
+    layer = next(iter(content["sparsity"]["sparsity_per_layer"]))
+    content["sparsity"]["sparsity_per_layer"][layer] = 0.75
+    content["kernels"]["kernel_per_layer"][layer]["chosen"] = "n_m_cuda"
+    content["identity"]["record_sha256"] = record_digest(content)
+    row.write_text(json.dumps(content))
+    assert main([str(row)]) == 1
+    said = capsys.readouterr().out
+    assert f"sparsity: DIFFERS, sparsity_per_layer[{layer}] is 0.75 in the record, 0.5 now" in said
+    assert f"kernels: DIFFERS, {layer}.chosen is n_m_cuda in the record, n_m_" in said
+
+
+FOLLOWS = {
+    "a latency": ("speed", "latency_sparse_ms", 1e-3, "latency_sparse_ms=0.001, where samples.json gives"),
+    "its spread": ("speed", "latency_dense_p80_ms", 1e-3, "latency_dense_p80_ms=0.001, where samples.json gives"),
+    "a throughput": ("speed", "throughput_sparse_samples_per_s", 1e9, "per_s=1000000000.0, where samples.json gives"),
+    "a speedup": ("speed", "speedup", 9.0, "speedup=9.0, where samples.json gives"),
+    "repeats": ("speed", "repeats", 50, "repeats=50, where samples.json gives 1"),
+    "samples of a repeat": ("speed", "samples_per_repeat", 99, "samples_per_repeat={99}, where samples.json gives {5}"),
+    "samples": ("quality", "evaluated_samples", 10**4, "evaluated_samples=10000, where outcomes.npz gives"),
+    "dense": ("quality", "dense", 0.999, "dense=0.999, where outcomes.npz gives"),
+    "collapsed": ("sparsity", "collapsed_layers", {"x": 0.0}, "collapsed_layers={'x': 0.0}, where sparsity_per_layer"),
+}
+
+
+@pytest.mark.parametrize(("group", "name", "value", "said"), FOLLOWS.values(), ids=FOLLOWS)
+def test_a_forged_number_that_follows_from_others_is_refused(row, capsys, group, name, value, said):
+    edit(row, group, name, value, forge=True)
+    assert main([str(row), "--record-only"]) == 1
+    assert re.search(f"refused: record: was edited: it states .*{re.escape(said)}", capsys.readouterr().err)
+
+
+def forge_file(row: Path, name: str, field: str) -> None:
+    content = json.loads(row.read_text())
+    content["identity"][field] = file_digest(row.parent / name)
+    content["identity"]["record_sha256"] = record_digest(content)
+    row.write_text(json.dumps(content))
+
+
+def test_forged_outcomes_with_the_same_mean_differ(row, capsys):
+    found = load_outcomes(row.parent / "outcomes.npz")
+    for outcomes in found.values():
+        outcomes.values[:] = outcomes.values[::-1].copy()
+    save_outcomes(row.parent / "outcomes.npz", found)
+    forge_file(row, "outcomes.npz", "outcomes_sha256")
+    assert main([str(row)]) == 1
+    assert re.search(r"outcomes, sparse: DIFFERS, \d+ of \d+ samples differ from", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", "{}", '{"dense": 3}', '{"dense": [[]], "sparse": [[1]]}', '{"dense": [["x"]]}']
+)
+def test_samples_that_are_none_are_refused(row, capsys, content):
+    (row.parent / "samples.json").write_text(content)
+    forge_file(row, "samples.json", "samples_sha256")
+    assert main([str(row), "--record-only"]) == 1
+    assert "refused: " in (said := capsys.readouterr().err) and "was edited" in said
+
+
+HYDRA = {
+    "a setting": ("config.yaml", "lr: ", "lr: 1.0 # ", "config.yaml: was edited: .*lr is 1.0 in it, where"),
+    "an interpolation": ("config.yaml", "${seed}", "7", "config.yaml: was edited: recovery.seed is 7 in it, where"),
+    "a class": (
+        "config.yaml",
+        "n_m.NM",
+        "os.system",
+        "config.yaml: was edited: pattern._target_ is sparsefront.*system",
+    ),
+    "a key": (
+        "config.yaml",
+        "sparsity:",
+        "more: 1\nsparsity:",
+        "config.yaml: was edited: more is 1 in it, where there is",
+    ),
+    "bytes": ("config.yaml", "sparsity", "\x00", r"config.yaml: cannot be read: not YAML"),
+    "an alias bomb": ("config.yaml", "sparsity:", "a: &a [1,1]\nb: [" + "*a," * 200 + "]\nsparsity:", ".*more aliases"),
+}
+
+
+@pytest.mark.parametrize(("name", "old", "new", "said"), HYDRA.values(), ids=HYDRA)
+def test_edited_copies_of_the_configuration_are_refused(row, capsys, name, old, new, said):
+    file = row.parent / ".hydra" / name
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new, 1))
+    assert main([str(row)]) == 1
+    assert re.search(f"refused: .hydra/{said}|refused: {said}", capsys.readouterr().err)
+
+
+def test_what_hydra_kept_of_the_command_line_is_compared(row, capsys):
+    file = row.parent / ".hydra" / "hydra.yaml"
+    for content, said in (
+        ({"overrides": {"task": ["pattern=tile_wise"]}}, "overrides.task is not what overrides.yaml holds"),
+        ({"runtime": {"choices": {"pattern": "tile_wise"}}}, "it chose pattern=tile_wise, where n_m was run"),
+        ({"runtime": {"choices": [1]}, "overrides": 3}, None),
+    ):
+        file.write_text(yaml.safe_dump({"hydra": content}))
+        assert main([str(row)]) == (1 if said else 0)
+        assert said is None or f"refused: .hydra/hydra.yaml: was edited: {said}" in capsys.readouterr().err.replace(
+            "its ", ""
+        )
+
+
+def test_a_configuration_of_another_version_is_said_to_differ(row, capsys):
+    edit(row, "identity", "commit", "0" * 40, forge=True)
+    file = row.parent / ".hydra" / "config.yaml"
+    file.write_text(file.read_text().replace("search_seconds: 30", "search_seconds: 20"))
+    assert main([str(row)]) == 0
+    told = (
+        "config.yaml: not verified, measure.search_seconds is 20 in it, where 30 is composed; the result is of another"
+    )
+    assert told in capsys.readouterr().out
+
+
+def test_a_recovery_that_poses_as_another_seed_is_refused(row, capsys):
+    edit(row, "identity", "recovery_seed", 5, forge=True)
+    assert main([str(row)]) == 2
+    assert "cannot be verified: recovery_seed=0: is 5 in the record" in capsys.readouterr().err
+
+
+def test_own_options_are_found_where_they_are_named(finished, tmp_path, capsys):
     own = tmp_path / "conf of mine"
     (own / "pattern").mkdir(parents=True)
     (own / "pattern" / "twos.yaml").write_text("_target_: sparsefront.patterns.n_m.NM\nm: 4\n")
     places = (f"cache_dir={finished.parents[1] / 'cache'}", f"results_dir={tmp_path / 'results'}")
     search = f"hydra.searchpath=['file://{own}']"
     folder = sf.run(*TINY, *places, search, "pattern=twos", "sparsity=0.5", "recipe.epochs=4").folder
-    assert main([str(folder)]) == 0, capsys.readouterr().err
-    moved = own.rename(tmp_path / "elsewhere")
     assert main([str(folder)]) == 2
-    assert f"cannot be verified: {own}: is gone; the run took options from there" in capsys.readouterr().err
+    told = "cannot be verified: pattern=twos: (recorded in .hydra/overrides.yaml) pattern has no such option here; there are "
+    assert told in (said := capsys.readouterr().err) and "is found with hydra.searchpath=[file://DIR]" in said
+    moved = own.rename(tmp_path / "elsewhere")
     assert main([str(folder), f"hydra.searchpath=[file://{moved}]"]) == 0, capsys.readouterr().err
 
 
@@ -278,13 +536,17 @@ def test_nothing_is_measured_on_other_data(tmp_path, capsys):
     places = (f"cache_dir={tmp_path / 'cache'}", f"results_dir={tmp_path / 'results'}")
     data, same = write_cifar(tmp_path / "data"), write_cifar(tmp_path / "moved")
     folder = sf.run(*TINY, *places, "pattern=dense", "dataset=cifar10", f"dataset.path={data}").folder
-    assert main([str(folder), f"dataset.path={same}"]) == 0, capsys.readouterr().err
+    places = places[:1]
+    assert main([str(folder), *places]) == 2
+    asked = f"cannot be verified: dataset.path={data}: is a path of the run's own machine, and no path of a record is"
+    assert asked in capsys.readouterr().err
+    assert main([str(folder), f"dataset.path={same}", *places]) == 0, capsys.readouterr().err
     assert "data: holds, dataset_digest " in capsys.readouterr().out
     more = write_cifar(tmp_path / "more", train=60)
-    assert main([str(folder), f"dataset.path={more}"]) == 2, "its test part is the same"
+    assert main([str(folder), f"dataset.path={more}", *places]) == 2, "its test part is the same"
     found = capsys.readouterr()
     assert "cannot be verified: data: is not what the result was measured on" in found.err
-    assert "accuracy" not in found.out and "verified" not in found.out
+    assert "accuracy" not in found.out and found.out.endswith("not evaluated\n")
 
 
 def test_a_record_that_does_not_say_which_data_is_verified_without(row, capsys):
@@ -322,8 +584,10 @@ def test_a_file_that_is_no_result(tmp_path, capsys):
 def test_a_dense_run_is_verified_too(finished, tmp_path, capsys):
     places = (f"cache_dir={finished.parents[1] / 'cache'}", f"results_dir={tmp_path}")
     folder = sf.run(*TINY, *places, "pattern=dense", "recipe.epochs=4").folder
-    assert main([str(folder)]) == 0
+    assert main([str(folder), places[0]]) == 0
     assert "accuracy, dense: holds" in capsys.readouterr().out
+    assert main([str(folder), f"cache_dir={tmp_path / 'empty'}"]) == 2, "of a dense result there is nothing else"
+    assert capsys.readouterr().out.endswith("\nnot evaluated\n")
 
 
 PARTS = "dense,prune,recover,export,measure,report"
@@ -346,7 +610,7 @@ def test_a_result_that_another_run_made_is_verified(finished, tmp_path, capsys, 
     first, found = (sf.run(*TINY, *places, *settings, *overrides).folder for overrides in ((), more))
     assert (found / "row.json").read_text() == (first / "row.json").read_text()
     for folder in (first, found):
-        assert main([str(folder)]) == 0, capsys.readouterr().err
+        assert main([str(folder), places[0]]) == 0, capsys.readouterr().err
 
 
 EARLIER = {
@@ -364,7 +628,7 @@ def test_what_earlier_versions_stated_besides_is_left_alone(finished, tmp_path, 
     places = (f"cache_dir={finished.parents[1] / 'cache'}", f"results_dir={tmp_path}", "recipe.epochs=4")
     row = sf.run(*TINY, *places, *settings).folder / "row.json"
     edit(row, "choice", name, stated(json.loads(row.read_text())["choice"][name]), forge=True)
-    assert main([str(row)]) == 0, capsys.readouterr().err
+    assert main([str(row), places[0]]) == 0, capsys.readouterr().err
 
 
 def test_a_field_that_a_later_version_adds_changes_no_digest():

@@ -77,7 +77,7 @@ def pack_layers(
         layer_pattern = (patterns or {}).get(name, pattern)
         permutation = (permutations or {}).get(name)
         _check_structure(name, layer_pattern, kept, sparsity if own is None else own, permutation)
-        family, parameters = _storage(layer_pattern, kept, sparsity, own)
+        family, parameters = storage_of(layer_pattern, kept, sparsity, own)
         stored = _store(name, matrix, kept, (family, parameters), permutation)
         kept_of[name], formats[name] = kept, stored
         nnz, shape = int(kept.sum()), (matrix.shape[0], matrix.shape[1])
@@ -95,7 +95,7 @@ def pack_layers(
     return PackedLayers(manifest, kept_of, formats, dict(net.state_dict()))
 
 
-def _storage(pattern: Pattern | None, mask: Tensor, sparsity: float, own: float | None) -> tuple[str, dict[str, Any]]:
+def storage_of(pattern: Pattern | None, mask: Tensor, sparsity: float, own: float | None) -> tuple[str, dict[str, Any]]:
     """Family and parameters of a layer with this mask; `own`: its own sparsity, where the allocation assigned one."""
     if pattern is None:
         return mask_structure(mask)

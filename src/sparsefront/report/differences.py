@@ -41,7 +41,28 @@ def differences(results: Sequence[Result]) -> list[str]:
             f"{old} of {len(results)} results are of an older version, which did not record evaluated samples, repeats, searched "
             "modes and weights: they are not known to be comparable"
         )
-    return lines + _baseline(results)
+    return lines + _equal_under_several_seeds(results) + _baseline(results)
+
+
+def _equal_under_several_seeds(results: Sequence[Result]) -> list[str]:
+    """One run that stands for several seeds: forged, or of a recovery that draws nothing. Their spread says nothing."""
+    seeds: dict[str, set[tuple[int, int | None]]] = {}
+    named: dict[str, str] = {}
+    for result in results:
+        identity = result.identity
+        if identity.weights_sha256 is not None:
+            seeds.setdefault(identity.weights_sha256, set()).add((identity.seed, identity.recovery_seed))
+            named[identity.weights_sha256] = f"{result.choice.pattern} {result.sparsity.sparsity_target:g}"
+    lines = []
+    for weights, found in seeds.items():
+        if len(found) > 1:
+            told = ", ".join(
+                str(seed) if again in (None, seed) else f"{seed}/{again}" for seed, again in sorted(found, key=str)
+            )
+            lines.append(
+                f"equal weights under different seeds ({named[weights]}: {told}): one network, not {len(found)}"
+            )
+    return lines
 
 
 def _fields(results: Sequence[Result]) -> list[str]:

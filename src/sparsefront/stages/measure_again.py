@@ -1,7 +1,8 @@
-"""The metric and the speedup of a stored result, measured again."""
+"""The metrics and the speedup of a stored result, measured again, and what follows from the networks evaluated for it."""
 
 import copy
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,20 +16,31 @@ from sparsefront.errors import Obstacle
 from sparsefront.experiment import Experiment
 from sparsefront.export.checkpoint import Export
 from sparsefront.inference.fusion.fuse import fused_dense_graph
+from sparsefront.inference.swap_report import KEEPS_ALL, SwapReport
+from sparsefront.measure.accuracy import Evaluation
+from sparsefront.measure.memory import weight_bytes
 from sparsefront.measure.sparsity import achieved_sparsity
+from sparsefront.patterns.records import label
+from sparsefront.patterns.structure.blocks import windows_text
 from sparsefront.provenance import Provenance, provenance
+from sparsefront.pruning.mask_layout import MaskLayout
+from sparsefront.recovery.training import TrainingRecovery
 from sparsefront.report.result import Result
 from sparsefront.report.result_identity import Identity
 from sparsefront.stages.bench import Bench
 from sparsefront.stages.control import KIND as CONTROL
 from sparsefront.stages.keys import stage_keys
-from sparsefront.stages.network import build_net, load_net, weights_digest
+from sparsefront.stages.network import build_net, load_net, open_data, weights_digest
 from sparsefront.stages.quality import SplitQuality, evaluate_splits
-from sparsefront.stages.speed import measured_swap, swap_in
+from sparsefront.stages.speed import SparseNetwork, kernel_names, measured_swap, swap_in
+from sparsefront.tasks.outcomes import Outcomes
 from sparsefront.training.epoch_weights import WEIGHTS
+from sparsefront.training.fit import steps_per_epoch
 
 HOLDS, DIFFERS, SKIPPED = "holds", "DIFFERS", "not verified"
 POINT = 0.001  # a tenth of a point, or one sample: what other rounding of the same weights may change
+OTHER_OUTCOMES = 0.01  # of the samples, or two: likewise
+CLOSE = 1e-6  # of an outcome that is no class: likewise
 
 
 @dataclass(frozen=True)
@@ -50,50 +62,140 @@ class Finding:
         return f"{self.what}: {self.verdict}, {self.told}"
 
 
-def measure_again(experiment: Experiment, result: Result, export: Export | None) -> Iterator[Finding]:
+def measure_again(
+    experiment: Experiment,
+    result: Result,
+    export: Export | None,
+    layout: MaskLayout,
+    outcomes: Mapping[str, Outcomes] | None,
+) -> Iterator[Finding]:
     """Findings, as they are made.
 
     Args:
         experiment: the one that the result is of.
         export: its network, checked against the record; None for pattern=dense.
+        layout: of its masks.
+        outcomes: network -> what each sample added to its metric, as stored beside the record; None where that is not here.
     Raises:
         Obstacle: the data is not what the result was measured on.
     """
     yield _data(experiment, result)
+    yield _facts("choice", {"val_seen": (result.quality.val_seen, experiment.val_seen)})
+    yield _budgets(experiment, result)
     dense = _dense_net(experiment, result)
     if export is None:
         if dense is None:
-            yield Finding("accuracy, dense", SKIPPED, "the dense weights of the record are not stored here")
+            yield NO_DENSE
             return
+        yield _nothing_pruned(experiment, result, dense)
         bench = Bench.of(experiment, dense)
-        yield from _compare("dense", evaluate_splits(bench, bench.ready(dense), "dense"), result)
+        yield from _evaluated("dense", bench, dense, result, outcomes)
+        yield from _timed_alone(bench, result, dense)
         return
     masked = build_net(experiment)
     masked.load_state_dict(export.state_dict())
-    yield _sparsity(experiment, result, export, masked)
+    yield _sparsity(experiment, result, export, masked, layout)
     bench = Bench.of(experiment, masked)
-    if bench.conditions()["dtype"] != result.speed.dtype:
+    same_dtype = bench.conditions()["dtype"] == result.speed.dtype
+    if not same_dtype:
         told = f"{result.speed.dtype} in the record, {bench.conditions()['dtype']} here"
-        yield Finding("dtype", SKIPPED, f"{told}: metrics may round otherwise")
+        yield Finding("dtype", SKIPPED, f"{told}: metrics may round otherwise", decides=False)
     if dense is None:
-        yield Finding("accuracy, dense", SKIPPED, "the dense weights of the record are not stored here")
+        yield NO_DENSE
     else:
-        yield from _compare("dense", evaluate_splits(bench, bench.ready(dense), "dense"), result)
+        yield from _evaluated("dense", bench, dense, result, outcomes)
     yield from _continued(experiment, bench, result)
-    yield from _compare("masked", evaluate_splits(bench, bench.ready(masked), "masked"), result)
+    yield from _evaluated("masked", bench, masked, result, outcomes)
+    if same_dtype and result.size.weight_bytes_dense is not None:
+        found = {"weight_bytes_dense": (result.size.weight_bytes_dense, weight_bytes(dense or masked))}
+        yield _facts("size, dense", found)
     if result.quality.sparse is None:
         yield Finding("speedup", SKIPPED, "the record has none: no kernel was swapped in")
         return
     if (elsewhere := _other_device(result, bench)) is not None:
         sparse = swap_in(bench, copy.deepcopy(masked), export)
-        yield from _compare("sparse", evaluate_splits(bench, sparse.net, "sparse"), result)
+        yield from _compare("sparse", evaluate_splits(bench, sparse.net, "sparse"), result, outcomes)
+        yield _kernels(result, export, sparse, bench, same_device=False)
         yield Finding("speedup", SKIPPED, elsewhere, decides=False)
         return
     # without the dense weights their layers are timed with others: latencies do not depend on values
     beside = bench.ready(dense or masked)
     sparse, speed, _ = measured_swap(bench, beside, lambda: copy.deepcopy(masked), export, fused_dense_graph)
-    yield from _compare("sparse", evaluate_splits(bench, sparse.net, "sparse"), result)
+    yield from _compare("sparse", evaluate_splits(bench, sparse.net, "sparse"), result, outcomes)
+    yield _kernels(result, export, sparse, bench, same_device=same_dtype)
     yield _speedup(result, speed)
+
+
+NO_DENSE = Finding("accuracy, dense", SKIPPED, "the dense weights of the record are not stored here (--cache-dir)")
+
+
+def _evaluated(
+    side: str, bench: Bench, net: nn.Module, result: Result, outcomes: Mapping[str, Outcomes] | None
+) -> Iterator[Finding]:
+    return _compare(side, evaluate_splits(bench, bench.ready(net), side), result, outcomes)
+
+
+def _timed_alone(bench: Bench, result: Result, dense: nn.Module) -> Iterator[Finding]:
+    """Of a result without a sparse network nothing that ranks is timed; its device decides what the last line says."""
+    if result.speed.latency_dense_ms is not None and (elsewhere := _other_device(result, bench)) is not None:
+        yield Finding("latency", SKIPPED, elsewhere, decides=False)
+
+
+def _facts(what: str, pairs: Mapping[str, tuple[Any, Any]]) -> Finding:
+    """Fields of the record and what they are here; one that the record does not have is not looked at."""
+    looked_at = {key: pair for key, pair in pairs.items() if pair[0] is not None}
+    for key, (stored, now) in looked_at.items():
+        if stored != now:
+            key, stored, now = _first_difference(key, stored, now)
+            return Finding(what, DIFFERS, f"{key} is {stored} in the record, {now} now")
+    if not looked_at:
+        return Finding(what, SKIPPED, "the record does not say", decides=False)
+    return Finding(what, HOLDS, ", ".join(looked_at))
+
+
+def _first_difference(key: str, stored: Any, now: Any) -> tuple[str, Any, Any]:
+    """Of mappings the entry that differs."""
+    if isinstance(stored, dict) and isinstance(now, dict):
+        for name in {**stored, **now}:
+            if stored.get(name) != now.get(name):
+                return f"{key}[{name}]", stored.get(name), now.get(name)
+    return key, stored, now
+
+
+def _budgets(experiment: Experiment, result: Result) -> Finding:
+    """Steps, epochs and samples of both trainings, as their plans have them for this data."""
+    data = open_data(experiment)
+    steps = steps_per_epoch(data, experiment.trainer)
+    epochs = experiment.recipe.epochs
+    cost, per_epoch = result.cost, _samples_per_epoch(experiment, data)
+    planned: dict[str, tuple[Any, Any]] = {
+        "dense_steps": (cost.dense_steps, epochs * steps),
+        "dense_samples": (cost.dense_samples, None if per_epoch is None else epochs * per_epoch),
+    }
+    if experiment.pattern.prunes:
+        training = experiment.recovery.training
+        taken, whole = 0, 0
+        for index in range(experiment.recovery_rounds if isinstance(training, TrainingRecovery) else 0):
+            plan = training.plan_of_round(experiment.recipe, steps, index, experiment.recovery_rounds)
+            taken, whole = taken + plan.total_steps(steps), whole + plan.epochs * steps
+        planned["recovery_steps"] = (cost.recovery_steps, taken)
+        if taken == whole:  # otherwise rounds end within an epoch
+            trained = whole // steps
+            planned["recovery_epochs"] = (cost.recovery_epochs, trained)
+            planned["recovery_samples"] = (cost.recovery_samples, None if per_epoch is None else trained * per_epoch)
+    known = {key: (stored, now) for key, (stored, now) in planned.items() if now is not None}
+    return _facts("training", known)
+
+
+def _samples_per_epoch(experiment: Experiment, data: Any) -> int | None:
+    """Rows of all batches of an epoch; None where several processes share them."""
+    if experiment.trainer.world_size > 1:
+        return None
+    loader, limit, size = data.train_dataloader(), experiment.trainer.limit_batches, experiment.recipe.batch_size
+    if limit is not None and limit < len(loader):
+        return limit * size if not getattr(experiment.dataset, "group_by_length", False) else None
+    rows = len(loader.dataset)
+    return rows if len(loader) == math.ceil(rows / size) else len(loader) * size
 
 
 def _data(experiment: Experiment, result: Result) -> Finding:
@@ -133,24 +235,117 @@ def _stored_net(experiment: Experiment, kind: str, key: dict[str, Any], digest: 
     return None if net is None or weights_digest(net) != digest else net
 
 
-def _sparsity(experiment: Experiment, result: Result, export: Export, net: nn.Module) -> Finding:
-    found = achieved_sparsity(net, export.masks, experiment.model.prunable(net)).sparsity_achieved
-    stored = result.sparsity.sparsity_achieved
-    return Finding("sparsity", HOLDS if found == stored else DIFFERS, f"{stored} in the record, {found} now")
+def _nothing_pruned(experiment: Experiment, result: Result, net: nn.Module) -> Finding:
+    layers = dict.fromkeys(experiment.model.prunable(net), 0.0)
+    pairs = {"sparsity_achieved": (result.sparsity.sparsity_achieved, 0.0)}
+    return _facts("sparsity", pairs | {"sparsity_per_layer": (result.sparsity.sparsity_per_layer, layers)})
 
 
-def _compare(side: str, found: SplitQuality, result: Result) -> Iterator[Finding]:
-    """The metric of one network on both splits."""
+def _sparsity(experiment: Experiment, result: Result, export: Export, net: nn.Module, layout: MaskLayout) -> Finding:
+    """All that the masks say of the network."""
+    stored, manifest = result.sparsity, export.manifest
+    found = achieved_sparsity(net, export.masks, experiment.model.prunable(net))
+    whole = [name for name, sparsity in found.layers.items() if sparsity == 0]
+    dense = dict.fromkeys(whole, KEEPS_ALL) | manifest.dense_layers
+    own = {
+        name: (record.shape, layout.sparsity_of(name, experiment.sparsity)) for name, record in manifest.layers.items()
+    }
+    pairs = {
+        "sparsity_achieved": (stored.sparsity_achieved, found.sparsity_achieved),
+        "sparsity_whole_model": (stored.sparsity_whole_model, found.sparsity_whole_model),
+        "sparsity_per_layer": (stored.sparsity_per_layer, found.layers),
+        "dense_layers": (stored.dense_layers, dense),
+        "dense_weight_shares": (stored.dense_weight_shares, {name: found.weight_shares[name] for name in dense}),
+        "n_of_m": (stored.n_of_m or "", windows_text(experiment.pattern, own) or ""),
+    }
+    if layout.patterns is not None and stored.pattern_per_layer:
+        named = {name: label(pattern) for name, pattern in layout.patterns.items()}
+        told = {name: text for name, text in stored.pattern_per_layer.items() if text != "dense"}
+        pairs["pattern_per_layer"] = (told, named)
+    return _facts("sparsity", pairs)
+
+
+def _compare(
+    side: str, found: SplitQuality, result: Result, outcomes: Mapping[str, Outcomes] | None = None
+) -> Iterator[Finding]:
+    """The metrics of one network on both splits, with their standard errors, and sample by sample."""
     metric = result.quality.metric_name
     for split, evaluation in (("", found.test), ("val_", found.val)):
         stored = result.value_of(f"{split}{side}")
         if stored is None or evaluation is None:
             continue
+        what = f"{metric}, {side}" + (", held out" if split else "")
         now, allowed = evaluation.metrics[metric], max(POINT, 1 / evaluation.samples)
         verdict = HOLDS if abs(now - stored) <= allowed + 1e-9 else DIFFERS
-        what = f"{metric}, {side}" + (", held out" if split else "")
         equal = "equal" if now == stored else f"apart by {100 * abs(now - stored):.3g} points"
         yield Finding(what, verdict, f"{100 * stored:.3f} in the record, {100 * now:.3f} now, {equal}")
+        if (wrong := _wrong_beside(split, side, evaluation, result, exact=now == stored)) is not None:
+            yield Finding(what, DIFFERS, wrong)
+    if outcomes is not None and side in outcomes and found.test.outcomes is not None:
+        yield _outcomes(side, outcomes[side], found.test.outcomes)
+
+
+def _wrong_beside(split: str, side: str, evaluation: Evaluation, result: Result, *, exact: bool) -> str | None:
+    """What else the record says of an evaluation and is not so; None where nothing is wrong."""
+    quality, metric = result.quality, result.quality.metric_name
+    samples = result.value_of(f"{split}evaluated_samples")
+    if samples != evaluation.samples:
+        return f"{split}evaluated_samples is {samples} in the record, {evaluation.samples} now"
+    key, error = f"{split}{side}_standard_error", evaluation.standard_errors[metric]
+    if not math.isclose(result.value_of(key) or 0.0, error, rel_tol=CLOSE if exact else 0.1, abs_tol=CLOSE):
+        return f"{key} is {result.value_of(key)} in the record, {error} now"
+    others = {} if split else quality.extra_metrics.get(side, {})
+    for name, value in others.items():
+        now = evaluation.metrics.get(name, math.nan)
+        if not abs(value - now) <= max(POINT, 1 / evaluation.samples) + 1e-9:
+            return f"extra_metrics of {side}: {name} is {value} in the record, {now} now"
+    return None
+
+
+def _outcomes(side: str, stored: Outcomes, now: Outcomes) -> Finding:
+    """Sample by sample: a few may differ by rounding; who changes more keeps the mean at most."""
+    what = f"outcomes, {side}"
+    if stored.samples != now.samples or len(stored) != len(now):
+        return Finding(what, DIFFERS, "outcomes.npz is of other samples than those evaluated now")
+    differ = int((abs(stored.values.astype(float) - now.values.astype(float)) > CLOSE).sum())
+    if stored.labels is not None and now.labels is not None and (stored.labels != now.labels).any():
+        return Finding(what, DIFFERS, "outcomes.npz has other labels than the data")
+    allowed = max(2, int(OTHER_OUTCOMES * len(now)))
+    verdict = HOLDS if differ <= allowed else DIFFERS
+    return Finding(what, verdict, f"{differ} of {len(now)} samples differ from outcomes.npz")
+
+
+def _kernels(result: Result, export: Export, sparse: SparseNetwork, bench: Bench, *, same_device: bool) -> Finding:
+    """What the record says of each layer's kernel: on its own device as chosen now, elsewhere what masks and shapes say."""
+    stored, report, now = result.kernels, sparse.report, _layers_of(sparse.report)
+    pairs: dict[str, tuple[Any, Any]] = {"layers": (sorted(stored.kernel_per_layer), sorted(now))}
+    keys = ("density", "m", "k", "n")
+    if same_device and bench.device.type == "cpu":  # on a GPU what is fastest may change from one timing to the next
+        keys = (*keys, "chosen", "family", "weight_bytes")
+        pairs |= {
+            "sparse_layer_share": (stored.sparse_layer_share, report.sparse_layer_share),
+            "sparse_flops_share": (stored.sparse_flops_share, report.sparse_flops_share),
+            "latency_kernel": (result.speed.latency_kernel, kernel_names(report, bench.device)),
+            "layout": (result.speed.layout, report.fusion.layout),
+            "weight_bytes_sparse": (result.size.weight_bytes_sparse, weight_bytes(sparse.net)),
+        }
+    for layer, told in stored.kernel_per_layer.items():
+        for key in keys:
+            if key in told or key in now.get(layer, {}):
+                pairs[f"{layer}.{key}"] = (told.get(key, "nothing"), now.get(layer, {}).get(key, "nothing"))
+    finding = _facts("kernels", pairs)
+    if finding.verdict == HOLDS:
+        return Finding("kernels", HOLDS, f"{', '.join(keys)} of {counted(len(now), 'layer')}")
+    return finding
+
+
+def _layers_of(report: SwapReport) -> dict[str, dict[str, Any]]:
+    """Layer -> what of its kernel and its product does not depend on a timing, as a result holds it."""
+    layers = {name: layer.to_json() for name, layer in report.layers.items()}
+    for name, seen in report.problems.items():
+        if name in layers:
+            layers[name] |= {"m": seen.problem.m, "k": seen.problem.k, "n": seen.problem.n}
+    return layers
 
 
 def _other_device(result: Result, bench: Bench) -> str | None:

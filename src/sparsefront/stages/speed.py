@@ -93,7 +93,7 @@ def sparse_speed(
             "sparse_variant": timed.execution.name,
             "variants_not_timed": timed.not_timed,
             "variant_medians_ms": timed.medians_ms,
-            "latency_kernel": _kernel_names(sparse.report, bench.device),
+            "latency_kernel": kernel_names(sparse.report, bench.device),
             "layout": sparse.report.fusion.layout,
         }
     )
@@ -181,7 +181,7 @@ def _dense_side(timed: Alone) -> dict[str, Any]:
     }
 
 
-def _kernel_names(report: SwapReport, device: torch.device) -> str:
+def kernel_names(report: SwapReport, device: torch.device) -> str:
     """What ran in the pruned layers; on a CPU it says reference, so that it is never taken for a GPU's kernel."""
     names = sorted({layer.kernel for layer in report.layers.values() if layer.is_sparse})
     if not names:

@@ -10,14 +10,14 @@ import torch
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.experiment import Experiment
+from sparsefront.recorded import composable_overrides
 from sparsefront.report.result import Result
-from sparsefront.report.run_command import recorded_overrides
+from sparsefront.report.schema_version import SCHEMA_VERSION
 from sparsefront.stages.keys import dense_recipe
 from sparsefront.stages.network import build_net
 from sparsefront.stages.report import choice_of
 
-# of the run, and not of what it measured
-LEFT_OUT = ("results_dir", "logger", "stages", "reuse", "optimize", "report", "hydra")
+Composed = tuple[Experiment, dict[str, Any]]
 ON_CPU = {"measure.device": "cpu", "measure.dtype": "fp32", "trainer": "cpu"}
 
 
@@ -26,44 +26,28 @@ def experiment_of(
     result: Result,
     row: Path,
     overrides: Sequence[str],
-    composed: Callable[[Sequence[str]], AbstractContextManager[Experiment]],
-) -> Iterator[Experiment]:
+    composed: Callable[[Sequence[str]], AbstractContextManager[Composed]],
+) -> Iterator[Composed]:
     """The experiment by the overrides that the run recorded beside its result, and by these, which come after them.
 
     Where the result is of a GPU and here is none, all runs on the CPU in fp32.
 
     Args:
-        composed: overrides -> their experiment, while Hydra's own settings are those of its run.
+        composed: overrides -> their experiment and its configuration as plain containers, interpolations as written, while
+            Hydra's own settings are those of its run.
     Raises:
         InvalidSetting: they cannot be composed, or give another experiment than the result is of.
     """
     given = [*_without_gpu(result), *overrides]
-    replaced = {text.partition("=")[0].lstrip("+~") for text in given}
-    recorded = [text for text in _deciding_overrides(row) if not _is_replaced(text, replaced)]
-    with composed([*recorded, *given, "logger=none"]) as experiment:
+    with composed([*composable_overrides(row.parent, given), "logger=none"]) as (experiment, configuration):
         _require_same(experiment, result)
-        yield experiment
-
-
-def _deciding_overrides(row: Path) -> list[str]:
-    """What the command line of the run said, of what decides the result; empty where its folder does not tell."""
-    told = recorded_overrides(row.parent) or []
-    return [text for text in told if _key(text).partition(".")[0].partition("/")[0] not in LEFT_OUT]
+        yield experiment, configuration
 
 
 def _without_gpu(result: Result) -> list[str]:
     if result.speed.latency_device != "cuda" or torch.cuda.is_available():
         return []
     return [f"{key}={value}" for key, value in ON_CPU.items()]
-
-
-def _is_replaced(text: str, replaced: set[str]) -> bool:
-    key = _key(text)
-    return key in replaced or ("trainer" in replaced and key.startswith("trainer."))
-
-
-def _key(text: str) -> str:
-    return text.partition("=")[0].lstrip("+~")
 
 
 def _require_same(experiment: Experiment, result: Result) -> None:
@@ -84,6 +68,9 @@ def _require_same(experiment: Experiment, result: Result) -> None:
         }
     composed |= {"sparsity": experiment.sparsity, "seed": experiment.seed}
     stored |= {"sparsity": result.sparsity.sparsity_target, "seed": result.identity.seed}
+    if result.identity.recovery_seed is not None or result.identity.schema_version == SCHEMA_VERSION:
+        composed["recovery_seed"] = experiment.recovery_seed if experiment.pattern.prunes else None
+        stored["recovery_seed"] = result.identity.recovery_seed
     for name, value in stored.items():
         # a recipe is what its parameters say: equal ones under two names share their result
         if name not in ("trainer_parameters", "recipe") and composed[name] != value:

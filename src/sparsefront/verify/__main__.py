@@ -1,43 +1,71 @@
 """python -m sparsefront.verify row.json [OVERRIDES]"""
 
-import argparse
+import os
 import sys
+
+if __name__ == "__main__" and not sys.flags.safe_path and os.getcwd() in sys.path[:1]:
+    del sys.path[0]  # `python -m` puts the working directory there, and a stranger's folder may hold a torch.py
+
+import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+
+from omegaconf import OmegaConf
 
 from sparsefront.composing import configured
-from sparsefront.errors import Edited, InvalidSetting, Obstacle
-from sparsefront.report.run_command import own_sources, search_path
+from sparsefront.config import Config
+from sparsefront.errors import Edited, InvalidSetting
+from sparsefront.option_classes import shortened
+from sparsefront.provenance import code_commit
+from sparsefront.pruning.mask_layout import MaskLayout
+from sparsefront.report.result import Result
 from sparsefront.runs import CONFIG_DIR
-from sparsefront.stages.measure_again import DIFFERS, measure_again
-from sparsefront.stages.stored_experiment import experiment_of
+from sparsefront.stages.measure_again import DIFFERS, SKIPPED, measure_again
+from sparsefront.stages.stored_experiment import ON_CPU, Composed, experiment_of
 from sparsefront.standard_output import ending_with_its_reader
 from sparsefront.validate import validate
-from sparsefront.verify.manifest import check_pattern
-from sparsefront.verify.record import check_export, find_export, read_record
+from sparsefront.verify.export import check_built, check_export, find_export
+from sparsefront.verify.record import (
+    check_hydra_file,
+    check_numbers,
+    configuration_difference,
+    read_record,
+    stored_outcomes,
+    uncovered,
+)
+
+VERIFIED, NOT_TIMED, OTHER, NOT_EVALUATED = "verified", "verified, not timed here", "differs", "not evaluated"
+STATUS = {VERIFIED: 0, NOT_TIMED: 0, OTHER: 1, NOT_EVALUATED: 2}
+TRUST = "trust="
 
 DESCRIPTION = """\
-Whether a stored result still is what was measured, and whether measuring again gives the same.
+Whether a stored result still is what was measured, and whether measuring again gives the same. Nothing that came with the result
+runs as code; docs/reviewing.md says what is read, what runs, and what no check can see.
 
-First the record: its own sha256, those of its files, masks and weights; pruned weights are zero, the compressed form that
-kernels read is the same weights, and manifest.json states the sparsity, the settings of the pattern, the dense layers and the
-shapes that they have, and the pattern that the configuration builds. One that was edited is refused, and nothing is measured.
-Then the data: it must be what the result was measured on. Then the weights are evaluated again, and timed where the result's
-GPU (or processor) is: the metric must be equal, up to a tenth of a point or one sample; the speedup lies within the record's
-interval, or it is said that it does not. Without that GPU, that is said, and all else is verified on the CPU.
+First the record: its own sha256, those of its files, masks and weights, and the numbers that follow from others (latencies from
+samples.json, metrics from outcomes.npz). Then the export: files as stored, pruned weights zero, the compressed form that kernels
+read the same weights, manifest and layout what the configuration builds and the masks obey. One that was edited is refused, and
+nothing is measured. Then the data: it must be what the result was measured on. Then the networks are evaluated again, and timed
+where the result's GPU (or processor) is: metrics must be equal, up to a tenth of a point or one sample; the speedup lies within
+the record's interval, or it is said that it does not.
+
+  python -m sparsefront.verify results/RUN/row.json
+  python -m sparsefront.verify results/RUN/row.json dataset.path=DIR     no path of a record is followed: name yours
+  python -m sparsefront.verify results/RUN/row.json --cache-dir DIR      the cache that holds its dense network and its export
+  python -m sparsefront.verify row.json --checkpoint DIR pattern=n_m ... a record without its run's folder
+  python -m sparsefront.verify results/RUN/row.json trust=[mylab.patterns]   classes of a package of its author's, whose code runs
+  python -m sparsefront.verify results/RUN/row.json --record-only        digests and what follows from them, nothing is evaluated
 
 Digests show that a record was edited. They do not show who made it: who edits a result can also write a new sha256 into
 it. Against forging only measuring again helps, and that compares nothing but what can be measured here.
 
-  python -m sparsefront.verify results/RUN/row.json
-  python -m sparsefront.verify results/RUN/row.json dataset.path=DIR     the same data, which lies elsewhere here
-  python -m sparsefront.verify row.json --checkpoint DIR pattern=n_m ... a record without its run's folder
-  python -m sparsefront.verify results/RUN/row.json --record-only        digests alone, nothing is measured
-
-Status 0: what could be looked at holds (a speedup that does not is only said). 1: edited, or another metric. 2: cannot be
-verified, for instance on other data.
+The last line is one of
+  verified                   all that could be looked at holds (a speedup that does not is only said)     status 0
+  verified, not timed here   the same, but for the speedup: this is another device                        status 0
+  differs                    edited, or measuring again gives something else                              status 1
+  not evaluated              with --record-only, or it cannot be verified here, for the reason told       status 2
 """
 
 
@@ -47,52 +75,77 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_intermixed_args(arguments)
     row = options.row / "row.json" if options.row.is_dir() else options.row
     try:
-        return _verify(row, options)
+        word = _verify(row, options)
     except InvalidSetting as error:
-        edited = isinstance(error, Edited)
-        print(f"{'refused' if edited else 'cannot be verified'}: {error}", file=sys.stderr)
-        return 1 if edited else 2
+        word = OTHER if isinstance(error, Edited) else NOT_EVALUATED
+        print(f"{'refused' if isinstance(error, Edited) else 'cannot be verified'}: {error}", file=sys.stderr)
+    print(word, flush=True)
+    return STATUS[word]
 
 
-@contextmanager
-def _composed(overrides: Sequence[str]) -> Iterator[Any]:
-    with configured(overrides, CONFIG_DIR) as (config, _):
-        yield validate(config)
-
-
-def _verify(row: Path, options: argparse.Namespace) -> int:
+def _verify(row: Path, options: argparse.Namespace) -> str:
+    trust, overrides = _trusted(options.overrides)
     result = read_record(row)
+    check_numbers(result, row)
     print("record: holds, and so do its files that are here")
-    export = find_export(result, row, options.checkpoint, options.cache_dir)
+    export = find_export(result, row, options.checkpoint, options.cache_dir or Path(Config().cache_dir))
     if export is not None:
         check_export(result, export)
         print(f"masks and weights: hold, in {export.directory}")
+    if pictures := uncovered(row.parent):
+        print(f"not looked at: {', '.join(pictures)}, which say nothing that decides")
     if options.record_only:
-        return 0
-    differs = 0
-    cache = [] if options.cache_dir is None else [f"cache_dir={options.cache_dir}"]
-    overrides = [*_own_options(row.parent, options.overrides), *cache, *options.overrides]
-    with experiment_of(result, row, overrides, _composed) as experiment:
-        if export is not None:
-            check_pattern(export.manifest, experiment.pattern)
-        for finding in measure_again(experiment, result, export):
+        return NOT_EVALUATED
+    given = [*([] if options.cache_dir is None else [f"cache_dir={options.cache_dir}"]), *overrides]
+    words = {VERIFIED}
+    with experiment_of(result, row, given, partial(_composed, trust)) as (experiment, configuration):
+        _check_configuration(result, row, configuration, experiment.choices, given)
+        layout = MaskLayout() if export is None else check_built(experiment, export, trust)
+        for finding in measure_again(experiment, result, export, layout, stored_outcomes(result, row)):
             print(finding, flush=True)
-            differs += finding.decides and finding.verdict == DIFFERS
-    print("not verified: measuring again gives something else" if differs else "verified")
-    return 1 if differs else 0
+            if finding.verdict == DIFFERS and finding.decides:
+                words.add(OTHER)
+            elif finding.verdict == SKIPPED and finding.what in ("speedup", "latency") and not finding.decides:
+                words.add(NOT_TIMED)
+            elif finding.verdict == SKIPPED and export is None and finding.what == "accuracy, dense":
+                words.add(NOT_EVALUATED)  # of a dense result there is nothing else
+    return next(word for word in (OTHER, NOT_EVALUATED, NOT_TIMED, VERIFIED) if word in words)
 
 
-def _own_options(folder: Path, overrides: Sequence[str]) -> list[str]:
-    """The override that finds a user's own options where the run found them, unless one is among the overrides given here."""
-    if any(text.startswith("hydra.searchpath=") for text in overrides):
-        return []
-    sources = [source for _, source in own_sources(folder)]
-    for source in sources:
-        schema, _, place = source.partition("://")
-        if schema == "file" and not Path(place).is_dir():
-            remedy = "the run took options from there: name where it is now, hydra.searchpath=[file://DIR]"
-            raise Obstacle(place, None, f"is gone; {remedy}")
-    return list(filter(None, [search_path(sources)]))
+@contextmanager
+def _composed(trust: Sequence[str], overrides: Sequence[str]) -> Iterator[Composed]:
+    with configured(overrides, CONFIG_DIR) as (config, _):
+        plain = OmegaConf.to_container(config, resolve=False)
+        assert isinstance(plain, dict)
+        yield validate(config, trust=trust), {str(key): value for key, value in plain.items()}
+
+
+def _check_configuration(
+    result: Result, row: Path, configuration: dict, choices: dict[str, str], given: Sequence[str]
+) -> None:
+    """The copies of the configuration beside the record; defaults of another version of the program may be others.
+
+    Raises:
+        Edited: they are not what was run.
+    """
+    own = [*given, *ON_CPU]
+    check_hydra_file(choices, row, own)
+    difference = configuration_difference(configuration, row, own)
+    if difference is None:
+        return
+    if result.identity.commit == code_commit():
+        raise Edited("config.yaml", f"was edited: {difference}")
+    print(f"config.yaml: not verified, {difference}; the result is of another version of the program")
+
+
+def _trusted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The packages of `trust=[a,b]`, and the overrides."""
+    named = [text.removeprefix(TRUST) for text in arguments if text.startswith(TRUST)]
+    packages = [package.strip().strip("'\"") for text in named for package in text.strip("[]").split(",")]
+    for package in packages:
+        if not all(part.isidentifier() for part in package.split(".")):
+            raise InvalidSetting("trust", shortened(package), "names packages: trust=[mylab.patterns]")
+    return packages, [text for text in arguments if not text.startswith(TRUST)]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -102,10 +155,12 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("row", type=Path, help="row.json of a run, or the run's folder")
-    parser.add_argument("overrides", nargs="*", help="Hydra overrides, after those that the run recorded")
+    parser.add_argument(
+        "overrides", nargs="*", help="Hydra overrides, after those that the run recorded; trust=[PACKAGE]"
+    )
     parser.add_argument("--checkpoint", type=Path, help="folder of the exported network (the link in the run's folder)")
-    parser.add_argument("--cache-dir", type=Path, help="cache_dir of the run (what the run recorded)")
-    parser.add_argument("--record-only", action="store_true", help="measure nothing")
+    parser.add_argument("--cache-dir", type=Path, help=f"of the stages that are here ({Config().cache_dir})")
+    parser.add_argument("--record-only", action="store_true", help="evaluate nothing")
     return parser
 
 

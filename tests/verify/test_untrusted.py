@@ -1,0 +1,173 @@
+"""A stranger's result runs no code: verify and load_run take the configuration that a run recorded as data."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import sparsefront as sf
+from sparsefront.verify.__main__ import main
+
+TINY = ("debug=tiny", "logger=none", "trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1")
+OWN = (
+    "from dataclasses import dataclass\n"
+    "from sparsefront.patterns.element_wise import ElementWise\n\n"
+    "@dataclass(frozen=True)\nclass Own(ElementWise):\n    name = 'own'\n"
+)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    """The folder of a run on the digits."""
+    folder = tmp_path_factory.mktemp("untrusted")
+    places = (f"cache_dir={folder / 'cache'}", f"results_dir={folder / 'results'}")
+    return sf.run(*TINY, *places, "pattern=n_m", "sparsity=0.5").folder
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    """A copy of the run, its checkpoint copied as well: what a stranger sends."""
+    shutil.copytree(finished, tmp_path / "run", symlinks=False)
+    return tmp_path / "run"
+
+
+def overrides_of(marker: Path, folder: Path) -> dict[str, list[str]]:
+    """Recorded overrides that run a command, or import a module that does, wherever they are composed as the user's own."""
+    touch = f"touch {marker}"
+    return {
+        "a process": ["importance._target_=subprocess.Popen", f"+importance.args='{touch}'", "+importance.shell=true"],
+        "a function": ["schedule._target_=os.system", f"+schedule.command='{touch}'"],
+        "a builtin": ["model._target_=builtins.exec", f"+model.source='open({str(marker)!r}, \"w\")'"],
+        "a module's import": ["pattern._target_=own_trap.Own"],
+        "our own function": ["dataset._target_=sparsefront.artifacts.durable.whole_file", f"+dataset.path={marker}"],
+        "another base": ["recovery._target_=sparsefront.patterns.element_wise.ElementWise"],
+        "a candidate": ["pattern=mixed", "pattern.candidates=[{_target_: own_trap.Own}]"],
+        "a search path": [f"hydra.searchpath=[file://{folder}]", "pattern=evil"],
+        "a package on the path": ["hydra.searchpath=[pkg://own_trap]", "pattern=evil"],
+        "a file elsewhere": [f"pattern={os.path.relpath(folder / 'pattern' / 'evil', '/')}"],
+        "a file above": ["pattern=../../../../../../../../" + str(folder / "pattern" / "evil").lstrip("/")],
+        "another package of the group": ["pattern@dataset=n_m"],
+        "a resolver": ["sparsity=${oc.env:HOME}"],
+        "a callback": ["+hydra.callbacks.own._target_=own_trap.Own", "pattern._target_=own_trap.Own"],
+        "a launcher": ["hydra/launcher=own_trap", "pattern._target_=own_trap.Own"],
+        "a defaults list": ["+defaults=[evil]"],
+        "a sweep": ["sparsity=0.5,0.75"],
+        "no override": ["}{"],
+    }
+
+
+def set_trap(own_modules, tmp_path: Path) -> tuple[Path, Path]:
+    """A module that leaves a file where it is imported, and options that name it."""
+    marker, folder = tmp_path / "ran", tmp_path / "options"
+    own_modules({"own_trap.py": f"open({str(marker)!r}, 'w').close()\n{OWN}", "own_package/__init__.py": "1 / 0\n"})
+    (folder / "pattern").mkdir(parents=True)
+    (folder / "pattern" / "evil.yaml").write_text("_target_: own_trap.Own\n")
+    return marker, folder
+
+
+@pytest.mark.parametrize("name", overrides_of(Path("marker"), Path("/options")))
+def test_recorded_overrides_run_nothing(own_modules, run, tmp_path, capsys, name):
+    marker, folder = set_trap(own_modules, tmp_path)
+    recorded = run / ".hydra" / "overrides.yaml"
+    recorded.write_text(yaml.safe_dump([*yaml.safe_load(recorded.read_text()), *overrides_of(marker, folder)[name]]))
+    for trust in ([], ["trust=[os,subprocess,builtins]"]):
+        assert main([str(run), *trust]) in (1, 2)
+        found = capsys.readouterr()
+        assert "Traceback" not in found.err and found.err.count("\n") == 1, found.err
+        assert found.out.splitlines()[-1] in ("differs", "not evaluated")
+    try:
+        _ = sf.load_run(run, trust=["os", "subprocess", "builtins"]).network
+    except sf.InvalidSetting as error:
+        assert "\n" not in str(error)
+    else:
+        assert name in ("a process", "a function", "another base"), "of groups that a network is not built of"
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("tag", ["!!python/object/apply:os.system", "!!python/object/new:os.system"])
+@pytest.mark.parametrize("name", ["overrides.yaml", "config.yaml", "hydra.yaml"])
+def test_yaml_makes_no_objects(run, tmp_path, capsys, name, tag):
+    marker = tmp_path / "ran"
+    (run / ".hydra" / name).write_text(f'{tag} ["touch {marker}"]\n')
+    assert main([str(run)]) in (1, 2)
+    found = capsys.readouterr()
+    assert "Traceback" not in found.err and found.err.count("\n") == 1, found.err
+    if name == "overrides.yaml":
+        with pytest.raises(sf.InvalidSetting):
+            _ = sf.load_run(run).network
+    else:
+        assert sf.load_run(run).network is not None, "it is not read"
+    assert not marker.exists()
+
+
+def test_a_configuration_that_hydra_kept_is_not_built(own_modules, run, tmp_path, capsys):
+    marker, folder = set_trap(own_modules, tmp_path)
+    config, hydra = run / ".hydra" / "config.yaml", run / ".hydra" / "hydra.yaml"
+    config.write_text(config.read_text().replace("sparsefront.models.vit_small.VitSmall", "own_trap.Own"))
+    source = {"provider": "command-line", "schema": "file", "path": str(folder)}
+    hydra.write_text(yaml.safe_dump({"hydra": {"runtime": {"config_sources": [source]}, "searchpath": [str(folder)]}}))
+    assert main([str(run)]) == 1
+    assert "refused: config.yaml: was edited: model._target_ is own_trap.Own in it" in capsys.readouterr().err
+    assert sf.load_run(run).network is not None
+    assert not marker.exists()
+
+
+def test_places_of_the_run_are_left_alone(run, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recorded = run / ".hydra" / "overrides.yaml"
+    places = {name: tmp_path / name for name in ("cache_dir", "results_dir", "hydra.run.dir", "hydra.sweep.dir")}
+    others = [f"{name}={place}" for name, place in places.items()]
+    kept = [text for text in yaml.safe_load(recorded.read_text()) if not text.startswith(("cache_dir", "results_dir"))]
+    recorded.write_text(yaml.safe_dump([*kept, *others, "logger=wandb", "stages=[dense]", "reuse=false"]))
+    assert main([str(run)]) == 0, capsys.readouterr().err
+    assert sf.load_run(run).network is not None
+    assert not any(place.exists() for place in places.values())
+
+
+def test_an_export_that_names_another_class_runs_nothing(own_modules, run, tmp_path, capsys):
+    marker, _ = set_trap(own_modules, tmp_path)
+    file = run / "checkpoint" / "manifest.json"
+    edited = {"pattern_class": "own_trap.Own", "pattern_parameters": {}}
+    file.write_text(json.dumps(json.loads(file.read_text()) | edited))
+    assert main([str(run)]) == 1
+    with pytest.raises(sf.InvalidSetting, match=r"own_trap.Own: is no class of sparsefront, .*trust=\[\"own_trap\"\]"):
+        _ = sf.load_run(run).masks
+    assert not marker.exists()
+
+
+def test_modules_beside_the_result_are_not_imported(run, tmp_path):
+    """`python -m` puts the working directory in front of the path of imports."""
+    marker = tmp_path / "ran"
+    for name in ("torch", "hydra", "omegaconf", "argparse", "numpy"):
+        (run / f"{name}.py").write_text(f"open({str(marker)!r}, 'w').close()\n")
+    source = Path(sf.__file__).parents[1]
+    path = os.pathsep.join(map(str, (source, source.parent / "kernels")))
+    command = [sys.executable, "-m", "sparsefront.verify", "row.json", "--record-only"]
+    ran = subprocess.run(command, cwd=run, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True)
+    assert ran.returncode == 2 and ran.stdout.endswith("not evaluated\n"), ran.stderr
+    assert not marker.exists()
+
+
+def test_a_class_of_ones_own_is_built_where_its_package_is_trusted(own_modules, finished, tmp_path, capsys):
+    own_modules({"own_pattern.py": OWN})
+    places = (f"cache_dir={finished.parents[1] / 'cache'}", f"results_dir={tmp_path / 'results'}")
+    mine = sf.run(*TINY, *places, "pattern=element_wise", "pattern._target_=own_pattern.Own", "sparsity=0.5")
+    assert mine.masks.pruning.pattern.name == "own", "a run of this process"
+    assert main([str(mine.folder)]) == 2
+    told = "cannot be verified: pattern._target_=own_pattern.Own: is no class of sparsefront, and a class from a file is imp"
+    assert told in capsys.readouterr().err
+    with pytest.raises(sf.InvalidSetting, match="pattern._target_=own_pattern.Own: is no class of sparsefront"):
+        _ = sf.load_run(mine.folder).network
+    assert main([str(mine.folder), "trust=[own_pattern]"]) == 0, capsys.readouterr().err
+    assert sf.load_run(mine.folder, trust=["own_pattern"]).masks.pruning.pattern == mine.masks.pruning.pattern
+
+
+@pytest.mark.parametrize("trust", ["trust=[a b]", "trust=[../x]", "trust=", "trust=[a..b]"])
+def test_trust_names_packages(run, capsys, trust):
+    assert main([str(run), trust]) == 2
+    assert "cannot be verified: trust=" in capsys.readouterr().err
