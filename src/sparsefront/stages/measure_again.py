@@ -2,13 +2,14 @@
 
 import copy
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from sparsefront.allocation.measuring import MeasuringAllocation
 from sparsefront.artifacts.digest import digest
 from sparsefront.artifacts.store import ArtifactStore
 from sparsefront.counted import counted
@@ -18,7 +19,7 @@ from sparsefront.export.checkpoint import Export
 from sparsefront.inference.fusion.fuse import fused_dense_graph
 from sparsefront.inference.swap_report import KEEPS_ALL, SwapReport
 from sparsefront.measure.accuracy import Evaluation
-from sparsefront.measure.memory import weight_bytes
+from sparsefront.measure.memory import dense_layer_bytes, resident_bytes, weight_bytes
 from sparsefront.measure.sparsity import achieved_sparsity
 from sparsefront.patterns.records import label
 from sparsefront.patterns.structure.blocks import windows_text
@@ -68,6 +69,7 @@ def measure_again(
     export: Export | None,
     layout: MaskLayout,
     outcomes: Mapping[str, Outcomes] | None,
+    given: Sequence[str] = (),
 ) -> Iterator[Finding]:
     """Findings, as they are made.
 
@@ -76,11 +78,12 @@ def measure_again(
         export: its network, checked against the record; None for pattern=dense.
         layout: of its masks.
         outcomes: network -> what each sample added to its metric, as stored beside the record; None where that is not here.
+        given: overrides that the run did not have.
     Raises:
         Obstacle: the data is not what the result was measured on.
     """
     yield _data(experiment, result)
-    yield _facts("choice", {"val_seen": (result.quality.val_seen, experiment.val_seen)})
+    yield _choice(experiment, result, given)
     yield _budgets(experiment, result)
     dense = _dense_net(experiment, result)
     if export is None:
@@ -89,6 +92,7 @@ def measure_again(
             return
         yield _nothing_pruned(experiment, result, dense)
         bench = Bench.of(experiment, dense)
+        yield from _conditions(bench, result, given)
         yield from _evaluated("dense", bench, dense, result, outcomes)
         yield from _timed_alone(bench, result, dense)
         return
@@ -96,10 +100,8 @@ def measure_again(
     masked.load_state_dict(export.state_dict())
     yield _sparsity(experiment, result, export, masked, layout)
     bench = Bench.of(experiment, masked)
+    yield from _conditions(bench, result, given)
     same_dtype = bench.conditions()["dtype"] == result.speed.dtype
-    if not same_dtype:
-        told = f"{result.speed.dtype} in the record, {bench.conditions()['dtype']} here"
-        yield Finding("dtype", SKIPPED, f"{told}: metrics may round otherwise", decides=False)
     if dense is None:
         yield NO_DENSE
     else:
@@ -108,6 +110,9 @@ def measure_again(
     yield from _evaluated("masked", bench, masked, result, outcomes)
     if same_dtype and result.size.weight_bytes_dense is not None:
         found = {"weight_bytes_dense": (result.size.weight_bytes_dense, weight_bytes(dense or masked))}
+        if bench.device.type == "cpu":
+            net, size = dense or masked, result.size
+            found["resident_bytes_dense"] = (size.resident_bytes_dense, resident_bytes(net, bench.device))
         yield _facts("size, dense", found)
     if result.quality.sparse is None:
         yield Finding("speedup", SKIPPED, "the record has none: no kernel was swapped in")
@@ -139,6 +144,35 @@ def _timed_alone(bench: Bench, result: Result, dense: nn.Module) -> Iterator[Fin
     """Of a result without a sparse network nothing that ranks is timed; its device decides what the last line says."""
     if result.speed.latency_dense_ms is not None and (elsewhere := _other_device(result, bench)) is not None:
         yield Finding("latency", SKIPPED, elsewhere, decides=False)
+
+
+def _choice(experiment: Experiment, result: Result, given: Sequence[str]) -> Finding:
+    """What was chosen besides what `stored_experiment` compares."""
+    quality, own = result.quality, [text for text in given if not text.startswith("cache_dir=")]
+    unlimited = "all"
+    pairs: dict[str, tuple[Any, Any]] = {
+        "val_seen": (quality.val_seen, experiment.val_seen),
+        "evaluate_limit": (quality.evaluate_limit or unlimited, experiment.measure.evaluate_limit or unlimited),
+    }
+    if not isinstance(experiment.allocation, MeasuringAllocation):
+        pairs["latency_predicted_ms"] = (result.speed.latency_predicted_ms, None)
+    if not own:
+        pairs["trainer_parameters"] = (result.choice.trainer_parameters, experiment.trainer.cache_key())
+    return _facts("choice", pairs)
+
+
+def _conditions(bench: Bench, result: Result, given: Sequence[str]) -> Iterator[Finding]:
+    """What was evaluated and timed with; where it differs because this is another device, that is said."""
+    speed, here = result.speed, bench.conditions()
+    if speed.latency_device not in (None, bench.device.type):
+        if speed.dtype != here["dtype"]:
+            told = f"{speed.dtype} in the record, {here['dtype']} here: metrics may round otherwise"
+            yield Finding("dtype", SKIPPED, told, decides=False)
+    elif not any(text.lstrip("+").startswith("measure") for text in given):
+        timed = speed.latency_device is not None
+        known = here if timed else {key: here[key] for key in ("batch_size", "dtype")}
+        stated = {key: getattr(speed, key, None) for key in known if key != "layout"}
+        yield _facts("conditions", {key: (value, known[key]) for key, value in stated.items()})
 
 
 def _facts(what: str, pairs: Mapping[str, tuple[Any, Any]]) -> Finding:
@@ -258,10 +292,9 @@ def _sparsity(experiment: Experiment, result: Result, export: Export, net: nn.Mo
         "dense_weight_shares": (stored.dense_weight_shares, {name: found.weight_shares[name] for name in dense}),
         "n_of_m": (stored.n_of_m or "", windows_text(experiment.pattern, own) or ""),
     }
-    if layout.patterns is not None and stored.pattern_per_layer:
-        named = {name: label(pattern) for name, pattern in layout.patterns.items()}
-        told = {name: text for name, text in stored.pattern_per_layer.items() if text != "dense"}
-        pairs["pattern_per_layer"] = (told, named)
+    told = {name: text for name, text in stored.pattern_per_layer.items() if text != "dense"}
+    if told:
+        pairs["pattern_per_layer"] = (told, {name: label(own) for name, own in (layout.patterns or {}).items()})
     return _facts("sparsity", pairs)
 
 
@@ -294,9 +327,13 @@ def _wrong_beside(split: str, side: str, evaluation: Evaluation, result: Result,
     key, error = f"{split}{side}_standard_error", evaluation.standard_errors[metric]
     if not math.isclose(result.value_of(key) or 0.0, error, rel_tol=CLOSE if exact else 0.1, abs_tol=CLOSE):
         return f"{key} is {result.value_of(key)} in the record, {error} now"
-    others = {} if split else quality.extra_metrics.get(side, {})
+    if split or side == CONTROL:
+        return None
+    others, there = quality.extra_metrics.get(side, {}), evaluation.metrics.keys() - {metric}
+    if others.keys() != there:
+        return f"extra_metrics of {side} are {sorted(others)} in the record, {sorted(there)} now"
     for name, value in others.items():
-        now = evaluation.metrics.get(name, math.nan)
+        now = evaluation.metrics[name]
         if not abs(value - now) <= max(POINT, 1 / evaluation.samples) + 1e-9:
             return f"extra_metrics of {side}: {name} is {value} in the record, {now} now"
     return None
@@ -327,7 +364,13 @@ def _kernels(result: Result, export: Export, sparse: SparseNetwork, bench: Bench
             "sparse_flops_share": (stored.sparse_flops_share, report.sparse_flops_share),
             "latency_kernel": (result.speed.latency_kernel, kernel_names(report, bench.device)),
             "layout": (result.speed.layout, report.fusion.layout),
+            "fused_blocks": (stored.fused_blocks, report.fusion.to_json()["fused_blocks"]),
             "weight_bytes_sparse": (result.size.weight_bytes_sparse, weight_bytes(sparse.net)),
+            "resident_bytes_sparse": (result.size.resident_bytes_sparse, resident_bytes(sparse.net, bench.device)),
+            "dense_bytes_per_layer": (
+                result.size.dense_bytes_per_layer,
+                dense_layer_bytes(sparse.net, result.sparsity.sparsity_per_layer),
+            ),
         }
     for layer, told in stored.kernel_per_layer.items():
         for key in keys:

@@ -101,7 +101,7 @@ def _verify(row: Path, options: argparse.Namespace) -> str:
     with experiment_of(result, row, given, partial(_composed, trust)) as (experiment, configuration):
         _check_configuration(result, row, configuration, experiment.choices, given)
         layout = MaskLayout() if export is None else check_built(experiment, export, trust)
-        for finding in measure_again(experiment, result, export, layout, stored_outcomes(result, row)):
+        for finding in measure_again(experiment, result, export, layout, stored_outcomes(result, row), given):
             print(finding, flush=True)
             if finding.verdict == DIFFERS and finding.decides:
                 words.add(OTHER)

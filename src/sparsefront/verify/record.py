@@ -26,10 +26,14 @@ from sparsefront.pruning.collapse import collapsed_layers
 from sparsefront.recorded import LEFT_OUT, PATHS
 from sparsefront.report.result import Result
 from sparsefront.report.run_command import HYDRA_FILE, recorded_overrides
+from sparsefront.report.schema_version import SCHEMA_VERSION
+from sparsefront.stages.measure import SAMPLES
+from sparsefront.stages.quality import OUTCOMES
 from sparsefront.tasks.outcomes import Outcomes, load_outcomes
 
 CONFIG_FILE = Path(".hydra") / "config.yaml"
 COVERED = ("row.json", "samples.json", "outcomes.npz", "checkpoint", "checkpoint.txt", ".hydra")
+NETWORKS = ("dense", "masked", "sparse")
 NAMED_AT_MOST = 8
 EQUAL = 1e-9  # relative: what reading and writing a number may change
 METRIC_EQUAL = 1e-6  # a metric is computed in fp32 and stored as Python's float
@@ -91,10 +95,40 @@ def check_numbers(result: Result, row: Path) -> None:
         _check_samples(result, _beside(row, name))
     for side, outcomes in (stored_outcomes(result, row) or {}).items():
         _check_outcomes(result, side, outcomes)
+    _check_places(result)
     sparsity = result.sparsity
     if sparsity.collapsed_layers is not None:
         found = collapsed_layers(sparsity.sparsity_per_layer, sparsity.sparsity_target)
         _require("collapsed_layers", sparsity.collapsed_layers, found, "sparsity_per_layer")
+
+
+def _check_places(result: Result) -> None:
+    """The facts of the device are those of a GPU or of a processor; what was timed is among what was tried; the files beside the
+    record have their names.
+    """
+    identity, speed, device = result.identity, result.speed, result.speed.latency_device
+    if device not in (None, "cpu", "cuda"):
+        raise Edited("record", f"was edited: latency_device is {shortened(device)}, which is neither cpu nor cuda")
+    others = {"cpu": ("gpu", "driver", "cuda", "gpu_clock_mhz"), "cuda": ("processor", "threads")}
+    for field in others.get(device or "", ()):
+        if getattr(identity, field) is not None:
+            raise Edited("record", f"was edited: {field} is stated of a latency on {device}")
+    for side in ("dense", "sparse"):
+        mode, variant = getattr(speed, f"execution_mode_{side}"), getattr(speed, f"{side}_variant")
+        if variant is None and identity.schema_version < SCHEMA_VERSION:
+            continue  # earlier results do not say
+        if (variant or "").partition("+")[0] != (mode or ""):
+            raise Edited("record", f"was edited: {side}_variant {shortened(variant)} is not of mode {shortened(mode)}")
+        if variant is not None and speed.variant_medians_ms and f"{side}/{variant}" not in speed.variant_medians_ms:
+            raise Edited("record", f"was edited: variant_medians_ms lacks {side}/{shortened(variant)}, which was timed")
+    for field, name in (("samples_file", SAMPLES), ("outcomes_file", OUTCOMES)):
+        stated = getattr(speed if field == "samples_file" else result.quality, field)
+        if stated not in (None, name):
+            raise Edited("record", f"was edited: {field} is {shortened(stated)}, where runs write {name}")
+    if unknown := result.quality.extra_metrics.keys() - NETWORKS:
+        raise Edited(
+            "record", f"was edited: extra_metrics are of {', '.join(NETWORKS)}, not of {shortened(unknown.pop())}"
+        )
 
 
 def _check_samples(result: Result, file: Path) -> None:
@@ -166,7 +200,7 @@ def stored_outcomes(result: Result, row: Path) -> dict[str, Outcomes] | None:
 
 def _check_outcomes(result: Result, side: str, outcomes: Outcomes) -> None:
     source, quality = result.quality.outcomes_file or "outcomes.npz", result.quality
-    if side not in ("dense", "masked", "sparse"):
+    if side not in NETWORKS:
         raise Edited(source, f"was edited: it holds outcomes of {shortened(side)}, which is no network of a result")
     _require("evaluated_samples", quality.evaluated_samples, len(outcomes), source)
     _require("metric_name", quality.metric_name, outcomes.metric, source)

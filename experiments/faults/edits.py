@@ -1,0 +1,243 @@
+"""Edits of a stored result that `sparsefront.verify` does not see: every field of the record, its export and its other files.
+
+    python experiments/faults/edits.py [FOLDER]      writes edits.csv here; FOLDER keeps the run that is edited
+
+plain:     one byte or one value of a file, digests left as they are
+manifest:  one entry of the export's files, with the checksums that the cache keeps beside them written anew
+rehashed:  one field of row.json, with every digest of the record written anew: what only arithmetic and evaluation can tell
+An edit is seen where the exit status is not 0.
+"""
+
+import contextlib
+import csv
+import io
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from sparsefront.artifacts.content_digest import checksums, file_digest
+from sparsefront.artifacts.record_digest import record_digest
+from sparsefront.report.result import result_fields
+from sparsefront.verify.__main__ import main as verify
+
+HERE = Path(__file__).parent
+TINY = ("debug=tiny", "logger=none", "trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1")
+CHOSEN = ("pattern=n_m", "sparsity=0.5", "recipe.epochs=4", "control=dense_continued", "measure.batch_size=[2,4]")
+
+Edit = Callable[[Path], None]
+"""Changes the copy of a run's folder that it is given."""
+
+
+def make_run(folder: Path) -> tuple[Path, Path]:
+    """A small finished run, with a control and a latency curve; its folder and its cache."""
+    places = (f"cache_dir={folder / 'cache'}", f"results_dir={folder / 'results'}")
+    command = [sys.executable, str(HERE.parents[1] / "run.py"), *TINY, *places, *CHOSEN]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return next((folder / "results").glob("*/row.json")).parent, folder / "cache"
+
+
+def seal(row: Path) -> None:
+    """Digests of the record, and of the files beside it, for what is there now."""
+    content = json.loads(row.read_text())
+    for name in ("samples", "outcomes"):
+        file = row.parent / {"samples": "samples.json", "outcomes": "outcomes.npz"}[name]
+        content["identity"][f"{name}_sha256"] = file_digest(file)
+    content["identity"]["record_sha256"] = record_digest(content)
+    row.write_text(json.dumps(content))
+
+
+def seal_export(export: Path) -> None:
+    """The checksums beside the export's files, for what is there now."""
+    record = export / "determined_by.json"
+    content = json.loads(record.read_text())
+    record.unlink()
+    record.write_text(json.dumps(content | {"files": checksums(export)}))
+
+
+def another(value: Any) -> Any:
+    """A value of the same type that is not this one."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + 1
+    if isinstance(value, float):
+        return value / 2 if value else 0.5
+    if isinstance(value, str):
+        return f"{value}0"
+    if isinstance(value, list):
+        return [*value[:-1], another(value[-1])] if value else [1]
+    if isinstance(value, dict):
+        first = next(iter(value), None)
+        return {"forged": 0.5} if first is None else value | {first: another(value[first])}
+    return 7  # of null
+
+
+FOR_NULL = {int: 7, float: 0.5, str: "forged", bool: True}
+
+
+def rehashed() -> Iterator[tuple[str, Edit]]:
+    """Every field of the record; one that is null gets a value of its type."""
+    for field in result_fields():
+        if field.name in ("record_sha256", "samples_sha256", "outcomes_sha256", "schema_version"):
+            continue  # the first three are what is written anew
+
+        def edit(folder: Path, field: Any = field) -> None:
+            row = folder / "row.json"
+            content = json.loads(row.read_text())
+            value = content[field.group][field.name]
+            if value is None:
+                kinds = [kind for kind in FOR_NULL if kind.__name__ in str(field.hint)]
+                content[field.group][field.name] = FOR_NULL[kinds[0]] if kinds else {"forged": 0.5}
+            else:
+                content[field.group][field.name] = another(value)
+            row.write_text(json.dumps(content))
+            seal(row)
+
+        yield f"{field.group}.{field.name}", edit
+    for name in ("samples.json", "outcomes.npz"):
+        yield name, lambda folder, name=name: (_other_content(folder / name), seal(folder / "row.json"))[0]
+
+
+def _other_content(file: Path) -> None:
+    """Other samples of the sparse network; outcomes of other samples with the same mean."""
+    if file.suffix == ".json":
+        content = json.loads(file.read_text())
+        content["sparse"] = [[0.5 * sample for sample in repeat] for repeat in content["sparse"]]
+        file.write_text(json.dumps(content))
+        return
+    from sparsefront.tasks.outcomes import load_outcomes, save_outcomes
+
+    found = load_outcomes(file)
+    for outcomes in found.values():
+        outcomes.values[:] = outcomes.values[::-1].copy()
+    save_outcomes(file, found)
+
+
+def manifest() -> Iterator[tuple[str, Edit]]:
+    """Each entry of manifest.json and of the files that say how its layers lie."""
+
+    def entry(*keys: str | None) -> Edit:
+        def edit(folder: Path) -> None:
+            file = folder / "checkpoint" / "manifest.json"
+            content = held = json.loads(file.read_text())
+            for key in keys[:-1]:
+                held = held[key or next(iter(held))]
+            last = keys[-1] or next(iter(held))
+            held[last] = "forged" if held[last] is None else another(held[last])
+            file.write_text(json.dumps(content))
+            seal_export(folder / "checkpoint")
+
+        return edit
+
+    for key in ("pattern", "pattern_class", "pattern_parameters", "sparsity", "dense_layers", "format_version"):
+        yield f"manifest.json {key}", entry(key)
+    for key in ("n", "m", "permutation", "transposable"):
+        yield f"manifest.json pattern_parameters.{key}", entry("pattern_parameters", key)
+    for key in ("family", "parameters", "meta", "shape", "nnz", "density", "pattern"):
+        yield f"manifest.json layers.{key}", entry("layers", None, key)
+    yield "manifest.json parameters of a layer", entry("layers", None, "parameters", "n")
+    yield "layer_sparsities.json", lambda folder: _layer_sparsities(folder / "checkpoint")
+    yield "layer_patterns.json", lambda folder: _layer_patterns(folder / "checkpoint")
+
+
+def _layer_sparsities(export: Path) -> None:
+    file = export / "layer_sparsities.json"
+    file.write_text(json.dumps(another(json.loads(file.read_text()))))
+    seal_export(export)
+
+
+def _layer_patterns(export: Path) -> None:
+    layer = next(iter(json.loads((export / "manifest.json").read_text())["layers"]))
+    record = {"_target_": "sparsefront.patterns.element_wise.ElementWise"}
+    (export / "layer_patterns.json").write_text(json.dumps({layer: record}))
+    seal_export(export)
+
+
+def plain() -> Iterator[tuple[str, Edit]]:
+    """One value of each file, and of row.json one of each group and some more."""
+    fields = {
+        "identity": ("seed", "recovery_seed", "gpu", "commit", "time", "weights_sha256", "checkpoint"),
+        "choice": ("pattern", "recipe_parameters", "recovery"),
+        "sparsity": ("sparsity_achieved", "sparsity_per_layer"),
+        "quality": ("sparse", "val_sparse", "dense_continued"),
+        "speed": ("latency_sparse_ms", "speedup_low", "curve"),
+        "size": ("weight_bytes_sparse",),
+        "kernels": ("kernel_per_layer",),
+        "cost": ("recovery_steps",),
+    }
+    for group, names in fields.items():
+        for name in names:
+            yield f"row.json {name}", lambda folder, group=group, name=name: _edit_row(folder / "row.json", group, name)
+    files = ("samples.json", "outcomes.npz", *(f".hydra/{name}.yaml" for name in ("config", "overrides", "hydra")))
+    names = ("model", "masks", "compressed", "permutations")
+    files += tuple(f"checkpoint/{name}.safetensors" for name in names)
+    files += ("checkpoint/manifest.json", "checkpoint/layer_sparsities.json", "checkpoint/determined_by.json")
+    for name in files:
+        yield name, lambda folder, name=name: _edit_file(folder / name)
+
+
+def _edit_row(row: Path, group: str, name: str) -> None:
+    content = json.loads(row.read_text())
+    value = content[group][name]
+    content[group][name] = "forged" if value is None else another(value)
+    row.write_text(json.dumps(content))
+
+
+def _edit_file(file: Path) -> None:
+    """Of a text the first digit that stands in a value, of other files one bit in the middle."""
+    content = bytearray(file.read_bytes())
+    if file.suffix in (".json", ".yaml"):
+        text = content.decode()
+        old, new = {
+            "config.yaml": ("batch_size: 64", "batch_size: 65"),
+            "overrides.yaml": ("sparsity=0.5", "sparsity=0.75"),
+            "hydra.yaml": ("pattern: n_m", "pattern: uniform"),
+            "determined_by.json": ('"code": "', '"code": "0'),
+        }.get(file.name, ("0.5", "0.6"))
+        assert old in text or file.name == "samples.json", file
+        file.write_text(text.replace(old, new, 1) if old in text else f"{text} ")
+        return
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def unseen(folder: Path, cache: Path, edits: Iterator[tuple[str, Edit]]) -> tuple[int, list[str]]:
+    """How many edits were tried, and the names of those that verify lets pass."""
+    tried, passed = 0, []
+    for name, edit in edits:
+        with tempfile.TemporaryDirectory() as place:
+            copy = Path(place) / "run"
+            shutil.copytree(folder, copy, symlinks=False)
+            edit(copy)
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+                status = verify([str(copy), "--cache-dir", str(cache)])
+        tried += 1
+        if status == 0:
+            passed.append(name)
+            print(f"  not seen: {name}", flush=True)
+    return tried, passed
+
+
+def main(arguments: list[str]) -> None:
+    """Count each kind and write the table."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder, cache = make_run(Path(arguments[0]) if arguments else Path(temporary))
+        assert verify([str(folder), "--cache-dir", str(cache)]) == 0, "it holds as it is"
+        counts = []
+        for kind in (plain, manifest, rehashed):
+            tried, passed = unseen(folder, cache, kind())
+            print(f"{kind.__name__}: {len(passed)} of {tried} not seen", flush=True)
+            counts.append({"edit": kind.__name__, "tried": tried, "unseen": len(passed), "names": " ".join(passed)})
+    with (HERE / "edits.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=["edit", "tried", "unseen", "names"])
+        writer.writeheader()
+        writer.writerows(counts)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
