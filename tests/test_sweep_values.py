@@ -41,6 +41,8 @@ REJECTED = {
     "the begin of one": (["recipe.lr=tag(log, interval(-1,1))"], "recipe.lr=-1.0: must be a number greater than 0"),
     "the end of a range": (["measure.samples=range(9,-9,-3)"], "measure.samples=-6: must be"),
     "read from the root": (["granularity=8,0", "pattern=tile_wise,block_wise"], "granularity=0: must be"),
+    "a rate beyond all": (["recipe.lr=0.1,2000"], "recipe.lr=2000: must be a number greater than 0 and at most 1000"),
+    "a stage twice": (["stages=[dense],[prune,prune]"], "stages=['prune', 'prune']: names prune more than once"),
     "of one option": (["pattern=n_m", "pattern.m=4,-8"], "pattern.m=-8: must be"),
     "what holds for all": (["seed=1,2", "recipe.lr=-1"], "recipe.lr=-1: must be"),
     "a key of no option": (

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from sparsefront.config import GROUPS, STAGES, Config
 from sparsefront.declared.types import Fraction, OneOrMore
@@ -17,13 +17,20 @@ from sparsefront.errors import InvalidSetting, UnknownKey
 from sparsefront.group_options import say_where
 from sparsefront.settings import typed_settings
 
+
+def _each_once(stages: list[str]) -> list[str]:
+    if again := [stage for stage in dict.fromkeys(stages) if stages.count(stage) > 1]:
+        raise ValueError(f"names {', '.join(again)} more than once; a run goes through each stage once")
+    return stages
+
+
 Seed = Annotated[int, Field(ge=0, lt=2**32)]  # what NumPy's generators take
 # What the typed root cannot say: OmegaConf knows types, and no ranges.
 ROOT_TYPES = {
     "seed": Seed,
     "recovery.seed": Seed,
     "sparsity": Annotated[Fraction, Field(description="the fraction of zeros")],
-    "stages": OneOrMore[Literal[STAGES]],
+    "stages": Annotated[OneOrMore[Literal[STAGES]], AfterValidator(_each_once)],
 }
 
 

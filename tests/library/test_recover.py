@@ -201,6 +201,7 @@ BAD = {
     r"epochs=2: give it to Finetune\(...\), not beside recovery=": {"recovery": Finetune(epochs=1)},
     r"lr=0.01: give it to Finetune\(...\), not beside recovery=": {"recovery": Finetune(lr=0.1)},
     "lr=-1: must be a number greater than 0": {"lr": -1},
+    "lr=1001: must be a number greater than 0 and at most 1000": {"lr": 1001},
     "train_dataloader=int: is a DataLoader or another iterable": {"train_dataloader": 3},
     r"masks\['0'\]=torch.bool \[16, 64\]: must be bool \[64, 16\], as the weight$": {
         "masks": {"0": torch.ones(16, 64).bool()}

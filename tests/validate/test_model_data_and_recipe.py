@@ -8,6 +8,15 @@ from sparsefront.training.recipe import Recipe
 from sparsefront.validate import validate
 
 REJECTED = {
+    "momentum that never fades": (
+        ["recipe.optimizer=sgd", "recipe.momentum=1"],
+        r"^recipe\.momentum=1(\.0)?: must be a number of at least 0 and below 1",
+    ),
+    "rate of the dense run": (["recipe.lr=1001"], r"^recipe\.lr=1001.*: must be .* at most 1000"),
+    "rate after pruning": (
+        ["recipe.recovery_lr=1e9"],
+        r"^recipe\.recovery_lr=1000000000.*: must be .* at most 1000 or null",
+    ),
     "model and data": (["model=bert", "model.size=tiny"], "dataset=digits: asks for image_classification; model bert"),
     "missing data": (
         ["model=resnet50", "dataset=cifar10", "dataset.path=/nowhere"],

@@ -39,6 +39,13 @@ REJECTED = {
 }
 
 
+@pytest.mark.parametrize("recovery", ["finetune", "distill", "square_head", "cast", "sr_ste", "sparse_swaps"])
+def test_a_rate_at_which_nothing_converges(composed, recovery):
+    along = ["recovery.along=finetune"] if recovery == "sparse_swaps" else []
+    with pytest.raises(InvalidSetting, match=r"^recovery\.lr=1001.*: must be .* at most 1000 or null"):
+        validate(composed("pattern=n_m", f"recovery={recovery}", *along, "recovery.lr=1001"))
+
+
 @pytest.mark.parametrize(("overrides", "message"), REJECTED.values(), ids=REJECTED.keys())
 def test_rejected_with_its_key(composed, overrides, message):
     with pytest.raises(InvalidSetting, match=message):

@@ -18,6 +18,10 @@ REJECTED = {
     ),
     "swap and a record without measure": (["stages=[swap,report]"], r"stages=\[swap,report\]: .*add measure"),
     "no stage": (["stages=[]"], r"stages=\[\]: must be a list of one or more names out of dense"),
+    "a stage twice": (
+        ["stages=[dense,prune,dense]"],
+        r"^stages=\['dense', 'prune', 'dense'\]: names dense more than once",
+    ),
     "unknown field": (["optimize=[speed]"], "optimize=speed: .*latency_sparse_ms"),
     "renamed field": (["optimize=[kernel]"], r"^optimize=kernel: is sparse now$"),
 }

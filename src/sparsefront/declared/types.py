@@ -9,6 +9,8 @@ Item = TypeVar("Item")
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 """In [0, 1): of zeros, or of something that must not be used up."""
+LearningRate = Annotated[float, Field(gt=0, le=1000)]
+"""A peak rate; beyond the bound no training converges, and weights soon overflow."""
 Share = Annotated[float, Field(ge=0, le=1)]
 """In [0, 1]."""
 ListOf = Annotated[list[Item], Strict(False)]

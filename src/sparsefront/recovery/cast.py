@@ -5,12 +5,12 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, ClassVar
 
 import pytorch_lightning as pl
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from sparsefront.declared.settings_class import settings_class
-from sparsefront.declared.types import Share
+from sparsefront.declared.types import LearningRate, Share
 from sparsefront.errors import InvalidSetting
 from sparsefront.masks.weight_view import like_weight
 from sparsefront.recovery.base import RecoverySetup, Round, RoundRecord
@@ -50,7 +50,7 @@ class Cast(TrainingRecovery):
     scale_groups: PositiveInt = 2
     hardness: Annotated[Share, Field(description="the weight of the teacher")] = 1 / 3
     epochs: Annotated[PositiveInt | None, Field(description="null: the recipe's")] = None
-    lr: Annotated[PositiveFloat | None, Field(description="null: the recipe's")] = None
+    lr: Annotated[LearningRate | None, Field(description="null: the recipe's")] = None
 
     name: ClassVar[str] = "cast"
     needs: ClassVar[tuple[str, ...]] = ("dense_net",)

@@ -6,7 +6,7 @@ import pytorch_lightning as pl
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from sparsefront.declared.settings_class import settings_class
-from sparsefront.declared.types import OneOrMore, Share
+from sparsefront.declared.types import LearningRate, OneOrMore, Share
 from sparsefront.errors import InvalidSetting
 from sparsefront.recovery.base import Round
 from sparsefront.recovery.distillation import Distillation
@@ -31,7 +31,7 @@ class Distill(TaughtRecovery):
 
     along: Literal["finetune", "lr_rewind"] = "finetune"
     epochs: PositiveInt | None = None
-    lr: PositiveFloat | None = None
+    lr: LearningRate | None = None
     hardness: Annotated[Share, Field(description="the weight of the teacher")] = 0.9
     temperature: PositiveFloat = 2.0
     hidden_states: NonNegativeFloat = 0.0

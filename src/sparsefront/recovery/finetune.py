@@ -2,9 +2,10 @@
 
 from typing import Annotated, ClassVar
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveInt
 
 from sparsefront.declared.settings_class import settings_class
+from sparsefront.declared.types import LearningRate
 from sparsefront.recovery.training import TrainingPlan, TrainingRecovery, recovery_epochs
 from sparsefront.training.optimization import Optimization
 from sparsefront.training.recipe import Recipe
@@ -22,7 +23,7 @@ class Finetune(TrainingRecovery):
     """
 
     epochs: Annotated[PositiveInt | None, Field(description="null: the recipe's; recovery=none trains nothing")] = None
-    lr: Annotated[PositiveFloat | None, Field(description="null: the recipe's")] = None
+    lr: Annotated[LearningRate | None, Field(description="null: the recipe's")] = None
 
     name: ClassVar[str] = "finetune"
     several_rounds: ClassVar[bool] = True

@@ -5,10 +5,11 @@ from dataclasses import replace
 from typing import ClassVar, Literal
 
 import torch
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import PositiveInt
 
 from sparsefront.counted import counted
 from sparsefront.declared.settings_class import settings_class
+from sparsefront.declared.types import LearningRate
 from sparsefront.errors import InvalidSetting
 from sparsefront.masks.weight_view import as_matrix
 from sparsefront.obs.hessian import input_hessian
@@ -50,7 +51,7 @@ class SparseSwaps(Recovery):
     sequential: bool = True
     along: Literal["none", "finetune", "lr_rewind"] = "none"
     epochs: PositiveInt | None = None
-    lr: PositiveFloat | None = None
+    lr: LearningRate | None = None
     batch_norm_batches: PositiveInt | None = 100
 
     name: ClassVar[str] = "sparse_swaps"

@@ -8,7 +8,7 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from sparsefront.declared.settings_class import settings_class
-from sparsefront.declared.types import OneOrMore
+from sparsefront.declared.types import LearningRate, OneOrMore
 from sparsefront.pruning.calibration import real_positions
 from sparsefront.pruning.encoder_text import in_encoder
 from sparsefront.recovery.base import Round
@@ -38,7 +38,7 @@ class SquareHead(TaughtRecovery):
 
     along: Literal["finetune", "lr_rewind"] = "finetune"
     epochs: PositiveInt | None = None
-    lr: PositiveFloat | None = None
+    lr: LearningRate | None = None
     hidden_states: PositiveFloat = 1.0
     soft_targets: NonNegativeFloat = 0.0
     temperature: PositiveFloat = 1.0

@@ -3,9 +3,10 @@
 from dataclasses import asdict
 from typing import Annotated, ClassVar
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from sparsefront.declared.settings_class import settings_class
+from sparsefront.declared.types import LearningRate
 from sparsefront.pruning.straight_through import StraightThrough
 from sparsefront.recovery.base import RecoverySetup, Round, RoundRecord
 from sparsefront.recovery.training import TrainingPlan, TrainingRecovery, fit_round, recovery_epochs
@@ -33,7 +34,7 @@ class SrSte(TrainingRecovery):
 
     decay: Annotated[NonNegativeFloat, Field(description="0: the plain straight-through estimator")] = 2e-4
     epochs: Annotated[PositiveInt | None, Field(description="null: the recipe's")] = None
-    lr: Annotated[PositiveFloat | None, Field(description="null: the recipe's")] = None
+    lr: Annotated[LearningRate | None, Field(description="null: the recipe's")] = None
 
     name: ClassVar[str] = "sr_ste"
     needs: ClassVar[tuple[str, ...]] = ("initial_net",)

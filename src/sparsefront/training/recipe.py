@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from sparsefront.declared.settings_class import settings_class
-from sparsefront.declared.types import Expression, Fraction, ListOf
+from sparsefront.declared.types import Expression, Fraction, LearningRate, ListOf
 
 
 @settings_class()
@@ -24,7 +24,8 @@ class Recipe:
             the epochs, unless each rewinds. null repeats the dense schedule, as NVIDIA's ASP recommends (Mishra et al.,
             "Accelerating Sparse Deep Neural Networks", 2021).
         optimizer: adamw or sgd.
-        momentum, nesterov: of sgd; nesterov looks ahead (Sutskever et al., 2013), without it momentum is the plain one.
+        momentum: of sgd, in [0, 1): at 1 the sum of gradients would never fade.
+        nesterov: of sgd: momentum looks ahead (Sutskever et al., 2013); false: plain momentum.
         weight_decay: applied to matrices and filters only; biases and norms are exempt.
         warmup: fraction of all steps in which the rate rises linearly from 0.
         decay: shape of the rate after warm-up, from lr to 0: linear, cosine, cosine_restart or constant.
@@ -39,12 +40,12 @@ class Recipe:
 
     batch_size: PositiveInt = 32
     epochs: NonNegativeInt = 3
-    lr: PositiveFloat = 1e-3
+    lr: LearningRate = 1e-3
     recovery_epochs: PositiveInt | None = None
-    recovery_lr: PositiveFloat | None = None
+    recovery_lr: LearningRate | None = None
     optimizer: Literal["adamw", "sgd"] = "adamw"
     weight_decay: NonNegativeFloat = 0.01
-    momentum: NonNegativeFloat = 0.9
+    momentum: Annotated[Fraction, Field(description="at 1 the sum of gradients would never fade")] = 0.9
     nesterov: bool = True
     warmup: Annotated[Fraction, Field(description="of the steps")] = 0.1
     decay: Literal["linear", "cosine", "cosine_restart", "constant"] = "linear"
