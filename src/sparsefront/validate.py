@@ -16,7 +16,14 @@ from sparsefront.experiment import Experiment
 from sparsefront.export.storage_check import require_storable
 from sparsefront.group_options import options_of, searched_folders
 from sparsefront.models.prunable import prunable_layers
-from sparsefront.pruning.layers import larger_than_layers, nothing_fits, plan_pruning, require_matches
+from sparsefront.pruning.layers import (
+    narrower_than_tiles,
+    nothing_fits,
+    plan_pruning,
+    require_matches,
+    require_whole_groups,
+)
+from sparsefront.pruning.rounding import require_effect
 from sparsefront.root_checks import check_root
 from sparsefront.search.objective import field_of
 from sparsefront.setting_types import plain, told_where_typed
@@ -197,16 +204,21 @@ def _check_pattern(experiment: Experiment) -> None:
     if not pattern.prunes:
         return
     _call("recipe", require_matches, experiment.recipe.ignore, net, prunable)
-    plan = plan_pruning(
-        net, prunable, pattern=pattern, sparsity=experiment.sparsity, ignored=experiment.recipe.ignored(prunable)
-    )
+    ignored = experiment.recipe.ignored(prunable)
+    plan = plan_pruning(net, prunable, pattern=pattern, sparsity=experiment.sparsity, ignored=ignored)
+    try:
+        require_whole_groups(plan, pattern, ignored)
+    except InvalidSetting as error:
+        raise error if error.key == "granularity" else error.within("pattern") from error
     if not plan.layers:
         raise nothing_fits(plan, pattern, experiment.recipe.ignore)
-    if (large := larger_than_layers(plan, pattern)) is not None:
-        log.warning("%s", large)
+    if (narrower := narrower_than_tiles(plan, pattern)) is not None:
+        log.info("%s", narrower)
     shapes = {name: plan.shapes[name] for name in plan.layers}
     _call("report", experiment.report.check_layers, shapes)
     _call("allocation", experiment.allocation.check_layers, pattern, shapes, experiment.sparsity)
+    weight_shapes = {name: tuple(net.get_submodule(name).weight.shape) for name in plan.layers}
+    require_effect(pattern, experiment.allocation, weight_shapes, experiment.sparsity)
     require_storable(pattern, shapes.values(), experiment.sparsity)
     check_search(experiment, net, plan.layers)
     try:

@@ -173,6 +173,20 @@ BAD = {
     },
     r"sparsity=1.0: is the fraction of zeros, in \[0, 1\)": {"sparsity": 1.0},
     "sparsity=half: is the fraction": {"sparsity": "half"},
+    r"granularity=1000000000: is larger than every layer; the largest is body \[16, 72\]: at most 16 outputs": {
+        "pattern": "tile_wise",
+        "granularity": 1_000_000_000,
+        "layers": "body",
+    },
+    r"m=64: is larger than every layer; the largest is mlp \[16, 16\]: at most 16 inputs": {
+        "pattern": sf.patterns.NM(m=64),
+        "layers": "mlp",
+    },
+    "sparsity=0.001: rounds to no change: block_wise .* the nearest that prunes is 0.0625": {
+        "pattern": sf.patterns.BlockWise(4),
+        "sparsity": 0.001,
+        "layers": "mlp",
+    },
     "importance=taylr: is one of fisher, magnitude, ": {"importance": "taylr"},
     "allocation=global_threshold: pattern n_m can meet latency_aware, per_layer": {"allocation": "global_threshold"},
     "calibration=None: importance=wanda comes from inputs: give batches": {"importance": "wanda"},

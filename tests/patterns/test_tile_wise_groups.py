@@ -35,6 +35,13 @@ def uneven(*shape: int, seed: int) -> Tensor:
     )
 
 
+def test_no_room_is_made_for_outputs_and_inputs_that_a_layer_does_not_have():
+    scores = uneven(40, 48, seed=1)
+    assert torch.equal(TileWise(10**9).mask(scores, 0.75), TileWise(40).mask(scores, 0.75))
+    everything = TileWise(8, input_multiple=48).mask(scores, 0.75)
+    assert torch.equal(TileWise(8, input_multiple=10**9).mask(scores, 0.75), everything)
+
+
 def layers(seed: int = 0) -> dict[str, Tensor]:
     """Narrower than a tile of 16, as wide as one, no whole number of tiles, inputs that 16 does not divide."""
     shapes = {"narrow": (12, 64), "one": (16, 96), "odd": (52, 48), "convolution": (64, 147)}

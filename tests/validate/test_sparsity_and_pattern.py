@@ -59,15 +59,68 @@ def test_patterns_without_a_group_size_say_that_they_ignore_granularity(composed
     assert f"granularity=64: pattern {pattern} has no group size and ignores it" in caplog.text
 
 
+LARGEST = r"is larger than every layer; the largest is blocks\.0\.mlp\.fc1 \[1024, 256\]"
+TOO_LARGE = {  # the default network's widest layer has 1024 outputs, the one with most inputs 1024
+    "tiles": (["granularity=1025"], f"^granularity=1025: {LARGEST}: at most 1024 outputs$"),
+    "tiles without end": (["granularity=1000000000"], f"^granularity=1000000000: {LARGEST}"),
+    "tiles of the pattern's own key": (["pattern.granularity=1025"], f"^granularity=1025: {LARGEST}"),
+    "halved tiles": (["pattern=tile_2_4", "granularity=1000000000"], f"^granularity=1000000000: {LARGEST}"),
+    "halved blocks": (["pattern=block_2_4", "granularity=2048"], f"^granularity=2048: {LARGEST}"),
+    "vectors": (["pattern=vector_wise", "granularity=1000000000"], f"^granularity=1000000000: {LARGEST}"),
+    "shuffled vectors": (["pattern=shuffled_block", "granularity=2048"], f"^granularity=2048: {LARGEST}"),
+    "blocks": (["pattern=block_wise", "granularity=1000000000"], f"^granularity=1000000000: {LARGEST}"),
+    "blocks of too many inputs": (
+        ["pattern=block_wise", "granularity=4x2048"],
+        r"^granularity=4x2048: .*the largest is blocks\.0\.mlp\.fc2 \[256, 1024\]: at most 1024 inputs",
+    ),
+    "blocks that two layers would hold together": (
+        ["pattern=block_wise", "granularity=1024x1024"],
+        f"^granularity=1024x1024: {LARGEST}$",
+    ),
+    "windows of blocks": (
+        ["pattern=block_wise", "granularity=64", "pattern.distribution=balanced", "pattern.m=32", "sparsity=0.5"],
+        r"^pattern\.m=32: .*the largest is blocks\.0\.mlp\.fc2 \[256, 1024\]: at most 1024 inputs",
+    ),
+    "candidates": (
+        [
+            "pattern=mixed",
+            "pattern.candidates=[n_m,'tile_wise:4096']",
+            "allocation=latency_search",
+            "allocation.speedup=2",
+        ],
+        rf"^pattern\.candidates=tile_wise:4096: granularity=4096 {LARGEST}",
+    ),
+}
+
+
+@pytest.mark.parametrize(("overrides", "message"), TOO_LARGE.values(), ids=TOO_LARGE.keys())
+def test_a_group_that_is_larger_than_every_layer_is_rejected_with_the_largest(composed, overrides, message):
+    with pytest.raises(InvalidSetting, match=message):
+        validate(composed(*overrides))
+
+
 @pytest.mark.parametrize("pattern", ["tile_wise", "tile_2_4"])
-def test_tiles_larger_than_all_layers_are_told(composed, caplog, pattern):
-    """The default network's widest layer has 1024 outputs."""
-    validate(composed(f"pattern={pattern}", "granularity=1024"))
-    assert not caplog.records
-    validate(composed(f"pattern={pattern}", "granularity=1025"))
-    (warning,) = caplog.records
-    said = "granularity=1025: the pruned layers have at most 1024 outputs, so that it does what granularity=1024 does"
-    assert (warning.levelname, warning.getMessage()) == ("WARNING", said)
+def test_tiles_wider_than_some_layers_are_told(composed, caplog, pattern):
+    with caplog.at_level("INFO"):
+        validate(composed(f"pattern={pattern}", "granularity=256"))
+        assert not [record for record in caplog.records if "granularity" in record.getMessage()]
+        validate(composed(f"pattern={pattern}", "granularity=1024"))
+    said = "granularity=1024: 20 of 24 pruned layers have fewer outputs: each of them is one narrower tile"
+    assert said in caplog.text
+
+
+def test_a_sparsity_that_prunes_no_whole_group_is_rejected(composed):
+    """A block of 256 x 256 is all of a layer of the attention, and a quarter of one of the MLP."""
+    with pytest.raises(InvalidSetting, match=r"^sparsity=0\.2: rounds to no change: block_wise .* prunes is 0\.25"):
+        validate(composed("pattern=block_wise", "granularity=256", "sparsity=0.2"))
+    validate(composed("pattern=block_wise", "granularity=256", "sparsity=0.25"))
+    with pytest.raises(InvalidSetting, match=r"^sparsity=0\.005: rounds to no change: n_m "):
+        validate(composed("pattern=n_m", "sparsity=0.005"))
+
+
+def test_a_sparsity_that_leaves_no_weight_is_rejected(composed):
+    with pytest.raises(InvalidSetting, match=r"rounds to empty layers: blocks\.0\.attn\.q \[256, 256\] would keep no"):
+        validate(composed("sparsity=0.9999999999999"))
 
 
 @pytest.mark.parametrize("own", ["pattern.granularity=16", "~pattern.granularity"])

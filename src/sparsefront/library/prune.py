@@ -24,11 +24,12 @@ from sparsefront.masks.weight_view import like_weight
 from sparsefront.patterns.base import Pattern
 from sparsefront.pruning.calibration import score_weights
 from sparsefront.pruning.collapse import collapse_warning
-from sparsefront.pruning.layers import PruningPlan, plan_pruning
+from sparsefront.pruning.layers import PruningPlan, plan_pruning, require_whole_groups
 from sparsefront.pruning.layout_search import LayoutSearch
 from sparsefront.pruning.make_masks import make_masks
 from sparsefront.pruning.mask_layout import fix_layout
 from sparsefront.pruning.movement import AccumulateMovement
+from sparsefront.pruning.rounding import require_effect
 from sparsefront.pruning.settings import PruningSettings
 from sparsefront.pruning.shared_weights import require_none_shared, require_one_sparsity
 from sparsefront.schedule.base import Schedule
@@ -95,7 +96,9 @@ def prune(
     if inputs is None and layers is None and calibration is not None:
         inputs = open_loader.first_inputs()
     chosen, left_out = choose_layers(net, layers, inputs)
-    plan = plan_pruning(net, chosen, pattern=pruning.pattern, sparsity=sparsity, ignored=ignored_layers(chosen, ignore))
+    kept_dense = ignored_layers(chosen, ignore)
+    plan = plan_pruning(net, chosen, pattern=pruning.pattern, sparsity=sparsity, ignored=kept_dense)
+    require_whole_groups(plan, pruning.pattern, kept_dense)
     _require_layers(net, plan, pruning)
     ignored = left_out | plan.dense_reasons
     tell(_told(pruning, len(plan.layers), ignored))
@@ -172,6 +175,8 @@ def _require_layers(net: nn.Module, plan: PruningPlan, pruning: PruningSettings)
         raise InvalidSetting("pattern", pruning.pattern.name, f"prunes no layer ({reasons})")
     shapes = {name: plan.shapes[name] for name in plan.layers}
     pruning.allocation.check_layers(pruning.pattern, shapes, pruning.sparsity)
+    weight_shapes = {name: tuple(weight_of(net, name).shape) for name in plan.layers}
+    require_effect(pruning.pattern, pruning.allocation, weight_shapes, pruning.sparsity)
     if isinstance(pruning.allocation, MeasuringAllocation):
         require_none_shared(net, plan.layers, pruning.allocation.name)
     importlib.import_module(STORAGE_CHECK).require_storable(pruning.pattern, shapes.values(), pruning.sparsity)

@@ -40,12 +40,13 @@ def in_runs(groups: Groups) -> Runs:
     What is gone (-inf) does not count in the score and the size of its run; what must stay (+inf) holds its whole run.
     """
     marked = groups.marked()
+    multiple = min(groups.multiple, marked.shape[-1])  # a line may keep all that it has, and no more
     scores, order = marked.sort(dim=-1, descending=True, stable=True)
     sizes = torch.as_tensor(groups.sizes, device=scores.device).expand(scores.shape).gather(-1, order)
-    scores, alive = _cut(scores, groups.multiple, -math.inf), _cut(scores > -math.inf, groups.multiple, False)
-    sizes = (_cut(sizes, groups.multiple, 0) * alive).sum(dim=-1)
+    scores, alive = _cut(scores, multiple, -math.inf), _cut(scores > -math.inf, multiple, False)
+    sizes = (_cut(sizes, multiple, 0) * alive).sum(dim=-1)
     runs = replace(groups, scores=_score(scores, alive), sizes=sizes, stays=None, gone=None, multiple=1)
-    return Runs(runs, order, groups.multiple)
+    return Runs(runs, order, multiple)
 
 
 def _cut(values: Tensor, length: int, fill: float) -> Tensor:

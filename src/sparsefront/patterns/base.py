@@ -89,6 +89,11 @@ class Pattern(ABC):
         return None
 
     @property
+    def sizes(self) -> dict[str, tuple[int, int]]:
+        """Setting that fixes the size of a group -> the (outputs, inputs) that a layer has at least, to hold a whole one."""
+        return {}
+
+    @property
     def order_searched_by(self) -> str | None:
         """The key, written from the root, by which `find_permutation` looks at scores; None where it does not."""
         return None

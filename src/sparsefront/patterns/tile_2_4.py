@@ -112,6 +112,10 @@ class Tile24(Pattern):
         return TileWise(self.granularity, **SOURCES)
 
     @property
+    def sizes(self) -> dict[str, tuple[int, int]]:
+        return self.tiles.sizes
+
+    @property
     def any_sparsity(self) -> bool:
         return False  # 2:4 takes a half of every layer
 

@@ -49,7 +49,8 @@ class TileWise(Pattern):
     The sources' variant has neither, and scores by l2_over_length: see `SOURCES`.
 
     Args:
-        granularity: g, the width of a tile in surviving outputs; the last tile may be narrower, so every layer fits.
+        granularity: g, the width of a tile in surviving outputs; the last tile may be narrower, so every layer fits;
+            a run is rejected where no layer has g outputs.
         element_overlay: delta, a fraction of all prunable weights, at least 0; s + delta stays below 1.
         apriori_tuning: a, from 0 to 1.
         whole_tiles: only a layer that keeps all of its outputs has a narrower last tile.
@@ -76,6 +77,10 @@ class TileWise(Pattern):
     aggregate: Aggregate = "rms"
     name: ClassVar[str] = "tile_wise"
     uses_granularity: ClassVar[bool] = True
+
+    @property
+    def sizes(self) -> dict[str, tuple[int, int]]:
+        return {"granularity": (self.granularity, 1)}
 
     def check_sparsity(self, sparsity: float) -> None:
         if sparsity + self.element_overlay >= 1.0:

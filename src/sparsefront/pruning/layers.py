@@ -1,5 +1,6 @@
 """Which layers of a network a run prunes, and why the others stay dense."""
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from torch import nn
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.base import Pattern
+from sparsefront.patterns.records import label
 
 
 @dataclass(frozen=True)
@@ -84,12 +86,41 @@ def nothing_fits(plan: PruningPlan, pattern: Pattern, ignore: Sequence[str]) -> 
     return InvalidSetting(key, value, f"fits no prunable layer ({'; '.join(reasons)})")
 
 
-def larger_than_layers(plan: PruningPlan, pattern: Pattern) -> str | None:
-    """A line about groups of more outputs than any pruned layer has, which only a pattern of tiles takes; None of others."""
-    size, most = getattr(pattern, "granularity", None), max(plan.shapes[name][0] for name in plan.layers)
-    if not isinstance(size, int) or size <= most:
+def require_whole_groups(plan: PruningPlan, pattern: Pattern, ignored: Iterable[str]) -> None:
+    """Require a layer as large as a group; of a mixed pattern, as a group of each candidate.
+
+    Args:
+        ignored: layers that stay dense because somebody wants it.
+    Raises:
+        InvalidSetting: key `granularity`, `m` or `candidates`: no layer is as large; names the largest.
+    """
+    names = plan.layers or [name for name in plan.shapes if name not in set(ignored)]
+    shapes = {name: plan.shapes[name] for name in names}
+    for part in pattern.parts or (pattern,):
+        for setting, size in part.sizes.items():
+            if not shapes or any(_holds(shape, size) for shape in shapes.values()):
+                continue
+            side = next((side for side in (0, 1) if size[side] > max(shape[side] for shape in shapes.values())), None)
+            largest = max(shapes, key=lambda name: (side is not None and shapes[name][side], math.prod(shapes[name])))
+            limit = "" if side is None else f": at most {shapes[largest][side]} {('outputs', 'inputs')[side]}"
+            allowed = f"is larger than every layer; the largest is {largest} {list(shapes[largest])}{limit}"
+            if part is pattern:
+                raise InvalidSetting(setting, getattr(pattern, setting), allowed)
+            raise InvalidSetting("candidates", label(part), f"{setting}={getattr(part, setting)} {allowed}")
+
+
+def narrower_than_tiles(plan: PruningPlan, pattern: Pattern) -> str | None:
+    """A line about pruned layers that are smaller than a group, as tiles may be; None where there are none."""
+    size = pattern.sizes.get("granularity")
+    narrower = [name for name in plan.layers if size is not None and not _holds(plan.shapes[name], size)]
+    if not narrower:
         return None
-    return f"granularity={size}: the pruned layers have at most {most} outputs, so that it does what granularity={most} does"
+    told = f"{len(narrower)} of {len(plan.layers)} pruned layers have fewer outputs: each of them is one narrower tile"
+    return f"granularity={pattern.granularity}: {told}"  # type: ignore[attr-defined]
+
+
+def _holds(shape: tuple[int, int], size: tuple[int, int]) -> bool:
+    return shape[0] >= size[0] and shape[1] >= size[1]
 
 
 def require_matches(ignore: Iterable[str], net: nn.Module, prunable: list[str]) -> None:

@@ -77,6 +77,12 @@ class BlockPattern(Pattern):
         """(outputs, inputs) of a group."""
 
     @property
+    def sizes(self) -> dict[str, tuple[int, int]]:
+        sizes = {"granularity": self.block} if self.uses_granularity else {}
+        m = self.window_settings["m"] if self.balanced else None
+        return sizes if m is None else sizes | {"m": (self.block[0], self.block[1] * m)}
+
+    @property
     def block_aggregate(self) -> str:
         """How a block is scored: see `group_score`. All blocks of a network have one length."""
         return "l2"

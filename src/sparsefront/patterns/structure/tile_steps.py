@@ -76,15 +76,16 @@ class TileInputStep:
         """All outputs of a tile keep the tile's inputs."""
         rows = surviving_outputs(mask)
         result = torch.zeros_like(mask)
-        result[rows] = kept.repeat_interleave(self.width, dim=0)[: len(rows)] & mask[rows]
+        result[rows] = kept.repeat_interleave(min(self.width, max(1, len(rows))), dim=0)[: len(rows)] & mask[rows]
         return result
 
     def _tiles(self, matrix: Tensor, rows: Tensor) -> Tensor:
         """The given rows of [N, K] as [tiles, width, K]; what the last tile lacks is zero."""
-        tiles = math.ceil(len(rows) / self.width)
-        padded = matrix.new_zeros(tiles * self.width, matrix.shape[1])
+        width = min(self.width, max(1, len(rows)))  # a wider tile holds no more outputs, and no zeros are made for it
+        tiles = math.ceil(len(rows) / width)
+        padded = matrix.new_zeros(tiles * width, matrix.shape[1])
         padded[: len(rows)] = matrix[rows]
-        return padded.view(tiles, self.width, matrix.shape[1])
+        return padded.view(tiles, width, matrix.shape[1])
 
 
 def surviving_outputs(mask: Tensor) -> Tensor:
