@@ -46,9 +46,9 @@ def run_experiment(config: DictConfig) -> float | tuple[float, ...] | None:
     experiment = validate(config)
     machine = this_machine(experiment.trainer)
     if machine is not None and machine.index > 0:
-        lend_ranks(machine)
+        lend_ranks(machine, experiment.cache_dir)
         return None
-    with leading(machine):
+    with leading(machine, experiment.cache_dir):
         return _run(experiment)
 
 

@@ -1,35 +1,40 @@
 """Trainings over several machines, played by processes of this one that meet over the network."""
 
 import os
+import pickle
 import socket
 import time
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 from program_server import POLL_SECONDS, Program
 
-from sparsefront.errors import InvalidSetting
-from sparsefront.training import rank_processes
-from sparsefront.training.machines import Machine, leading, this_machine
+from sparsefront.errors import InvalidSetting, Obstacle
+from sparsefront.training import rank_processes, signatures
+from sparsefront.training.machines import SECRET, Announcements, Machine, leading, this_machine
 from sparsefront.training.rank_processes import RankFailed, on_every_rank
+from sparsefront.training.signatures import make_secret, read_secret, signed
 from sparsefront.training.trainer import TrainerSettings
 
 TESTS = Path(__file__).resolve().parents[1]
 TWO = TrainerSettings(accelerator="cpu", num_nodes=2, progress_bar=False)
 LEND = (  # its ranks are forked, so that none imports torch again
-    "import multiprocessing, sys; from sparsefront.training import lent_ranks, rank_processes\n"
+    "import multiprocessing, sys; from pathlib import Path\n"
+    "from sparsefront.training import lent_ranks, rank_processes\n"
     "from sparsefront.training.lent_ranks import lend_ranks\n"
     "from sparsefront.training.machines import Machine, announcements\n"
     "if __name__ == '__main__':\n"
     "    rank_processes.STARTED_BY = multiprocessing.get_context('fork')\n"
-    "    lent_ranks.LOOK_EVERY_S = float((sys.argv[2:] or [lent_ranks.LOOK_EVERY_S])[0])\n"
-    "    machine = Machine(1, 2, '127.0.0.1', int(sys.argv[1])); announcements(machine)\n"
-    "    print('meets the first one', flush=True); lend_ranks(machine)"
+    "    lent_ranks.LOOK_EVERY_S = float((sys.argv[3:] or [lent_ranks.LOOK_EVERY_S])[0])\n"
+    "    machine = Machine(1, 2, '127.0.0.1', int(sys.argv[1])); shared = Path(sys.argv[2])\n"
+    "    announcements(machine, shared)\n"
+    "    print('meets the first one', flush=True); lend_ranks(machine, shared)"
 )
 
 
 @pytest.fixture
-def machines(monkeypatch, bodies, request, programs):
+def machines(monkeypatch, bodies, request, programs, tmp_path):
     """This process as the first machine, and a process as the second one; a parameter = seconds between its looks."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -37,7 +42,7 @@ def machines(monkeypatch, bodies, request, programs):
     path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": path}
     looks = [str(request.param)] if hasattr(request, "param") else []
-    second = programs.start(["-c", LEND, port, *looks], env=environment)
+    second = programs.start(["-c", LEND, port, tmp_path, *looks], env=environment)
     for name, value in {"NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}.items():
         monkeypatch.setenv(name, value)
     yield this_machine(TWO), second
@@ -54,9 +59,11 @@ def wait_until_said(program: Program, words: str) -> None:
 
 def test_ranks_of_two_machines_meet_for_one_training_after_another(machines, bodies, tmp_path):
     first, second = machines
-    with leading(first):
+    with leading(first, tmp_path):
         for _ in range(2):
-            told = on_every_rank(bodies.statistics, trainer=TWO, folder=tmp_path, loggers=["logger"])["told"]
+            told = on_every_rank(bodies.statistics, trainer=TWO, folder=tmp_path, loggers=["logger"], shared=tmp_path)[
+                "told"
+            ]
             assert [rank["index"] for rank in told] == [0, 1] and all(rank["count"] == 2 for rank in told)
             assert told[0]["loggers"] == ["logger"] and told[1]["loggers"] == []
     assert second.wait(60) == 0, "it hears that the run has ended"
@@ -64,8 +71,10 @@ def test_ranks_of_two_machines_meet_for_one_training_after_another(machines, bod
 
 def test_two_machines_end_with_the_same_masks_and_weights(machines, bodies, tmp_path):
     two = TrainerSettings(accelerator="cpu", num_nodes=2, limit_batches=6, progress_bar=False)
-    with leading(machines[0]):
-        one, other = on_every_rank(bodies.train_gradually, two, 2, trainer=two, folder=tmp_path, loggers=[])["ends"]
+    with leading(machines[0], tmp_path):
+        one, other = on_every_rank(
+            bodies.train_gradually, two, 2, trainer=two, folder=tmp_path, loggers=[], shared=tmp_path
+        )["ends"]
     for what in ("masks", "weights"):
         assert all((one[what][name] == other[what][name]).all() for name in one[what])
     assert one["steps"] == 6 and one["reached"] == other["reached"]
@@ -80,37 +89,38 @@ def test_two_machines_end_with_the_same_masks_and_weights(machines, bodies, tmp_
 )
 def test_a_rank_that_fails_elsewhere_ends_the_training(machines, bodies, tmp_path, how, message):
     first, second = machines
-    with pytest.raises(RankFailed, match=message), leading(first):
-        on_every_rank(bodies.fail, how, trainer=TWO, folder=tmp_path, loggers=[])
+    with pytest.raises(RankFailed, match=message), leading(first, tmp_path):
+        on_every_rank(bodies.fail, how, trainer=TWO, folder=tmp_path, loggers=[], shared=tmp_path)
     assert second.wait(60) == 1 and "no room left" in second.text("stderr") or how == "killed"
 
 
 @pytest.mark.parametrize("machines", [60], indirect=True)
 def test_a_rank_that_dies_before_anybody_looked_at_it_is_noticed(machines, bodies, tmp_path):
     """Its first word, that it is ready, is still unread then."""
-    with pytest.raises(RankFailed, match="machine 1: rank 1 failed: it ended"), leading(machines[0]):
-        on_every_rank(bodies.fail, "killed", trainer=TWO, folder=tmp_path, loggers=[])
+    with pytest.raises(RankFailed, match="machine 1: rank 1 failed: it ended"), leading(machines[0], tmp_path):
+        on_every_rank(bodies.fail, "killed", trainer=TWO, folder=tmp_path, loggers=[], shared=tmp_path)
     assert machines[1].wait(60) == 1
 
 
 def test_a_failure_of_the_first_machine_ends_the_others_ranks(machines, bodies, tmp_path, monkeypatch):
     monkeypatch.setattr(rank_processes, "REPORT_WAIT_S", 0.5)  # the other one has nothing to tell
     first, second = machines
-    with pytest.raises(KeyError), leading(first):
-        on_every_rank(bodies.fail, "rank 0", trainer=TWO, folder=tmp_path, loggers=[])
+    with pytest.raises(KeyError), leading(first, tmp_path):
+        on_every_rank(bodies.fail, "rank 0", trainer=TWO, folder=tmp_path, loggers=[], shared=tmp_path)
     assert second.wait(60) == 1
 
 
-def test_a_machine_does_not_outlive_the_first_one(bodies, programs):
+def test_a_machine_does_not_outlive_the_first_one(bodies, programs, tmp_path):
     """Which is killed while nothing is trained."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     lead = (
-        "import sys, time; from sparsefront.training.machines import Announcements, Machine\n"
-        "told = Announcements(Machine(0, 2, '127.0.0.1', int(sys.argv[1]))); print('listens', flush=True); time.sleep(600)"
+        "import sys, time; from pathlib import Path; from sparsefront.training.machines import Announcements, Machine\n"
+        "told = Announcements(Machine(0, 2, '127.0.0.1', int(sys.argv[1])), Path(sys.argv[2]))\n"
+        "print('listens', flush=True); time.sleep(600)"
     )
-    first, second = programs.start(["-c", lead, port]), programs.start(["-c", LEND, port])
+    first, second = programs.start(["-c", lead, port, tmp_path]), programs.start(["-c", LEND, port, tmp_path])
     try:
         wait_until_said(first, "listens\n")
         wait_until_said(second, "meets the first one\n")
@@ -120,6 +130,77 @@ def test_a_machine_does_not_outlive_the_first_one(bodies, programs):
         for process in (first, second):
             process.kill()
             process.wait()
+
+
+@pytest.fixture
+def overheard(tmp_path):
+    """The store of a first machine, which others write to as well, and the announcements as the second machine hears them."""
+    name, secret = make_secret(tmp_path)
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store.set(SECRET, name)
+    return store, secret, Announcements(Machine(1, 2, "127.0.0.1", store.port), tmp_path)
+
+
+class Marks:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self):
+        return Path.touch, (self.marker,)
+
+
+def test_what_the_first_machine_has_not_signed_is_not_read(overheard, tmp_path):
+    store, _, heard = overheard
+    stranger = pickle.dumps(Marks(tmp_path / "marker"))
+    store.set("announced/0", signed(b"a guess".ljust(32), "announced/0", stranger))
+    with pytest.raises(
+        Obstacle, match=r"^MASTER_ADDR=127.0.0.1 MASTER_PORT=\d+: .* machine 0 has not signed: .*"
+    ) as told:
+        heard.next()
+    assert "\n" not in str(told.value) and not (tmp_path / "marker").exists()
+    pickle.loads(stranger)
+    assert (tmp_path / "marker").exists(), "as it would have been"
+
+
+def test_what_it_has_signed_holds_for_one_announcement_alone(overheard):
+    store, secret, heard = overheard
+    store.set("announced/0", signed(secret, "announced/0", pickle.dumps(None)))
+    assert heard.next() is None
+    store.set("announced/1", store.get("announced/0"))
+    with pytest.raises(Obstacle, match="has not signed"):
+        heard.next()
+
+
+def test_the_secret_is_readable_by_its_user_alone(tmp_path, monkeypatch):
+    name, secret = make_secret(tmp_path)
+    file = tmp_path / signatures.FOLDER / name
+    assert file.stat().st_mode & 0o777 == 0o600 and read_secret(tmp_path, name.encode()) == secret
+    assert make_secret(tmp_path) != (name, secret)
+    file.chmod(0o640)
+    with pytest.raises(Obstacle, match=rf"{name}: belongs to user \d+ with mode 640: must be this user's"):
+        read_secret(tmp_path, name.encode())
+    file.chmod(0o600)
+    monkeypatch.setattr(signatures.os, "geteuid", lambda: file.stat().st_uid + 1)
+    with pytest.raises(Obstacle, match="start all machines as one user"):
+        read_secret(tmp_path, name.encode())
+
+
+def test_a_secret_that_is_not_there_is_told_with_the_remedy(tmp_path, monkeypatch):
+    monkeypatch.setattr(signatures, "SEEN_WITHIN_S", 0.0)
+    with pytest.raises(Obstacle, match="cannot be seen here: give all machines one cache_dir, on a shared file system"):
+        read_secret(tmp_path, b"0" * 32)
+    with pytest.raises(Obstacle, match="^MASTER_PORT: is not the port of sparsefront's first machine"):
+        read_secret(tmp_path, b"../../../etc/passwd")
+
+
+def test_secrets_of_machines_that_have_long_begun_are_removed(tmp_path):
+    old, recent = (tmp_path / signatures.FOLDER / make_secret(tmp_path)[0] for _ in range(2))
+    long_ago = time.time() - signatures.UNUSED_AFTER_S - 1
+    os.utime(old, (long_ago, long_ago))
+    make_secret(tmp_path)
+    assert not old.exists() and recent.exists()
 
 
 def test_which_machine_this_is(monkeypatch):

@@ -68,6 +68,7 @@ def run(
             trainer=experiment.trainer,
             folder=folder,
             loggers=loggers,
+            shared=experiment.cache_dir,
         )
 
     find = store.get_or_create if wait else store.unless_busy

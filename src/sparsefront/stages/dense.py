@@ -37,6 +37,7 @@ def run(experiment: Experiment, store: ArtifactStore, cache_key: dict[str, Any],
             trainer=experiment.trainer,
             folder=folder,
             loggers=loggers,
+            shared=experiment.cache_dir,
         )
 
     return store.get_or_create("dense", cache_key, make)

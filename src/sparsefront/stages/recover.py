@@ -76,6 +76,7 @@ def run(
             trainer=experiment.trainer,
             folder=folder,
             loggers=loggers,
+            shared=experiment.cache_dir,
         )
 
     return store.get_or_create("recover", cache_key, make)

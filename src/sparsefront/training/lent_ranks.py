@@ -14,14 +14,17 @@ log = logging.getLogger(__name__)
 LOOK_EVERY_S = 0.2
 
 
-def lend_ranks(machine: Machine) -> None:
+def lend_ranks(machine: Machine, shared: Path) -> None:
     """Train for the first machine until its run ends.
 
+    Args:
+        shared: the folder that all machines see, cache_dir.
     Raises:
+        Obstacle: what is announced does not come from the first machine.
         RankFailed: a training failed, here or elsewhere; or the first machine is gone.
     """
     log.info("machine %d trains for %s, which leads", machine.index, machine.host)
-    told, failure = announcements(machine), None
+    told, failure = announcements(machine, shared), None
     while True:
         try:
             training = told.next()

@@ -3,6 +3,7 @@
 The first machine goes through the stages. What it trains it announces in a store that the others read (`MASTER_ADDR`,
 `MASTER_PORT`): the function that every rank runs, its arguments, and where the ranks meet. The others start their ranks, and wait
 for the next training until the run ends. So nothing is made twice, and no stage waits for a lock that another machine holds.
+Anybody on the network can write to that store, so announcements are signed: see `signatures`.
 """
 
 import os
@@ -13,16 +14,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
-from sparsefront.errors import InvalidSetting
+from sparsefront.errors import InvalidSetting, Obstacle
+from sparsefront.training.signatures import content_of, make_secret, read_secret, signed
 from sparsefront.training.trainer import TrainerSettings
 
 STARTS_WITHIN = timedelta(minutes=30)  # of each other
 HEARS_WITHIN_S = 10.0  # that a run has ended
 PAUSE_S = 0.1
+SECRET = "secret"  # key of the name that it has in the cache
 
 
 @dataclass(frozen=True)
@@ -83,19 +87,29 @@ class Announcements:
 
     Args:
         machine: this one; the first makes the store, the others wait for it.
+        shared: the folder that all machines see, cache_dir; the secret of this store lies there.
+    Raises:
+        Obstacle: this machine cannot read the secret of the first one.
     """
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, shared: Path) -> None:
         leads = machine.index == 0
+        if leads:
+            name, self._secret = make_secret(shared)
         self._store = dist.TCPStore(
             machine.host, machine.port, is_master=leads, wait_for_workers=False, timeout=STARTS_WITHIN
         )
+        if leads:
+            self._store.set(SECRET, name)
+        else:
+            self._secret = read_secret(shared, self._store.get(SECRET))
         self._machine, self._number = machine, -1
 
     def announce(self, training: Training | None) -> None:
         """The next training; None = this run trains no more, for which it waits until the others have heard it."""
         self._number += 1
-        self._store.set(f"announced/{self._number}", pickle.dumps(training))
+        key = f"announced/{self._number}"
+        self._store.set(key, signed(self._secret, key, pickle.dumps(training)))
         if training is None:
             heard = [f"heard/{self._number}/{other}" for other in range(1, self._machine.count)]
             ends = time.monotonic() + HEARS_WITHIN_S
@@ -107,12 +121,18 @@ class Announcements:
 
         Raises:
             RuntimeError: the first machine is gone.
+            Obstacle: it does not come from the first machine.
         """
         self._number += 1
         key = f"announced/{self._number}"
         while not self._store.check([key]):
             time.sleep(PAUSE_S)
-        training: Training | None = pickle.loads(self._store.get(key))
+        content = content_of(self._secret, key, self._store.get(key))
+        if content is None:
+            store = f"MASTER_ADDR={self._machine.host} MASTER_PORT={self._machine.port}"
+            why = "announces a training that machine 0 has not signed: another program writes there; nothing of it was read"
+            raise Obstacle(store, None, f"{why}. Start again with another MASTER_PORT, on a network that you trust")
+        training: Training | None = pickle.loads(content)
         if training is None:
             self._store.set(f"heard/{self._number}/{self._machine.index}", "")
         return training
@@ -135,10 +155,10 @@ announcements = cache(Announcements)
 
 
 @contextmanager
-def leading(machine: Machine | None) -> Iterator[None]:
-    """A run of the first machine of several; the others are told when it ends, however it does."""
+def leading(machine: Machine | None, shared: Path) -> Iterator[None]:
+    """A run of the first machine of several; the others are told when it ends, however it does. `shared`: cache_dir."""
     try:
         yield
     finally:
         if machine is not None:
-            announcements(machine).announce(None)
+            announcements(machine, shared).announce(None)

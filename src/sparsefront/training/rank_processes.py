@@ -50,7 +50,12 @@ class _Report:
 
 
 def on_every_rank(
-    body: Callable[..., Any], *arguments: Any, trainer: TrainerSettings, folder: Path, loggers: list
+    body: Callable[..., Any],
+    *arguments: Any,
+    trainer: TrainerSettings,
+    folder: Path,
+    loggers: list,
+    shared: Path | None = None,
 ) -> Any:
     """Call `body(*arguments, folder, loggers)` in `trainer.devices` processes of each machine, this one among them.
 
@@ -60,6 +65,7 @@ def on_every_rank(
 
     Args:
         body: importable by name, as the arguments can be pickled.
+        shared: the folder that all machines see, cache_dir; only several machines need it.
     Returns:
         what the body returned here.
     Raises:
@@ -70,7 +76,10 @@ def on_every_rank(
         return body(*arguments, folder, loggers)
     log.info("starting %d processes", trainer.world_size)
     machine = this_machine(trainer)
-    host, elsewhere = (HOST, None) if machine is None else (machine.host, announcements(machine))
+    host, elsewhere = HOST, None
+    if machine is not None:
+        assert shared is not None  # `pipeline` leads all runs of several machines
+        host, elsewhere = machine.host, announcements(machine, shared)
     store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
     group = RankGroup(trainer.world_size, store.port, trainer.on_gpu, host, machines=trainer.num_nodes)
     if elsewhere is not None:
