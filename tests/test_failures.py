@@ -84,7 +84,9 @@ def test_a_root_key_that_cannot_be_resolved(composed):
 
 def test_a_file_that_may_not_be_read(composed):
     error = PermissionError(errno.EACCES, "Permission denied", "/data/train.tsv")
-    assert told(error, composed) == "/data/train.tsv: Permission denied: make it readable and writable for you"
+    assert told(error, composed) == (
+        "/data/train.tsv: Permission denied: make it readable and writable for you, or name another cache_dir or results_dir"
+    )
 
 
 def test_too_little_memory_on_the_gpu(composed):

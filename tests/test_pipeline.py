@@ -23,6 +23,29 @@ PATTERNS = {
 }
 
 
+def test_every_file_of_a_run_is_readable_for_whom_the_umask_lets(run, tmp_path):
+    before = os.umask(0o002)
+    try:
+        run(
+            "schedule=iterative",
+            "schedule.rounds=2",
+            "recovery=weight_rewind",
+            "recipe.save_epoch_weights=true",
+            *ON_CPU,
+        )
+    finally:
+        os.umask(before)
+    modes = {}
+    for root in ("cache", "results"):
+        for path in (tmp_path / root).rglob("*"):
+            if not path.is_symlink():
+                modes[path.relative_to(tmp_path).as_posix()] = oct(path.stat().st_mode & 0o777)
+    wanted = {name: oct(0o775 if (tmp_path / name).is_dir() else 0o664) for name in modes}
+    made_before = {name for name in modes if name.count("/") < 2}  # by the test itself
+    assert {name: mode for name, mode in modes.items() if mode != wanted[name] and name not in made_before} == {}
+    assert sum(name.endswith(".safetensors") for name in modes) >= 6
+
+
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_masked_and_sparse_agree(full_run, pattern):
     result = full_run(f"pattern={pattern}", *PATTERNS[pattern], *ON_CPU)

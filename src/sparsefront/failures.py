@@ -8,6 +8,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from sparsefront.artifacts.access import denied
 from sparsefront.artifacts.disk_space import free_bytes, fullest, in_units
 from sparsefront.errors import InvalidSetting, Obstacle, first_line
 from sparsefront.packages import missing_package
@@ -41,7 +42,7 @@ def _complaint(error: Exception, config: DictConfig, output_dir: Path) -> Invali
     if isinstance(error, ModuleNotFoundError):
         return missing_package(error)
     if isinstance(error, PermissionError) and error.filename is not None:
-        return Obstacle(str(error.filename), None, f"{error.strerror}: make it readable and writable for you")
+        return denied(error, otherwise="name another cache_dir or results_dir")
     if type(error).__name__ == "OutOfMemoryError":  # torch's; its name alone, so that no import is needed
         remedy = "lower recipe.batch_size (trainer.accumulate_grad_batches makes up for it) or measure.batch_size"
         return Obstacle("memory of the GPU", None, f"{str(error).partition('. ')[0]}: {remedy}")

@@ -1,18 +1,22 @@
 """`python -m sparsefront.cache`: sizes, damage, and removal of what is asked for and nothing else."""
 
+import io
 import os
 import re
 import shutil
 import subprocess
 import sys
 import time
+from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
+from other_users import said_without_privileges
 
 from sparsefront.artifacts import record
 from sparsefront.artifacts.store import ArtifactStore
+from sparsefront.cache.__main__ import main
 from sparsefront.cache.inventory import bytes_by_stage, disk_bytes, freed_bytes, read_inventory
-from sparsefront.cache.results import remember_results
+from sparsefront.cache.results import read_results, remember_results
 
 SIZE = 100_000  # of the files of each stage in `filled`
 
@@ -23,6 +27,40 @@ def present(paths) -> set[str]:
 
 def first_column(text: str) -> list[str]:
     return [line.split()[0] for line in text.splitlines() if line.startswith("  ") and line.split()]
+
+
+def test_what_another_user_keeps_is_told_and_then_nothing_counts_as_unused(filled):
+    cache, paths = filled
+    closed = paths["first_recover"]
+    closed.chmod(0)
+
+    def shows() -> str:
+        said = io.StringIO()
+        with redirect_stderr(said), redirect_stdout(said):
+            for command in (["show"], ["check"], ["remove", "--unused", "--yes"]):
+                code = main([*command, "--cache-dir", str(cache.root), "--results-dir", str(cache.results)])
+                print(f"{command[0]} ended with {code}")
+        return said.getvalue()
+
+    try:
+        said = said_without_privileges(shows)
+    finally:
+        closed.chmod(0o755)
+    assert said.count(f"{closed}: cannot be read, since it belongs to ") == 4 and "Traceback" not in said
+    assert "show ended with 0" in said and "0 damaged" in said and "remove ended with 1" in said
+    assert f"remove: what is used is not certain: {closed}: cannot be read" in said
+    assert present(paths) == set(paths)
+
+
+def test_a_result_of_another_user_makes_it_uncertain_what_is_used(filled):
+    cache, _ = filled
+    closed = next(path for path in cache.results.iterdir() if path.is_dir())
+    closed.chmod(0)
+    try:
+        said = said_without_privileges(lambda: "\n".join(read_results([cache.results]).problems))
+    finally:
+        closed.chmod(0o755)
+    assert said.startswith(f"{closed}: cannot be read, since it belongs to ") and "\n" not in said
 
 
 def test_sizes_count_shared_files_once(filled):

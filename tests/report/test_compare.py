@@ -1,13 +1,16 @@
 """`compare.py` as a user calls it, and the two files that it writes."""
 
+import io
 import json
 import os
 import re
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
+from other_users import said_without_privileges
 from page_checks import assert_self_contained
 
 from sparsefront.errors import InvalidSetting
@@ -73,6 +76,31 @@ def test_a_results_folder_gives_a_table_a_plot_and_a_page(tmp_path, make_result)
     page = (tmp_path / "results" / "compare" / "compare.html").read_text()
     assert_self_contained(page)
     assert "run-1" in page and "tile_wise" in page
+
+
+def test_what_another_user_keeps_is_left_out_with_a_line(tmp_path, make_result):
+    for name in ("mine", "closed", "secret"):
+        write_result_json(tmp_path / name / "row.json", make_result(run_id=name))
+    folder, file = tmp_path / "closed", tmp_path / "secret" / "row.json"
+
+    def compares() -> str:
+        said = io.StringIO()
+        with redirect_stderr(said), redirect_stdout(said):
+            print("ended with", main([str(tmp_path), f"out={tmp_path / 'mine'}"]))
+            print("ended with", main([str(folder / "row.json")]))
+        return said.getvalue()
+
+    for path in (folder, file):
+        path.chmod(0)
+    try:
+        said = said_without_privileges(compares)
+    finally:
+        folder.chmod(0o755)
+        file.chmod(0o644)
+    assert f"left out: {folder}: cannot be read, since it belongs to " in said and "ended with 0" in said
+    assert f"left out: {file}: cannot be read, since it belongs to " in said
+    assert f"\n{folder}/row.json: cannot be read, since {folder} belongs to " in said and "ended with 1" in said
+    assert "Traceback" not in said and said.count("compare folders that you may read") == 3
 
 
 def test_what_differs_is_said_and_what_may_not_be_compared_is_apart(tmp_path, make_result, compare):

@@ -3,11 +3,16 @@
 import errno
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sparsefront.artifacts.owner import process_tag
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PARTIAL = ".partial-"  # begins the name of a file that is being written
 _CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)  # of folders, on some network file systems
@@ -61,6 +66,32 @@ def _sync_folder(folder: Path) -> None:
     except OSError as error:
         if error.errno not in _CANNOT_SYNC:
             raise
+
+
+def save_tensors(path: Path, tensors: "Mapping[str, Tensor]", metadata: Mapping[str, str] | None = None) -> None:
+    """Write a safetensors file that the umask lets others read, as it does every other file: several users may share a cache.
+
+    safetensors itself makes files that their owner alone can read, whatever the umask.
+
+    Args:
+        path: a file that is there, perhaps under another name too, is not written into but replaced.
+        tensors: name -> tensor on any device, contiguous, each with memory of its own.
+        metadata: texts for the file's header.
+    Raises:
+        OSError, safetensors.SafetensorError: it could not be written, for instance because the disk is full; no file is left.
+    """
+    from safetensors.torch import save_file
+
+    path.unlink(missing_ok=True)
+    try:
+        path.touch()  # asks for the umask what os.umask cannot tell without changing it, for all threads
+        mode = stat.S_IMODE(path.stat().st_mode)
+        save_file(dict(tensors), path, metadata=None if metadata is None else dict(metadata))
+        with suppress(PermissionError):  # of our own file: the file system has no modes
+            path.chmod(mode)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def link_or_copy(source: Path | str, target: Path | str) -> None:

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sparsefront.artifacts.access import require_readable
 from sparsefront.artifacts.digest import digest
 from sparsefront.artifacts.durable import sync_tree
 from sparsefront.artifacts.generations import Held, hold_newest, maker_of, put
@@ -35,6 +36,7 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.time_use import working_time
 
 log = logging.getLogger(__name__)
+ANOTHER_CACHE = "name another cache_dir"
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ class ArtifactStore:
             make: writes the stage's files into the folder that it is given; may return the seconds that killed makers
                 spent on what it went on from.
         Raises:
-            InvalidSetting: it is not there and `stages` does not allow making it.
+            InvalidSetting: it is not there and `stages` does not allow making it, or this user may not read it.
         """
         key = digest(cache_key)
         folder = self.root / kind / key
@@ -177,9 +179,15 @@ class ArtifactStore:
         return Artifact(held.path, key, reused=False, seconds=seconds, held=held)
 
     def _usable(self, folder: Path, key: str) -> Artifact | None:
-        """The newest stage of that name, with every file as it was stored; None where there is none, or it is damaged."""
+        """The newest stage of that name, with every file as it was stored; None where there is none, or it is damaged.
+
+        Raises:
+            Obstacle: another user has made it, and keeps it to themselves: it is neither damaged nor ours to replace.
+        """
+        require_readable(folder, otherwise=ANOTHER_CACHE)
         if (held := hold_newest(folder)) is None:
             return None
+        require_readable(held.path, otherwise=ANOTHER_CACHE)
         if (damage := damage_of(held.path)) is not None:
             if folder not in self._damaged:
                 log.warning("damaged, and not used: %s: %s", held.path, damage)

@@ -1,7 +1,7 @@
 """What lies below a folder in which other processes work."""
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -16,7 +16,9 @@ def below(folder: Path, pattern: str) -> Iterator[Path]:
                 yield Path(parent, name)
 
 
-def below_with_links(folder: Path, names: Collection[str], *, but: str) -> Iterator[Path]:
+def below_with_links(
+    folder: Path, names: Collection[str], *, but: str, closed: Callable[[Path], None] = lambda folder: None
+) -> Iterator[Path]:
     """Files of these names at any depth, behind links to folders too: results of several machines are linked into one folder.
 
     A folder that several ways lead to, or a link back to one above it, is looked through once, under its own place where that
@@ -24,11 +26,17 @@ def below_with_links(folder: Path, names: Collection[str], *, but: str) -> Itera
 
     Args:
         but: name of links that are not followed.
+        closed: gets each folder that this user may not look into; it is passed over.
     """
+
+    def told(error: OSError) -> None:
+        if isinstance(error, PermissionError):
+            closed(Path(error.filename))
+
     seen: set[tuple[int, int]] = set()
     waiting = [str(folder)]
     for start in waiting:
-        for parent, folders, files in os.walk(start):
+        for parent, folders, files in os.walk(start, onerror=told):
             if (place := _place(parent)) is None or place in seen:
                 folders.clear()  # os.walk goes down into what is left
                 continue

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import track
 
+from sparsefront.artifacts.access import denied
 from sparsefront.artifacts.leftovers import remove_leftovers
 from sparsefront.artifacts.record import damage_of, read_record
 from sparsefront.cache.arguments import parse
@@ -36,6 +37,9 @@ def main(arguments: Sequence[str]) -> int:
         return commands[options.command](options)
     except InvalidSetting as error:
         print(f"{' '.join(filter(None, (error.key, str(error.value))))}: {error.allowed}", file=sys.stderr)
+        return 1
+    except PermissionError as error:
+        print(denied(error, otherwise="name another --cache-dir"), file=sys.stderr)
         return 1
 
 
@@ -77,6 +81,8 @@ def _remove(options: argparse.Namespace) -> int:
         stages=tuple(options.stage),
     )
     inventory, results = _inventory(options), _results(options)
+    if inventory.unreadable and (selection.unused or selection.runs):  # what those were made from is not known
+        raise InvalidSetting("remove", "", f"what is used is not certain: {inventory.unreadable[0]}")
     if selection.unused:
         _require_certain(options, results)
     usage = find_usage(inventory, results.runs)
@@ -101,7 +107,10 @@ def _remove(options: argparse.Namespace) -> int:
 def _inventory(options: argparse.Namespace) -> Inventory:
     if not options.cache_dir.is_dir():
         raise InvalidSetting("--cache-dir", options.cache_dir, "no such folder; it is cache_dir of the runs")
-    return read_inventory(options.cache_dir)
+    inventory = read_inventory(options.cache_dir)
+    for obstacle in inventory.unreadable:
+        print(obstacle, file=sys.stderr)
+    return inventory
 
 
 def _results(options: argparse.Namespace) -> Results:

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sparsefront.artifacts.access import unreadable
 from sparsefront.artifacts.durable import PARTIAL
 from sparsefront.artifacts.generations import number
 from sparsefront.artifacts.leftovers import REMOVED
 from sparsefront.artifacts.record import RECORD, read_record
+from sparsefront.errors import Obstacle
 
 DATA = "data"  # downloads and tokenized text: no stages
 UNFINISHED = ".unfinished"
@@ -50,7 +52,7 @@ class Stored:
 @dataclass(frozen=True)
 class Inventory:
     """`stored`: by stage, in the order of a run; `half_written`: of processes that work now, or were killed; `by_key`: of each
-    finished stage the newest, where it was made again while a process read it.
+    finished stage the newest, where it was made again while a process read it; `unreadable`: what other users keep to themselves.
     """
 
     root: Path
@@ -58,22 +60,26 @@ class Inventory:
     half_written: tuple[File, ...] = ()
     data: tuple[File, ...] = ()
     by_key: dict[str, Stored] = field(default_factory=dict)
+    unreadable: tuple[Obstacle, ...] = ()
 
 
 def read_inventory(root: Path) -> Inventory:
     """Look through a cache folder; a folder that vanishes meanwhile is left out."""
-    stored, half_written = [], []
+    stored, half_written, kept_from_us = [], [], []
     stages = sorted((path for path in _folders(root) if path.name != DATA), key=_place)
     for folder in stages:
         found = []
-        for path in _folders(folder):
+        for path in [folder] if not os.access(folder, os.R_OK | os.X_OK) else _folders(folder):
+            if (obstacle := unreadable(path, otherwise="look into another cache")) is not None:
+                kept_from_us.append(obstacle)
+                continue
             if PARTIAL in path.name or REMOVED in path.name:
                 half_written += _files(path)
             elif path.name.endswith(UNFINISHED) or (path / RECORD).exists():
                 found.append(path)
         stored += (_stored(folder.name, path) for path in sorted(found, key=lambda path: (_key(path), number(path))))
     by_key = {item.key: item for item in stored if item.finished}
-    return Inventory(root, tuple(stored), tuple(half_written), tuple(_files(root / DATA)), by_key)
+    return Inventory(root, tuple(stored), tuple(half_written), tuple(_files(root / DATA)), by_key, tuple(kept_from_us))
 
 
 def disk_bytes(files: Iterable[File]) -> int:

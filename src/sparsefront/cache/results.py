@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sparsefront.artifacts.access import unreadable
 from sparsefront.artifacts.walk import below_with_links
 from sparsefront.report.store import RESULT_FILE, STORE_FILE
 from sparsefront.run_folder import LINK
@@ -69,7 +70,9 @@ def read_results(folders: Iterable[Path]) -> Results:
     runs: dict[str, Run] = {}
     problems: list[str] = []
     for folder in folders:
-        found = sorted(below_with_links(folder, (RESULT_FILE, STORE_FILE), but=LINK))
+        closed: list[Path] = []
+        found = sorted(below_with_links(folder, (RESULT_FILE, STORE_FILE), but=LINK, closed=closed.append))
+        problems += [str(unreadable(one, otherwise="have its owner remove what is unused")) for one in closed]
         files = [file for file in found if file.name == RESULT_FILE] or found
         for file in files:
             try:

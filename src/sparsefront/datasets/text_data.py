@@ -12,6 +12,7 @@ from torch.utils.data import Sampler
 
 from sparsefront.artifacts.code_digest import BOOKKEEPING, code_digest
 from sparsefront.artifacts.digest import digest, versions
+from sparsefront.artifacts.durable import save_tensors
 from sparsefront.artifacts.import_closure import import_closure
 from sparsefront.datasets.base import TokenizerFrom
 from sparsefront.datasets.build_once import build_once
@@ -93,7 +94,7 @@ class TextData(SplitData):
 
     def encoded(self, split: str) -> EncodedText:
         """The rows of a split: from the cache, or tokenized now and put there."""
-        from safetensors.torch import load_file, save_file
+        from safetensors.torch import load_file
 
         key = {
             "format": FORMAT,
@@ -105,7 +106,7 @@ class TextData(SplitData):
         }
 
         def make(file: Path) -> None:
-            save_file(self.source.encode(split, self.tokenizer).to_tensors(), file, metadata={"key": json.dumps(key)})
+            save_tensors(file, self.source.encode(split, self.tokenizer).to_tensors(), {"key": json.dumps(key)})
 
         file = build_once(self._features / f"{self.source.name}-{split}-{digest(key)}.safetensors", make)
         return EncodedText.from_tensors(load_file(file))

@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from sparsefront_kernels import FORMATS, SparseFormat
 from torch import Tensor, nn
 
 from sparsefront.artifacts.bounded_files import read_json_bounded
-from sparsefront.artifacts.durable import link_or_copy
+from sparsefront.artifacts.durable import link_or_copy, save_tensors
 from sparsefront.errors import InvalidSetting, failure_reason, first_line
 from sparsefront.export.manifest import TAP_BY_TAP, Manifest
 from sparsefront.export.packed_layers import DENSE, pack_layers
@@ -222,6 +222,5 @@ def _require_same_order(export: Export) -> None:
 
 
 def _save(tensors: dict[str, Tensor], path: Path) -> None:
-    path.unlink(missing_ok=True)  # of an older export it may be a second name of weights that are not ours
     # Formats may store several views of one buffer; each goes to disk as a tensor of its own.
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, metadata={"format": "pt"})
+    save_tensors(path, {name: tensor.contiguous() for name, tensor in tensors.items()}, {"format": "pt"})

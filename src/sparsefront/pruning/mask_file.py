@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
+
+from sparsefront.artifacts.durable import save_tensors
 
 SHAPES = "shapes"
 MASKS = "masks.safetensors"
@@ -23,7 +24,7 @@ MASKS = "masks.safetensors"
 def save_masks(masks: Mapping[str, Tensor], file: Path) -> None:
     """Write layer name -> bool mask of any shape, on any device."""
     shapes = {name: list(mask.shape) for name, mask in masks.items()}
-    save_file({name: pack(mask) for name, mask in masks.items()}, file, metadata={SHAPES: json.dumps(shapes)})
+    save_tensors(file, {name: pack(mask) for name, mask in masks.items()}, {SHAPES: json.dumps(shapes)})
 
 
 def load_masks(file: Path) -> dict[str, Tensor]:

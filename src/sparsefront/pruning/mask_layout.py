@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from sparsefront.allocation.base import Allocation, PerLayerAllocation
 from sparsefront.artifacts.bounded_files import read_json_bounded
+from sparsefront.artifacts.durable import save_tensors
 from sparsefront.errors import InvalidSetting
 from sparsefront.masks.permutation import Permutation
 from sparsefront.patterns.base import Pattern
@@ -61,7 +62,7 @@ class MaskLayout:
             for side in ("outputs", "inputs"):
                 if (order := getattr(permutation, side)) is not None:
                     orders[f"{layer}.{side}"] = order.cpu().contiguous()
-        save_file(orders, folder / PERMUTATIONS)
+        save_tensors(folder / PERMUTATIONS, orders)
 
     @classmethod
     def load(cls, folder: Path, *, trust: Iterable[str] = ()) -> "MaskLayout":

@@ -7,12 +7,12 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import nn
 
 from sparsefront import distributed
 from sparsefront.artifacts.content_digest import checksums, find_damage
-from sparsefront.artifacts.durable import rename_synced, sync_tree, whole_file
+from sparsefront.artifacts.durable import rename_synced, save_tensors, sync_tree, whole_file
 from sparsefront.artifacts.lease import require_all
 from sparsefront.artifacts.owner import process_tag
 from sparsefront.errors import InvalidSetting
@@ -121,7 +121,7 @@ class FinishedRounds:
         save_weights(self.net, new / WEIGHTS)
         save_masks(self.masked.masks(), new / MASKS)
         if self.movement is not None:
-            save_file(self.movement.state_dict(), new / MOVEMENT)
+            save_tensors(new / MOVEMENT, self.movement.state_dict())
         (new / CHECKSUMS).write_text(json.dumps(checksums(new)))
         (new / RECORDS).write_text(json.dumps([asdict(record) for record in records]))
         sync_tree(new)

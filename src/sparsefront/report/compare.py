@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
+from sparsefront.artifacts.access import denied
 from sparsefront.counted import counted
 from sparsefront.errors import InvalidSetting
 from sparsefront.packages import missing_package
@@ -19,7 +20,7 @@ from sparsefront.report.failed_runs import failed_runs
 from sparsefront.report.page.comparison import write_comparison
 from sparsefront.report.plots import drawn_beside
 from sparsefront.report.rebuild import merge_stores, rebuild_store
-from sparsefront.report.store import RESULT_FILE, STORE_FILE, Reading, read_results
+from sparsefront.report.store import ANOTHER_FOLDER, RESULT_FILE, STORE_FILE, Reading, read_results
 from sparsefront.report.terminal import print_group
 from sparsefront.report.wandb_comparison import log_comparison, wandb_of
 from sparsefront.report.wandb_source import read_wandb_results
@@ -41,6 +42,9 @@ def main(arguments: Sequence[str]) -> int:
             _rebuild(request) if request.rebuild else _compare(request)
     except InvalidSetting as error:
         print(error, file=sys.stderr)
+        return 1
+    except PermissionError as error:
+        print(denied(error, otherwise=ANOTHER_FOLDER), file=sys.stderr)
         return 1
     except ModuleNotFoundError as error:
         if (complaint := missing_package(error)) is None:

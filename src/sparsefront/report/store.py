@@ -10,6 +10,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from zipfile import BadZipFile
 
+from sparsefront.artifacts.access import denied, unreadable
 from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.artifacts.durable import whole_file
 from sparsefront.artifacts.lease import held_alone
@@ -24,6 +25,7 @@ from sparsefront.tasks.outcomes import Outcomes, load_outcomes
 log = logging.getLogger(__name__)
 RESULT_FILE = "row.json"
 STORE_FILE = "rows.csv"
+ANOTHER_FOLDER = "compare folders that you may read"
 FILES_FOR_PROCESSES = 2000  # fewer are read before a process has started
 NO_RESULTS = f"holds no results; take a folder of results, its {STORE_FILE}, or the {RESULT_FILE} of a run"
 # Ends the name of a search's list: the folders of the runs that no other run beats, a line each; "#" starts a line about them.
@@ -140,8 +142,9 @@ def read_results(paths: Iterable[Path], *, processes: int = 1) -> Reading:
         if not path.exists():
             reading.problems.append(f"{path}: no such file or folder")
         reading.problems += [f"{link}: a link that leads nowhere" for link in _dead_links(path)]
-        files, failures = _files_of_runs(path)
+        files, failures, closed = _files_of_runs(path)
         reading.failures += failures
+        reading.problems += [str(unreadable(folder, otherwise=ANOTHER_FOLDER)) for folder in closed]
         for file, results, problems in _read_files(files, processes):
             reading.problems += problems
             for result in results:
@@ -154,16 +157,17 @@ def read_results(paths: Iterable[Path], *, processes: int = 1) -> Reading:
     return reading
 
 
-def _files_of_runs(path: Path) -> tuple[list[Path], list[Path]]:
-    """The files with results, and those of failures, at any depth and in linked folders; walked once, several times as fast as
-    `rglob`.
+def _files_of_runs(path: Path) -> tuple[list[Path], list[Path], list[Path]]:
+    """The files with results, those of failures, and folders that may not be read, at any depth and in linked folders; walked
+    once, several times as fast as `rglob`.
     """
     if not path.is_dir():
-        return [path] if path.exists() else [], []
+        return [path] if path.exists() else [], [], []
+    closed: list[Path] = []
     found: dict[str, list[Path]] = {RESULT_FILE: [], STORE_FILE: [], FAILURE_FILE: []}
-    for file in below_with_links(path, found, but=LINK):
+    for file in below_with_links(path, found, but=LINK, closed=closed.append):
         found[file.name].append(file)
-    return sorted(found[RESULT_FILE]) or sorted(found[STORE_FILE]), sorted(found[FAILURE_FILE])
+    return sorted(found[RESULT_FILE]) or sorted(found[STORE_FILE]), sorted(found[FAILURE_FILE]), sorted(closed)
 
 
 def _dead_links(path: Path) -> list[Path]:
@@ -193,6 +197,8 @@ def _read_file(file: Path) -> tuple[Path, list[Result], list[str]]:
     except json.JSONDecodeError as error:
         what = f"not JSON ({error})" if file.suffix == ".json" else NO_RESULTS
         return file, [], [f"{file}: {what}"]
+    except PermissionError as error:
+        return file, [], [str(denied(error, otherwise=ANOTHER_FOLDER))]
     except (OSError, ValueError, RecursionError) as error:
         return file, [], [f"{file}: {error}"]
 

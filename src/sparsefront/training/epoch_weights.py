@@ -5,10 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytorch_lightning as pl
-from safetensors.torch import save_file
 from torch import nn
 
-from sparsefront.artifacts.durable import PARTIAL, link_or_copy, whole_file
+from sparsefront.artifacts.durable import PARTIAL, link_or_copy, save_tensors, whole_file
 
 EPOCH_WEIGHTS = "epoch_weights"
 
@@ -54,4 +53,4 @@ WEIGHTS = "weights.safetensors"
 def save_weights(net: nn.Module, file: Path) -> None:
     """The plain state dict, fp32, on the CPU; with the metadata of an export's, which may be a second name of the file."""
     state = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in net.state_dict().items()}
-    save_file(state, file, metadata={"format": "pt"})
+    save_tensors(file, state, {"format": "pt"})
