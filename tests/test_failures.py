@@ -2,6 +2,7 @@
 
 import errno
 import os
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -32,30 +33,63 @@ def no_space(name: str | None = None) -> OSError:
     return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
 
 
-def test_a_full_disk_names_the_folder_what_is_free_and_what_to_do(composed, tmp_path):
-    message = told(no_space(str(tmp_path / "cache" / "weights.safetensors")), composed)
-    assert message.startswith(f"{tmp_path / 'cache'}: the disk is full (")
-    assert " free now): free some, or name folders on another disk with cache_dir and results_dir" in message
+@pytest.fixture
+def disks(tmp_path, monkeypatch):
+    """disks(cache=bytes, results=bytes, tmp=bytes): as if these folders lay on disks of their own with so much free."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+
+    def make(**free: int) -> None:
+        def disk_of(place: Path) -> str:
+            below = Path(place).relative_to(tmp_path).parts if Path(place).is_relative_to(tmp_path) else ()
+            return below[0] if below and below[0] in free else "another"
+
+        for name in free:
+            (tmp_path / name).mkdir(exist_ok=True)
+        usage = {name: SimpleNamespace(free=size) for name, size in free.items()} | {
+            "another": SimpleNamespace(free=10**12)
+        }
+        monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda place: usage[disk_of(place)])
+        monkeypatch.setattr(disk_space, "_disk", disk_of)
+
+    return make
 
 
-def test_a_full_disk_without_a_name_is_the_fullest_of_those_that_a_run_writes_to(composed, tmp_path, monkeypatch):
-    free = {tmp_path / "cache": 12_300, tmp_path / "results" / "1": 5_000_000_000}
+@pytest.mark.parametrize(("folder", "setting"), [("cache", "cache_dir"), ("results/1", "results_dir")])
+def test_a_full_disk_names_the_folder_what_is_free_and_the_setting(composed, tmp_path, folder, setting):
+    composed()
+    (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+    message = told(no_space(str(tmp_path / folder / "weights.safetensors")), composed)
+    assert message.startswith(f"{tmp_path / folder}: the disk is full (")
+    remedy = f"free some, or name a folder on another disk with {setting}; the same command then goes on"
+    assert message.endswith(f" free now): {remedy}")
 
-    def usage(place):
-        found = [size for folder, size in free.items() if folder in (place, *place.parents)]
-        return SimpleNamespace(free=found[0] if found else 10**12)
 
-    monkeypatch.setattr(disk_space.shutil, "disk_usage", usage)
-    (tmp_path / "cache").mkdir()
-    assert told(no_space(), composed).startswith(f"{tmp_path / 'cache'}: the disk is full (12.3 kB free now)")
+@pytest.mark.parametrize(
+    ("full", "folder", "setting"),
+    [("cache", "cache", "cache_dir"), ("results", "results/1", "results_dir"), ("tmp", "tmp", "TMPDIR")],
+)
+def test_a_full_disk_without_a_name_is_the_one_that_is_full(composed, disks, tmp_path, full, folder, setting):
+    disks(**{"cache": 5_000_000, "results": 5_000_000, "tmp": 5_000_000} | {full: 12_300})
+    message = told(no_space(), composed)
+    assert message.startswith(f"{tmp_path / folder}: the disk is full (12.3 kB free now)")
+    assert f"with {setting}; the same command" in message
+
+
+def test_what_libraries_keep_may_fill_a_disk_of_its_own(composed, disks, tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "generated"))
+    disks(cache=10**9, results=10**9, tmp=10**9, generated=0)
+    message = told(no_space(), composed)
+    assert message.startswith(f"{tmp_path / 'generated'}: ") and "with TORCHINDUCTOR_CACHE_DIR; " in message
 
 
 @pytest.mark.parametrize("text", ["I/O error: No space left on device (os error 28)", "code: 28, kind: StorageFull"])
-def test_a_library_that_says_so_in_its_own_words(composed, text):
+def test_a_library_that_says_so_in_its_own_words(composed, disks, text):
+    disks(cache=0)
     assert "the disk is full" in told(RuntimeError(text), composed)
 
 
-def test_an_error_that_a_full_disk_led_to(composed):
+def test_an_error_that_a_full_disk_led_to(composed, disks):
+    disks(cache=0)
     error = RuntimeError("could not store")
     error.__cause__ = no_space()
     assert "the disk is full" in told(error, composed)

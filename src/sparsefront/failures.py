@@ -1,6 +1,8 @@
 """What stops a run from outside of it (a full disk, a missing package, too little memory), told in one line."""
 
+import os
 import re
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,9 +11,21 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from sparsefront.artifacts.access import denied
-from sparsefront.artifacts.disk_space import free_bytes, fullest, in_units
+from sparsefront.artifacts.disk_space import full_disk
 from sparsefront.errors import InvalidSetting, Obstacle, first_line
 from sparsefront.packages import missing_package
+
+# environment variable that moves what libraries and kernels keep on a disk -> where it lies without it; "": in TMPDIR
+CACHES = {
+    "SPARSEFRONT_GPU_LOCKS": "",
+    "SPARSEFRONT_KERNELS_CACHE": "~/.cache/sparsefront_kernels",
+    "TORCHINDUCTOR_CACHE_DIR": "",
+    "TRITON_CACHE_DIR": "~/.triton/cache",
+    "HF_DATASETS_CACHE": "",
+    "HF_HOME": "~/.cache/huggingface",
+    "TORCH_HOME": "~/.cache/torch",
+    "WANDB_CACHE_DIR": "~/.cache/wandb",
+}
 
 
 @contextmanager
@@ -36,9 +50,8 @@ def in_one_line(config: DictConfig, output_dir: Path) -> Iterator[None]:
 def _complaint(error: Exception, config: DictConfig, output_dir: Path) -> InvalidSetting | None:
     if isinstance(error, OmegaConfBaseException):
         return Obstacle(error.full_key or "configuration", None, first_line(error))
-    folder = fullest(error, [Path(config.cache_dir), output_dir])
-    if folder is not None:
-        return _full_disk(folder)
+    if (full := full_disk(error, _written_folders(config, output_dir))) is not None:
+        return full
     if isinstance(error, ModuleNotFoundError):
         return missing_package(error)
     if isinstance(error, PermissionError) and error.filename is not None:
@@ -49,9 +62,18 @@ def _complaint(error: Exception, config: DictConfig, output_dir: Path) -> Invali
     return _of_a_loader(error)
 
 
-def _full_disk(folder: Path) -> InvalidSetting:
-    remedy = "free some, or name folders on another disk with cache_dir and results_dir; the same command then goes on"
-    return Obstacle(str(folder), None, f"the disk is full ({in_units(free_bytes(folder))} free now): {remedy}")
+def _written_folders(config: DictConfig, output_dir: Path) -> dict[Path, str]:
+    """Every folder that a run may write to, W&B's lie in its own -> the setting or environment variable that names another."""
+    found = {Path(config.cache_dir): "cache_dir", output_dir: "results_dir", Path(config.results_dir): "results_dir"}
+    found.setdefault(Path(tempfile.gettempdir()), "TMPDIR")
+    for variable, default in CACHES.items():
+        folder = os.path.expanduser(os.environ.get(variable) or default)
+        if os.path.isdir(folder):
+            found.setdefault(Path(folder), variable)
+    absolute: dict[Path, str] = {}
+    for folder, setting in found.items():
+        absolute.setdefault(folder.absolute(), setting)
+    return absolute
 
 
 def _of_a_loader(error: Exception) -> InvalidSetting | None:

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sparsefront.artifacts.disk_space import noting_free_space, says_full
 from sparsefront.artifacts.owner import process_tag
 
 if TYPE_CHECKING:
@@ -26,9 +27,10 @@ def whole_file(path: Path) -> Iterator[Path]:
     """
     temporary = path.with_name(f"{PARTIAL}{process_tag()}-{path.name}")
     try:
-        yield temporary
-        sync_file(temporary)
-        rename_synced(temporary, path)
+        with noting_free_space(path.parent):
+            yield temporary
+            sync_file(temporary)
+            rename_synced(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
@@ -78,7 +80,7 @@ def save_tensors(path: Path, tensors: "Mapping[str, Tensor]", metadata: Mapping[
         tensors: name -> tensor on any device, contiguous, each with memory of its own.
         metadata: texts for the file's header.
     Raises:
-        OSError, safetensors.SafetensorError: it could not be written, for instance because the disk is full; no file is left.
+        OSError: the disk is full; names the file. No file is left.
     """
     from safetensors.torch import save_file
 
@@ -89,8 +91,12 @@ def save_tensors(path: Path, tensors: "Mapping[str, Tensor]", metadata: Mapping[
         save_file(dict(tensors), path, metadata=None if metadata is None else dict(metadata))
         with suppress(PermissionError):  # of our own file: the file system has no modes
             path.chmod(mode)
-    except BaseException:
+    except BaseException as error:
         path.unlink(missing_ok=True)
+        if not isinstance(error, OSError) and says_full(
+            error
+        ):  # safetensors has removed what it wrote, and names no file
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
         raise
 
 

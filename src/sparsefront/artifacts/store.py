@@ -27,6 +27,7 @@ from typing import Any
 
 from sparsefront.artifacts.access import require_readable
 from sparsefront.artifacts.digest import digest
+from sparsefront.artifacts.disk_space import noting_free_space
 from sparsefront.artifacts.durable import sync_tree
 from sparsefront.artifacts.generations import Held, hold_newest, maker_of, put
 from sparsefront.artifacts.lease import Lease, held_alone, hold_alone
@@ -162,12 +163,13 @@ class ArtifactStore:
         if not self.reuse:
             shutil.rmtree(unfinished, ignore_errors=True)
         try:
-            partial.mkdir()
-            start = working_time()
-            earlier_seconds = make(partial) or 0.0
-            seconds = earlier_seconds + working_time() - start
-            write_record(partial, seconds, cache_key, used=self._used)
-            sync_tree(partial)
+            with noting_free_space(folder.parent):
+                partial.mkdir()
+                start = working_time()
+                earlier_seconds = make(partial) or 0.0
+                seconds = earlier_seconds + working_time() - start
+                write_record(partial, seconds, cache_key, used=self._used)
+                sync_tree(partial)
             lease.require()
             held = put(partial, folder)
         except BaseException:

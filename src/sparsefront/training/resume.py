@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from sparsefront import distributed
+from sparsefront.artifacts.disk_space import noting_free_space
 from sparsefront.artifacts.durable import rename_synced, sync_file
 from sparsefront.artifacts.lease import require_all
 from sparsefront.artifacts.owner import process_tag
@@ -81,10 +82,11 @@ class KeepEpochs(pl.Callback):
         new = self.folder / f"{CHECKPOINT}.new-{process_tag()}"
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
-            trainer.save_checkpoint(new)  # every rank takes part, rank 0 writes
-            if distributed.rank() == 0:
-                sync_file(new)
-                rename_synced(new, self.folder / CHECKPOINT)  # whole or not at all
+            with noting_free_space(self.folder):
+                trainer.save_checkpoint(new)  # every rank takes part, rank 0 writes
+                if distributed.rank() == 0:
+                    sync_file(new)
+                    rename_synced(new, self.folder / CHECKPOINT)  # whole or not at all
         except BaseException:
             new.unlink(missing_ok=True)  # half of it: the disk is full
             raise
