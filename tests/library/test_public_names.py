@@ -13,7 +13,7 @@ from sparsefront.option_classes import option_classes
 from sparsefront.public_names import ORIGINS, PACKAGES
 
 SOURCE = Path(sf.__file__).parent
-PROGRAM = ("experiment.py", "stages/", "pipeline.py", "validate.py", "command_line.py", "composing.py")
+PROGRAM = ("experiment.py", "stages/", "verify/", "pipeline.py", "validate.py", "command_line.py", "composing.py")
 
 
 def test_importing_the_package_loads_no_torch():
