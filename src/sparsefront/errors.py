@@ -4,6 +4,8 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from sparsefront.printable import printable
+
 
 class InvalidSetting(ValueError):
     """A configuration value that cannot be used.
@@ -19,7 +21,7 @@ class InvalidSetting(ValueError):
         self.key, self.value, self.allowed = key, value, allowed
 
     def __str__(self) -> str:
-        return f"{self.key}={self.value}: {self.allowed}"
+        return printable(f"{self.key}={self.value}: {self.allowed}", lines=True)
 
     def within(self, group: str) -> "InvalidSetting":
         """The same complaint with the key written from the root: `batch_size` in `measure` becomes `measure.batch_size`.
@@ -35,7 +37,7 @@ class Obstacle(InvalidSetting):
     """Something outside the settings is in the way: a disk, a package, memory. `key` names it, and there is no value."""
 
     def __str__(self) -> str:
-        return f"{self.key}: {self.allowed}"
+        return printable(f"{self.key}: {self.allowed}", lines=True)
 
 
 class Edited(Obstacle):

@@ -5,7 +5,7 @@ from pathlib import Path
 from rich.console import Console
 
 from sparsefront.report.comparable import split_comparable
-from sparsefront.report.terminal import Failure, print_failures, print_group, print_run
+from sparsefront.report.terminal import Failure, print_failures, print_group, print_results, print_run
 
 DEEP = Path("/") / "/".join(f"a_folder_with_a_long_name_{number}" for number in range(9)) / "row.json"
 
@@ -56,3 +56,14 @@ def test_the_title_of_a_table_is_as_wide_as_the_terminal(make_result, capsys, mo
     (group,) = split_comparable([make_result(**named)])
     print_group(group, [])
     assert group.title in capsys.readouterr().out
+
+
+def test_names_and_messages_control_no_terminal(capsys, make_result):
+    """A stranger's folder may hold escape sequences in any name."""
+    hostile = make_result().with_values({"pattern": "n_m\x1b[2J", "model": "a\rb\u202e", "run_id": "x\x07"})
+    print_results([hostile])
+    print_run(hostile, [])
+    print_failures([Failure("a\x1b[1A", ["pattern=\x9b31m"], "first line\nsecond\x1b]0;t\x07")])
+    shown = capsys.readouterr().out
+    assert not set(shown) & set("\x1b\r\x07\u202e\x9b")
+    assert r"n_m\x1b[2J" in shown and r"pattern=\x9b31m" in shown and "\n" + "     first line\nsecond" in shown

@@ -21,6 +21,7 @@ from sparsefront.cache.tables import items_table, runs_table, stages_table
 from sparsefront.cache.usage import find_usage
 from sparsefront.counted import counted
 from sparsefront.errors import InvalidSetting
+from sparsefront.printable import printable
 from sparsefront.report.printing import print_table
 from sparsefront.report.table import table_console
 from sparsefront.standard_output import ending_with_its_reader
@@ -36,7 +37,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         return commands[options.command](options)
     except InvalidSetting as error:
-        print(f"{' '.join(filter(None, (error.key, str(error.value))))}: {error.allowed}", file=sys.stderr)
+        named = " ".join(filter(None, (error.key, "" if error.value is None else str(error.value))))
+        print(printable(f"{named}: {error.allowed}"), file=sys.stderr)
         return 1
     except PermissionError as error:
         print(denied(error, otherwise="name another --cache-dir"), file=sys.stderr)
@@ -59,7 +61,7 @@ def _check(options: argparse.Namespace) -> int:
     for item in track(items, "check", console=terminal, transient=True, disable=not terminal.is_terminal):
         if (damage := damage_of(item.path)) is not None:
             damaged.append(item)
-            print(f"{item.path}: {damage}")
+            print(printable(f"{item.path}: {damage}"))
         elif "files" not in read_record(item.path):
             unknown += 1
     without = f", {unknown} of them without checksums (stored by an earlier version)" if unknown else ""
@@ -99,7 +101,7 @@ def _remove(options: argparse.Namespace) -> int:
     remove_leftovers(inventory.root)
     removal = remove(items)
     for path, why in removal.kept.items():
-        print(f"kept: {path}: {why}")
+        print(printable(f"kept: {path}: {why}"))
     print(f"{counted(len(removal.removed), 'stage')} removed, {decimal(freed_bytes(removal.removed))} free again")
     return 1 if any("cannot" in why for why in removal.kept.values()) else 0
 
@@ -122,12 +124,14 @@ def _results(options: argparse.Namespace) -> Results:
             raise InvalidSetting("--results-dir", folder, "no such folder")
     for folder in remembered:
         if not folder.is_dir():
-            print(f"{folder} used this cache and is not there: its results count as removed", file=sys.stderr)
+            print(
+                printable(f"{folder} used this cache and is not there: its results count as removed"), file=sys.stderr
+            )
     default = Path("results").resolve()
     folders = dict.fromkeys([*named, *remembered, default])
     results = read_results(folder for folder in folders if folder.is_dir())
     for problem in results.problems:
-        print(f"cannot be read: {problem}", file=sys.stderr)
+        print(printable(f"cannot be read: {problem}"), file=sys.stderr)
     return results
 
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from rich import box
 from rich.filesize import decimal
 from rich.table import Table
-from rich.text import Text
 
 from sparsefront.cache.inventory import Inventory, Stored, bytes_by_stage, disk_bytes, freed_bytes
 from sparsefront.cache.results import Run
 from sparsefront.cache.usage import Usage, only_of
 from sparsefront.counted import counted
+from sparsefront.report.table import add_row
 
 DAY_S = 86400.0
 
@@ -24,15 +24,15 @@ def stages_table(inventory: Inventory) -> Table:
         items = [item for item in inventory.stored if item.stage == stage]
         finished = sum(item.finished for item in items)
         left = disk_bytes(file for item in items if not item.finished for file in item.files)
-        _add(table, stage, str(finished), decimal(size), decimal(left) if left else "–")
+        add_row(table, stage, str(finished), decimal(size), decimal(left) if left else "–")
     others = {"prepared data": inventory.data, "half-written": inventory.half_written}
     for name, files in others.items():
         if files:
-            _add(table, name, "–", decimal(disk_bytes(files)), "–")
+            add_row(table, name, "–", decimal(disk_bytes(files)), "–")
     everything = [file for item in inventory.stored for file in item.files]
     total = disk_bytes([*everything, *inventory.data, *inventory.half_written])
     table.add_section()
-    _add(table, "all", str(len(inventory.by_key)), decimal(total), "")
+    add_row(table, "all", str(len(inventory.by_key)), decimal(total), "")
     table.caption = "An export shares its weights with recover, where they count."
     table.caption_justify = "left"
     return table
@@ -54,12 +54,12 @@ def runs_table(inventory: Inventory, usage: Usage, runs: Sequence[Run], *, most:
     lines.sort(key=lambda line: -line[0])
     for own_bytes, shared_bytes, run in lines[:most]:
         again = f" (shown {len(run.names)} times)" if len(run.names) > 1 else ""
-        _add(table, run.names[0] + again, run.label, decimal(own_bytes), decimal(shared_bytes))
+        add_row(table, run.names[0] + again, run.label, decimal(own_bytes), decimal(shared_bytes))
     if most is not None and len(lines) > most:
-        _add(table, f"and {len(lines) - most} more: --all", "", "", "")
+        add_row(table, f"and {len(lines) - most} more: --all", "", "", "")
     unused = [item for item in inventory.by_key.values() if not usage[item.key]]
     table.add_section()
-    _add(table, f"used by no result: {counted(len(unused), 'stage')}", "", decimal(freed_bytes(unused)), "")
+    add_row(table, f"used by no result: {counted(len(unused), 'stage')}", "", decimal(freed_bytes(unused)), "")
     return table
 
 
@@ -73,7 +73,7 @@ def items_table(title: str, items: Sequence[Stored], usage: Usage | None = None)
     for item in items:
         users = "–" if usage is None or not item.finished else _users(usage[item.key])
         age = time.time() - item.last_used
-        _add(table, item.stage, decimal(disk_bytes(item.files)), _ago(age), users, f"{item.stage}/{item.path.name}")
+        add_row(table, item.stage, decimal(disk_bytes(item.files)), _ago(age), users, f"{item.stage}/{item.path.name}")
     return table
 
 
@@ -93,7 +93,3 @@ def _table(title: str, *headings: str) -> Table:
         number = heading in ("stored", "size", "unfinished", "its own", "shared with other runs")
         table.add_column(heading, justify="right" if number else "left", overflow="fold", no_wrap=number)
     return table
-
-
-def _add(table: Table, *cells: str) -> None:
-    table.add_row(*(Text(cell) for cell in cells))

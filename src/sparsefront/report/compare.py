@@ -12,6 +12,7 @@ from sparsefront.artifacts.access import denied
 from sparsefront.counted import counted
 from sparsefront.errors import InvalidSetting
 from sparsefront.packages import missing_package
+from sparsefront.printable import printable
 from sparsefront.report.axis import axis_named
 from sparsefront.report.columns import sort_results
 from sparsefront.report.comparable import ComparableResults, split_comparable
@@ -69,12 +70,12 @@ def _compare(request: Request) -> None:
     logging = wandb_of(request)
     reading = _read(request)
     for problem in reading.problems:
-        print(f"left out: {problem}", file=sys.stderr)
+        print(f"left out: {printable(problem)}", file=sys.stderr)
     if not reading.results:
         raise InvalidSetting("results", _source_text(request), "no results found; python run.py makes one")
     failed = failed_runs(reading.failures, reading.finished)
     for line in failed:
-        print(f"failed: {line['failed']}: {line['because']}", file=sys.stderr)
+        print(printable(f"failed: {line['failed']}: {line['because']}"), file=sys.stderr)
     results = sort_results(reading.results, request.sort)
     groups = split_comparable(results, axis)
 
@@ -85,7 +86,7 @@ def _compare(request: Request) -> None:
     for group in groups:
         print_group(group, verdicts_of(group), most=request.most_rows)
     for line in request.picked_before:
-        print(line)
+        print(printable(line))
     out = Path(request.out)
     try:
         with drawn_beside(groups, out / "compare.png"):
@@ -127,9 +128,9 @@ def _rebuild(request: Request) -> None:
             raise InvalidSetting("store", request.store, f"cannot be written: {error}") from None
     for store, rebuilt in stores.items():
         for problem in rebuilt.problems:
-            print(f"left out: {problem}", file=sys.stderr)
+            print(f"left out: {printable(problem)}", file=sys.stderr)
         for problem in rebuilt.kept:
-            print(f"kept as it is: {problem}", file=sys.stderr)
+            print(f"kept as it is: {printable(problem)}", file=sys.stderr)
         why = f"kept since their {RESULT_FILE} is missing or cannot be read"
         old = f", {len(rebuilt.old)} of them old lines, {why}" if rebuilt.old else ""
         kept = f", and {counted(len(rebuilt.kept), 'line')} kept that cannot be read" if rebuilt.kept else ""

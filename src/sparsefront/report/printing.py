@@ -1,4 +1,4 @@
-"""Tables and lines of text on a console: no line ends in blanks, and only a terminal folds text."""
+"""Tables and lines of text on a console: no line ends in blanks, only a terminal folds text, and no text controls one."""
 
 from copy import copy
 
@@ -7,6 +7,8 @@ from rich.segment import Segment
 from rich.style import StyleType
 from rich.table import Table
 from rich.text import Text
+
+from sparsefront.printable import printable
 
 
 def print_table(console: Console, table: Table) -> None:
@@ -24,7 +26,7 @@ def print_table(console: Console, table: Table) -> None:
 
 def print_text(console: Console, text: object, style: StyleType = "") -> None:
     """Print text as it is, in a file or a pipe a line as one line, so that `grep` finds it whole."""
-    plain = text if isinstance(text, Text) else Text(str(text))
+    plain = Text(printable(text, lines=True))
     console.print(plain, style=style, highlight=False, soft_wrap=not console.is_terminal)
 
 

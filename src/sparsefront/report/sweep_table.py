@@ -4,6 +4,7 @@ from pathlib import Path
 
 from sparsefront.artifacts.walk import below
 from sparsefront.counted import counted
+from sparsefront.printable import printable
 from sparsefront.report.failed_runs import failure_message
 from sparsefront.report.run_command import recorded_overrides
 from sparsefront.report.store import RESULT_FILE, read_results
@@ -29,7 +30,7 @@ def print_sweep(directory: Path) -> None:
         )
         print_results(by_pattern)
     for problem in reading.problems:
-        print(problem)
+        print(printable(problem))
     if failures:
         print_failures(failures)
     finished, distinct = len(files) - len(reading.problems), len(reading.results)

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from sparsefront.printable import printable
 from sparsefront.report.column_kinds import Column
 from sparsefront.report.columns import shared_metric, shown_columns
 from sparsefront.report.comparable import CPU_NOTE
@@ -62,7 +63,7 @@ def results_table(
     below = "\n".join([*([f"speedup: {CPU_NOTE}"] if timed_on_cpu else []), *notes])
     table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.caption, table.caption_justify = Text(below) if below else None, "left"
-    lines = [[column.cell(result) for column in shown] for result in results[:most]]
+    lines = [[printable(column.cell(result)) for column in shown] for result in results[:most]]
     for place, column in enumerate(shown):
         # Headings fold at their underscores, so that a dozen columns fit and stay the names that `sort=` takes.
         # Numbers stay whole; where the terminal is narrow it is names (run, kernel) that fold.
@@ -97,5 +98,5 @@ def records_table(records: Sequence[Mapping[str, str]], title: str, notes: Seque
 
 
 def add_row(table: Table, *cells: str) -> None:
-    """As text: rich would read a reason that holds "[n_m]" as its own markup and drop it."""
-    table.add_row(*(Text(cell) for cell in cells))
+    """As text: rich would read a reason that holds "[n_m]" as its own markup and drop it, and pass control characters on."""
+    table.add_row(*(Text(printable(cell, lines=True)) for cell in cells))

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sparsefront.counted import counted
+from sparsefront.printable import printable
 from sparsefront.report.budgets import budget_sentences
 from sparsefront.report.compact_table import compact_table
 from sparsefront.report.comparable import CPU_NOTE, ComparableResults, split_comparable
@@ -96,7 +97,8 @@ def print_failures(failures: Sequence[Failure]) -> None:
     """Which points of a sweep failed, and why."""
     print(f"{len(failures)} failed:")
     for failure in failures:
-        print(f"  {failure.name}: {' '.join(failure.overrides)}\n     {failure.reason}")
+        print(printable(f"  {failure.name}: {' '.join(failure.overrides)}"))
+        print(f"     {printable(failure.reason, lines=True)}")
 
 
 def _short(path: Path) -> str:
