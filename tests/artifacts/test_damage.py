@@ -1,6 +1,7 @@
 """A stage whose files are not what was stored is named, discarded and made again; a failing maker leaves nothing."""
 
 import errno
+import json
 import logging
 import os
 import subprocess
@@ -50,7 +51,61 @@ def tear_record(folder: Path) -> str:
     return "determined_by.json cannot be read"
 
 
-DAMAGES = [truncate, flip, remove, tear_record]
+def nest_record(folder: Path) -> str:
+    (folder / "determined_by.json").write_text("[" * 100_000)
+    return "determined_by.json cannot be read (is nested deeper than 64 levels)"
+
+
+def encode_record(folder: Path) -> str:
+    record = folder / "determined_by.json"
+    record.write_bytes(record.read_bytes().replace(b"seconds", b"\xff"))
+    return "determined_by.json cannot be read (is not UTF-8 text (byte 0xff at position 5))"
+
+
+def never_end(folder: Path) -> str:
+    edit_record(folder, seconds=float("nan"))
+    return "determined_by.json cannot be read (its seconds are nan)"
+
+
+def forget_checksums(folder: Path) -> str:
+    edit_record(folder, files={"weights": None})
+    return "determined_by.json cannot be read (its files have no checksums)"
+
+
+def use_a_number(folder: Path) -> str:
+    edit_record(folder, used=[7])
+    return "determined_by.json cannot be read (its used is no list of keys)"
+
+
+def list_record(folder: Path) -> str:
+    (folder / "determined_by.json").write_text("[]")
+    return "determined_by.json cannot be read (it has no determined_by)"
+
+
+def make_record_a_folder(folder: Path) -> str:
+    (folder / "determined_by.json").unlink()
+    (folder / "determined_by.json").mkdir()
+    return "determined_by.json cannot be read (is a folder, not a file)"
+
+
+def edit_record(folder: Path, **changes: object) -> None:
+    record = folder / "determined_by.json"
+    record.write_text(json.dumps(json.loads(record.read_text()) | changes))
+
+
+DAMAGES = [
+    truncate,
+    flip,
+    remove,
+    tear_record,
+    nest_record,
+    encode_record,
+    never_end,
+    forget_checksums,
+    use_a_number,
+    list_record,
+    make_record_a_folder,
+]
 
 
 @pytest.fixture
@@ -170,3 +225,11 @@ def test_the_next_run_removes_what_a_killed_one_left_and_nothing_else(tmp_path):
         maker.wait(30)
     assert remove_leftovers(tmp_path) == working
     assert not [path for path in tmp_path.rglob("*") if "partial" in path.name or "removed" in path.name]
+
+
+def test_a_setting_may_be_infinite(tmp_path):
+    """As of a search without a limit: its stage is found again."""
+    key = {"limit": float("inf")}
+    made = store(tmp_path).get_or_create("dense", key, write)
+    record._sound.clear()
+    assert store(tmp_path).get_or_create("dense", key, write).reused and not made.reused

@@ -76,20 +76,28 @@ def read_text_bounded(file: Path, *, max_bytes: int = MOST_TEXT_BYTES) -> str:
 
 
 def read_json_bounded(
-    file: Path, *, max_bytes: int = MOST_TEXT_BYTES, max_depth: int = MOST_DEPTH, object_pairs_hook: Pairs | None = None
+    file: Path,
+    *,
+    max_bytes: int = MOST_TEXT_BYTES,
+    max_depth: int = MOST_DEPTH,
+    object_pairs_hook: Pairs | None = None,
+    finite: bool = True,
 ) -> Any:
     """The content of a JSON file.
 
     Args:
         object_pairs_hook: as `json.loads` takes it.
+        finite: False lets NaN and infinity through, as `json.dumps` writes them.
     Raises:
         Unreadable: as `read_text_bounded` and `parse_json_bounded`.
     """
     text = read_text_bounded(file, max_bytes=max_bytes)
-    return parse_json_bounded(text, max_depth=max_depth, object_pairs_hook=object_pairs_hook)
+    return parse_json_bounded(text, max_depth=max_depth, object_pairs_hook=object_pairs_hook, finite=finite)
 
 
-def parse_json_bounded(text: str, *, max_depth: int = MOST_DEPTH, object_pairs_hook: Pairs | None = None) -> Any:
+def parse_json_bounded(
+    text: str, *, max_depth: int = MOST_DEPTH, object_pairs_hook: Pairs | None = None, finite: bool = True
+) -> Any:
     """The content of JSON text: numbers are finite, and strings can be written again.
 
     Raises:
@@ -98,8 +106,8 @@ def parse_json_bounded(text: str, *, max_depth: int = MOST_DEPTH, object_pairs_h
     try:
         content = json.loads(
             text,
-            parse_constant=_no_number,
-            parse_float=_finite,
+            parse_constant=_no_number if finite else None,
+            parse_float=_finite if finite else None,
             parse_int=_whole_number,
             object_pairs_hook=object_pairs_hook,
         )

@@ -126,6 +126,14 @@ def _path(text: str) -> Path | None:
 Checksums = dict[str, dict[str, Any]]  # path below the folder -> {"bytes", "sha256"}
 
 
+def are_checksums(content: Any) -> bool:
+    """Whether JSON content has the form of `Checksums`; of an edited file it may be anything."""
+    return isinstance(content, dict) and all(
+        isinstance(entry, dict) and type(entry.get("bytes")) is int and isinstance(entry.get("sha256"), str)
+        for entry in content.values()
+    )
+
+
 def checksums(folder: Path) -> Checksums:
     """Size in bytes and sha256 of every file below a folder."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
@@ -139,6 +147,8 @@ def file_checksum(path: Path) -> dict[str, Any]:
 
 def find_damage(folder: Path, expected: Checksums) -> str | None:
     """The first file that is not what it was, and how; None where all are. Files that are not expected are left alone."""
+    if not are_checksums(expected):
+        return "its checksums cannot be read"
     for name, stored in expected.items():
         path = folder / name
         if not path.is_file():

@@ -5,11 +5,13 @@ stage between was removed.
 """
 
 import json
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from sparsefront.artifacts.content_digest import checksums, find_damage
+from sparsefront.artifacts.bounded_files import read_json_bounded
+from sparsefront.artifacts.content_digest import are_checksums, checksums, find_damage
 
 RECORD = "determined_by.json"  # the last file that is written: a folder that has it is whole
 _sound: set[tuple] = set()  # stages that this process has read whole, or made: they are not read again for a check
@@ -28,10 +30,24 @@ def read_record(folder: Path) -> dict[str, Any]:
         ValueError: it cannot be read; says why.
     """
     try:
-        record = json.loads((folder / RECORD).read_text())
-        return {"seconds": float(record["seconds"]), "determined_by": record["determined_by"], **record}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{RECORD} cannot be read ({type(error).__name__}: {error})") from error
+        record = read_json_bounded(folder / RECORD, finite=False)  # a setting may be infinite
+    except ValueError as error:
+        raise ValueError(f"{RECORD} cannot be read ({error})") from None
+    if (fault := _fault(record)) is not None:
+        raise ValueError(f"{RECORD} cannot be read ({fault})")
+    return record
+
+
+def _fault(record: Any) -> str | None:
+    """What keeps JSON content from being a record, first of all."""
+    if not isinstance(record, dict) or "determined_by" not in record:
+        return "it has no determined_by"
+    seconds, used = record.get("seconds"), record.get("used", [])
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not math.isfinite(seconds) or seconds < 0:
+        return f"its seconds are {seconds!r}"
+    if not isinstance(used, list) or not all(isinstance(key, str) for key in used):
+        return "its used is no list of keys"
+    return None if are_checksums(record.get("files", {})) else "its files have no checksums"
 
 
 def damage_of(folder: Path) -> str | None:
