@@ -12,8 +12,8 @@ import json
 import sys
 from pathlib import Path
 
+from sparsefront.artifacts.csv_lines import TEXT
 from sparsefront.artifacts.durable import whole_file
-from sparsefront.report.csv_text import TEXT
 from sparsefront.report.renamed_fields import RENAMED_INSIDE, RENAMED_PER_ENTRY, with_new_keys
 
 COLUMNS = {name: group for group, _, name in (field.partition(".") for field in (*RENAMED_INSIDE, *RENAMED_PER_ENTRY))}

@@ -37,3 +37,31 @@ def test_a_line_is_kept_up_to_date(tmp_path):
     with pytest.raises(ValueError, match="has columns call,points, not call; name another file"):
         put_line(path, {"call": "a"}, key="call")
     assert [file.name for file in path.parent.iterdir()] == ["calls.csv"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "\ufeffa,b\n1,ä\n".encode(),
+        "a;b\r\n1;ä\r\n".encode(),
+        "a\tb\n1\tä\n".encode(),
+        "a\tb\r\n1\tä\r\n".encode("utf-16"),
+    ],
+    ids=["mark", "semicolons", "tabs", "UTF-16"],
+)
+def test_what_a_spreadsheet_saved_is_read_and_not_appended_to(tmp_path, content):
+    path = tmp_path / "rows.csv"
+    path.write_bytes(content)
+    assert read_lines(path) == [{"a": "1", "b": "ä"}]
+    with pytest.raises(ValueError, match="rows.csv was saved by a spreadsheet; save it as CSV in UTF-8 with commas"):
+        append_line(path, {"a": 2, "b": 3})
+    assert path.read_bytes() == content
+    put_line(path, {"a": "1", "b": "new"}, key="a")
+    assert path.read_bytes() == b"a,b\n1,new\n", "what is written whole is in our own form"
+
+
+def test_what_is_no_table_is_named(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_bytes("a,b\n1,2\n".encode("utf-16")[:-1])
+    with pytest.raises(ValueError, match="rows.csv: is UTF-16 text that is cut off; save it as CSV in UTF-8"):
+        read_lines(path)

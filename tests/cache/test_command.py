@@ -279,3 +279,57 @@ def test_a_removal_that_was_killed_half_way_is_finished_by_the_next(filled, caps
     for command in (("show",), ("check",), ("remove", "--older-than", "0h", "--yes")):
         assert cache.command(*command) == 0
     assert "0 damaged" in capsys.readouterr().out and not list(cache.root.rglob("*removed*"))
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"\xff\xfe", "results_folders.txt, line 1: is no path of a folder"),
+        (b"../runs\n../r\x00uns\n", "results_folders.txt, line 2: is no path of a folder"),
+        (b"../runs\n../r\xfens\n", "results_folders.txt, line 2: is no path of a folder"),
+        (b"../runs\n\n../runs\n", "results_folders.txt, line 2: is no path of a folder ('')"),
+        (b"", "results_folders.txt: is empty"),
+        (None, "results_folders.txt: is a folder, not a file"),
+    ],
+)
+def test_a_damaged_list_of_folders_is_named_and_nothing_counts_as_unused(filled, capsys, content, why):
+    cache, paths = filled
+    listed = cache.root / "results_folders.txt"
+    listed.mkdir() if content is None else listed.write_bytes(content)
+    assert cache.command("show") == 0
+    said = capsys.readouterr()
+    (line,) = [line for line in said.err.splitlines() if "results_folders" in line]
+    assert why in line and "2026_a" in said.out, "the folder that was named is shown"
+    assert cache.command("remove", "--unused", "--yes") == 1
+    assert "what is used is not certain" in capsys.readouterr().err and present(paths) == paths.keys()
+
+
+def test_a_folder_with_any_name_is_remembered(filled, tmp_path, capsys):
+    cache, _ = filled
+    odd = tmp_path / "r\udce4sults"
+    cache.results.rename(odd)
+    cache.results.mkdir()
+    (cache.root / "results_folders.txt").write_bytes(b"../torn")
+    for _ in range(2):
+        remember_results(cache.root, odd)
+    assert (cache.root / "results_folders.txt").read_bytes() == b"../torn\n../r\xe4sults\n"
+    assert cache.command("show") == 0
+    said = capsys.readouterr()
+    assert "2026_a" in said.out and "torn used this cache and is not there" in said.err
+
+
+def test_a_hostile_row_is_named_and_the_other_runs_are_shown(filled, capsys):
+    cache, paths = filled
+    row = cache.results / "2026_a" / "row.json"
+    sound = row.read_text()
+    for text in ("[" * 100_000, "[]", sound.replace('"n_m"', '["n_m"]'), sound.replace("0.5", "NaN"), '"\\ud800"'):
+        row.write_text(text)
+        assert cache.command("show") == 0
+        said = capsys.readouterr()
+        (line,) = said.err.splitlines()
+        assert line.startswith("cannot be read: ") and "2026_a/row.json: " in line and "sweep/001_b" in said.out
+        assert cache.command("remove", "--unused", "--yes") == 1 and present(paths) == paths.keys()
+        capsys.readouterr()
+    row.write_text(sound.replace("n_m", "\\u001b[2J\\r"))
+    assert cache.command("show") == 0
+    assert r"\x1b[2J\r 0.5" in capsys.readouterr().out

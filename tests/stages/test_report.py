@@ -97,3 +97,16 @@ def test_the_result_holds_what_decides_whether_it_is_comparable(full_run):
 def test_a_dense_run_has_no_pictures(run):
     run(*ON_CPU, *PICTURES, "pattern=dense")
     assert not (folder() / "masks").exists()
+
+
+def test_a_store_that_cannot_be_appended_to_loses_no_run(run, tmp_path, caplog):
+    """As where somebody's own table, or a folder, lies at its place."""
+    short = ("measure.evaluate_limit=8", "model.dim=64", "model.depth=1")
+    store = tmp_path / "results" / "rows.csv"
+    store.parent.mkdir(parents=True, exist_ok=True)
+    store.write_text("name,price\napple,1\n")
+    result = run(*ON_CPU, *short)
+    assert result.identity.run_id in (folder() / "row.json").read_text()
+    (told,) = [record.getMessage() for record in caplog.records if "not added" in record.getMessage()]
+    assert told.startswith(f"not added to {store}: {store}: no table of results, since it has no column run_id")
+    assert "\n" not in told and store.read_text() == "name,price\napple,1\n"

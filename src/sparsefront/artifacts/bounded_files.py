@@ -10,6 +10,7 @@ import json
 import os
 import stat
 from collections.abc import Callable
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ MOST_DEPTH = 64  # containers inside one another
 MOST_ALIASES = 100  # of a YAML file
 MOST_YAML_CHARACTERS = 16 * 2**20  # of a YAML file's values, with each alias counted as what it stands for
 MOST_DIGITS = 20  # of a whole number: 2**64 has them
+
+CONTAINERS = {dict, list}
 
 Pairs = Callable[[list[tuple[str, Any]]], Any]
 _OTHER_ENCODINGS = {codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
@@ -117,7 +120,7 @@ def parse_json_bounded(
         raise Unreadable(_too_deep(max_depth)) from None
     if _is_deeper(content, max_depth):
         raise Unreadable(_too_deep(max_depth))
-    if "\\ud" in text or "\\uD" in text:
+    if "\\u" in text and ("\\ud" in text or "\\uD" in text):
         try:  # what stands for a byte of a file's name (PEP 383) can be written
             json.dumps(content, ensure_ascii=False).encode(errors="surrogateescape")
         except UnicodeEncodeError:
@@ -135,26 +138,27 @@ def _no_number(name: str) -> Any:
 
 def _finite(digits: str) -> float:
     number = float(digits)
-    if number in (float("inf"), float("-inf")):
+    if not isfinite(number):
         raise Unreadable(f"holds the number {digits[:MOST_DIGITS]}, which is too large")
     return number
 
 
 def _whole_number(digits: str) -> int:
-    if len(digits.lstrip("-")) > MOST_DIGITS:
+    if len(digits) > MOST_DIGITS and len(digits.lstrip("-")) > MOST_DIGITS:
         raise Unreadable(f"holds a whole number of {len(digits.lstrip('-'))} digits, more than {MOST_DIGITS}")
     return int(digits)
 
 
 def _is_deeper(content: Any, max_depth: int) -> bool:
     """Level by level, so that the check itself does not nest."""
-    level = [content]
-    for _ in range(max_depth + 1):
-        containers = [one for one in level if isinstance(one, dict | list)]
-        if not containers:
+    level = [content] if type(content) in CONTAINERS else []
+    for _ in range(max_depth):
+        level = [
+            part for one in level for part in (one.values() if type(one) is dict else one) if type(part) in CONTAINERS
+        ]
+        if not level:
             return False
-        level = [part for one in containers for part in (one.values() if isinstance(one, dict) else one)]
-    return True
+    return bool(level)
 
 
 def load_yaml_bounded(

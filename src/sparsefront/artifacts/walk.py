@@ -20,6 +20,7 @@ def below_with_links(
     folder: Path, names: Collection[str], *, but: str, closed: Callable[[Path], None] = lambda folder: None
 ) -> Iterator[Path]:
     """Files of these names at any depth, behind links to folders too: results of several machines are linked into one folder.
+    A folder of such a name is given, too: its reader says that it is no file.
 
     A folder that several ways lead to, or a link back to one above it, is looked through once, under its own place where that
     lies below `folder`.
@@ -41,7 +42,7 @@ def below_with_links(
                 folders.clear()  # os.walk goes down into what is left
                 continue
             seen.add(place)
-            yield from (Path(parent, name) for name in names if name in files)
+            yield from (Path(parent, name) for name in names if name in files or name in folders)
             links = (os.path.join(parent, name) for name in folders if name != but)
             waiting.extend(path for path in links if os.path.islink(path))
 

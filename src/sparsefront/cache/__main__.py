@@ -118,7 +118,8 @@ def _inventory(options: argparse.Namespace) -> Inventory:
 def _results(options: argparse.Namespace) -> Results:
     """The results of all folders that are known to use the cache, with a line for each that is not there."""
     named = list(dict.fromkeys(folder.resolve() for folder in options.results_dir))
-    remembered = [folder for folder in remembered_results(options.cache_dir) if folder not in named]
+    listed, problems = remembered_results(options.cache_dir)
+    remembered = [folder for folder in listed if folder not in named]
     for folder in named:
         if not folder.is_dir():
             raise InvalidSetting("--results-dir", folder, "no such folder")
@@ -130,6 +131,7 @@ def _results(options: argparse.Namespace) -> Results:
     default = Path("results").resolve()
     folders = dict.fromkeys([*named, *remembered, default])
     results = read_results(folder for folder in folders if folder.is_dir())
+    results.problems.extend(f"{one}; delete it, and name folders with --results-dir" for one in problems)
     for problem in results.problems:
         print(printable(f"cannot be read: {problem}"), file=sys.stderr)
     return results

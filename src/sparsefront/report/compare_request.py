@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sparsefront.artifacts.bounded_files import Unreadable, read_text_bounded
 from sparsefront.errors import InvalidSetting
 from sparsefront.report.axis import SPEEDUP, axis_named
 from sparsefront.report.store import FRONT_FILE
@@ -79,7 +80,7 @@ def parse(arguments: Sequence[str]) -> Request:
         elif argument.startswith("-") or (equals and not Path(argument).exists()):
             raise InvalidSetting(key, value, f"no such option; there are {', '.join(keys)}, and paths (see --help)")
         elif argument.endswith(FRONT_FILE) and Path(argument).is_file():
-            for line in Path(argument).read_text().splitlines():
+            for line in _lines(Path(argument)):
                 request.picked_before += [line.removeprefix("#").strip()] if line.startswith("#") else []
                 request.paths += [] if line.startswith("#") else [Path(line)]
         else:
@@ -94,3 +95,14 @@ def parse(arguments: Sequence[str]) -> Request:
     if request.rows != "all" and not (request.rows.isdecimal() and int(request.rows)):
         raise InvalidSetting("rows", request.rows, "a number of lines above 0, or all")
     return request
+
+
+def _lines(file: Path) -> list[str]:
+    """Of a search's list of runs."""
+    try:
+        text = read_text_bounded(file)
+        if "\0" in text:
+            raise Unreadable("holds a null character, which no path has")
+    except Unreadable as error:
+        raise InvalidSetting("results", file, str(error)) from None
+    return text.splitlines()

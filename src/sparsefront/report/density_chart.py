@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparsefront.artifacts.durable import whole_file
+from sparsefront.printable import plot_text
 from sparsefront.report.mask_image import KEPT_COLOR
 from sparsefront.report.result import Result
 from sparsefront.report.series_style import DENSE_COLOR, FRONT_COLOR
@@ -51,11 +52,11 @@ def write_density_png(densities: Sequence[LayerDensity], path: Path, *, target: 
             axes.barh(places, lengths, height=0.8, color=color, label=label)
     if target is not None:
         axes.axvline(target, color=DENSE_COLOR, linewidth=1.2, linestyle="--", label=f"target {target:.3g}")
-    axes.set_yticks(range(len(densities)), [bar.layer for bar in densities], fontsize=6)
+    axes.set_yticks(range(len(densities)), [plot_text(bar.layer) for bar in densities], fontsize=6)
     axes.set_ylim(len(densities) - 0.4, -0.6)  # the first layer on top
     axes.set_xlim(0, 1)
     axes.set_xlabel("density, fraction of weights kept")
-    axes.set_title(title, fontsize=9)
+    axes.set_title(plot_text(title), fontsize=9)
     axes.grid(axis="x", alpha=0.25)
     figure.legend(loc="outside lower center", ncols=3, fontsize=8)
     path.parent.mkdir(parents=True, exist_ok=True)

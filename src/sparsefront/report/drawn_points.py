@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from sparsefront.printable import plot_text
 from sparsefront.report.points import Point
 from sparsefront.report.series_style import DOMINATED_COLOR, pattern_color, recovery_marker
 
@@ -38,7 +39,7 @@ def draw_points(
     for (pattern, recovery, filled), members in drawn.items():
         color = pattern_color(pattern)
         empty = "none" if front is None else DOMINATED_COLOR
-        label = pattern + (f", {recovery or 'no recovery'}" if len(recoveries) > 1 else "")
+        label = plot_text(pattern) + (f", {plot_text(recovery or 'no recovery')}" if len(recoveries) > 1 else "")
         label += ", not timed" if front is None and not filled else ""
         axes.scatter(
             [x(point) for point in members],
@@ -56,7 +57,7 @@ def draw_points(
         for point in points:
             text = " ".join(filter(None, (f"{point.sparsity:.2g}", point.result.sparsity.n_of_m)))
             at = (x(point), point.quality)
-            axes.annotate(text, at, textcoords="offset points", xytext=(6, 4), fontsize=7, color="#555555")
+            axes.annotate(plot_text(text), at, textcoords="offset points", xytext=(6, 4), fontsize=7, color="#555555")
 
 
 def draw_series(axes: "Axes", series: Sequence[Point], pattern: str) -> None:

@@ -1,9 +1,9 @@
 """Points that ended without a result: why a cell of a study is missing."""
 
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from sparsefront.artifacts.bounded_files import read_json_bounded
 from sparsefront.report.run_command import overrides_command
 
 
@@ -25,6 +25,9 @@ def failed_runs(failures: Sequence[Path], finished: Iterable[Path] = ()) -> list
 def failure_message(file: Path) -> str:
     """Why a run failed, as its file says; or that the file cannot be read."""
     try:
-        return str(json.loads(file.read_text())["message"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        content = read_json_bounded(file)
+    except ValueError as error:
         return f"{file} cannot be read ({error})"
+    if not isinstance(content, dict) or not isinstance(content.get("message"), str):
+        return f"{file} cannot be read (it holds no message)"
+    return content["message"]

@@ -11,6 +11,7 @@ from sparsefront.masks.boundaries import Boundaries
 from sparsefront.masks.permutation import Permutation
 from sparsefront.masks.weight_view import as_matrix
 from sparsefront.patterns.base import Pattern
+from sparsefront.printable import plot_text
 from sparsefront.pruning.mask_layout import MaskLayout
 from sparsefront.report.layer_choice import choose_layers
 from sparsefront.report.mask_image import MaskImage, Scale, mask_image
@@ -123,7 +124,9 @@ def write_panels(panels: Mapping[str, MaskImage], path: Path, *, heading: Sequen
     FigureCanvasAgg(figure)
 
     def write(text: str, left: int, line: int, **style: object) -> None:
-        figure.text(left / width, 1 - (MARGIN + LINE_HEIGHT * line) / height, text, va="top", fontsize=8, **style)
+        figure.text(
+            left / width, 1 - (MARGIN + LINE_HEIGHT * line) / height, plot_text(text), va="top", fontsize=8, **style
+        )
 
     for line, text in enumerate(heading):
         write(text, MARGIN, line, fontweight="bold" if line == 0 else "normal")

@@ -40,7 +40,7 @@ def paired_difference(ours: Sequence[Outcomes], theirs: Sequence[Outcomes], *, s
         ValueError: not the same samples.
     Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapters 8 and 13. The generator's seed is fixed.
     """
-    if len({outcomes.samples for outcomes in (*ours, *theirs)}) > 1:
+    if len({(outcomes.samples, len(outcomes)) for outcomes in (*ours, *theirs)}) > 1:
         raise ValueError("outcomes of other samples cannot be compared in pairs")
     draw = np.random.RandomState(0)
     n = len(ours[0])

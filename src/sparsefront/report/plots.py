@@ -11,6 +11,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from sparsefront.artifacts.durable import whole_file
+from sparsefront.printable import plot_text
 from sparsefront.report.axis import SPEEDUP, Axis
 from sparsefront.report.comparable import ComparableResults, split_comparable
 from sparsefront.report.drawn_points import draw_points, draw_series
@@ -125,7 +126,7 @@ def _draw_latency(axes: "Axes", group: ComparableResults) -> None:
     if len(front) > 1:
         # Steps, not slopes: nothing was measured between two points.
         line = {"color": FRONT_COLOR, "linestyle": "--", "linewidth": 1.2, "drawstyle": "steps-post"}
-        axes.plot(*zip(*front), **line, zorder=2, label=group.front_label)
+        axes.plot(*zip(*front), **line, zorder=2, label=plot_text(group.front_label))
     if not points:
         axes.text(0.5, 0.5, "no sparse latency measured", transform=axes.transAxes, ha="center", color=FRONT_COLOR)
     title = "\n".join([group.title, *(line for note in group.notes() for line in wrap(note, NOTE_WIDTH))])
@@ -176,9 +177,9 @@ def _finish(axes: "Axes", points: int, *, title: str, x_label: str, y_label: str
     if math.isfinite(high - low) and high - low < 1:
         middle = (low + high) / 2
         axes.set_ylim(middle - 0.5, middle + 0.5)
-    axes.set_title(title, fontsize=9)
-    axes.set_xlabel(x_label)
-    axes.set_ylabel(y_label)
+    axes.set_title(plot_text(title), fontsize=9)
+    axes.set_xlabel(plot_text(x_label))
+    axes.set_ylabel(plot_text(y_label))
     axes.grid(alpha=0.25)
     if axes.get_legend_handles_labels()[0]:
         # To find the emptiest corner takes longer than all else where there are thousands of points.

@@ -1,13 +1,15 @@
 """`rows.csv` made again from the `row.json` of each run; results of several stores put into one."""
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sparsefront.artifacts.csv_lines import TEXT
 from sparsefront.artifacts.durable import whole_file
 from sparsefront.artifacts.lease import held_alone
 from sparsefront.errors import InvalidSetting
-from sparsefront.report.csv_text import TEXT, format_lines
+from sparsefront.report.csv_text import format_lines
 from sparsefront.report.rank import rank
 from sparsefront.report.result import Result, result_fields
 from sparsefront.report.store import RESULT_FILE, STORE_FILE, Table, read_results, read_table
@@ -74,9 +76,11 @@ def merge_stores(paths: Sequence[Path], store: Path, *, processes: int = 1) -> R
 def _table_before(store: Path, *, key: str) -> Table:
     """What the file holds that is about to be written anew; what is not ours is never overwritten."""
     try:
-        return read_table(store) if store.exists() else Table()
-    except (OSError, ValueError) as error:
-        raise InvalidSetting(key, store, f"is not overwritten: {error}") from None
+        return read_table(store) if os.path.lexists(store) else Table()
+    except ValueError as error:
+        raise InvalidSetting(
+            key, store, f"is not overwritten: {error}; move it away, and {STORE_FILE} is made anew"
+        ) from None
 
 
 def _write(store: Path, results: Iterable[Result], unreadable: dict[str, dict[str, str]]) -> list[str]:

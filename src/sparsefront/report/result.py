@@ -11,6 +11,7 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Any, get_type_hints
 
+from sparsefront.artifacts.bounded_files import parse_json_bounded
 from sparsefront.report.field_types import from_cell, to_cell
 from sparsefront.report.renamed_fields import with_new_columns, with_new_keys, with_new_names
 from sparsefront.report.result_groups import (
@@ -63,9 +64,10 @@ class Result:
         """The result that `to_json` wrote; what a result of an older version lacks reads as not measured.
 
         Raises:
-            ValueError: not JSON, a later schema version, unknown or missing keys (all are named), or a wrong type.
+            ValueError: not JSON or out of its bounds (`parse_json_bounded`), a later schema version, unknown or missing keys
+                (all are named), or a wrong type.
         """
-        content = json.loads(text)
+        content = parse_json_bounded(text)
         if not isinstance(content, dict) or not isinstance(content.get("identity"), dict):
             raise ValueError("not a result: it has no identity")
         version = _checked_version(content["identity"].get("schema_version"))

@@ -3,7 +3,25 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparsefront.report.field_types import CheckedFields
+from sparsefront.report.field_types import CheckedFields, check_entries
+
+# What readers of a result take out of its mappings that hold several things, key -> type.
+CURVE_HINTS: dict[str, Any] = {
+    "batch_size": int,
+    "sequence_length": int | None,
+    **dict.fromkeys(("latency_dense_ms", "latency_sparse_ms", "fused_dense_latency_ms"), float | None),
+    **dict.fromkeys(("speedup", "speedup_low", "speedup_high", "sparse_flops_share"), float | None),
+    "dense_variant": str | None,
+    "kernels": dict[str, int],
+    "not_measured": str,
+}
+LAYER_HINTS: dict[str, Any] = {
+    "chosen": str | None,
+    "why_dense": str,
+    **dict.fromkeys(("latency_us", "roofline_fraction"), float | None),
+    "candidates": dict[str, float] | None,
+    "unsupported": dict[str, str] | None,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +169,15 @@ class Speed(CheckedFields):
     curve: list[dict[str, Any]] = field(default_factory=list)
     samples_file: str | None = None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if any({"batch_size", "sequence_length"} - size.keys() for size in self.curve):
+            raise ValueError("speed.curve holds a size without its batch_size or sequence_length")
+        for name in ("latency_dense_ms", "latency_sparse_ms", "speedup", "speedup_low", "speedup_high"):
+            if (value := getattr(self, name)) is not None and value <= 0:
+                raise ValueError(f"speed.{name} is {value}: it is above 0, and None where nothing was timed")
+        check_entries("speed.curve", self.curve, CURVE_HINTS)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Size(CheckedFields):
@@ -188,6 +215,10 @@ class Kernels(CheckedFields):
     fused_blocks: dict[str, int] = field(default_factory=dict)
     block_variants_ms: dict[str, dict[str, float]] = field(default_factory=dict)
     block_norms: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_entries("kernels.kernel_per_layer", self.kernel_per_layer.values(), LAYER_HINTS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,15 +1,19 @@
 """The command that made a run."""
 
 import json
+import logging
+import os
 import shlex
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from sparsefront.artifacts.bounded_files import MOST_YAML_BYTES, parse_yaml_bounded, read_text_bounded
+from sparsefront.printable import printable
 from sparsefront.report.result import Result
 
+log = logging.getLogger(__name__)
 OVERRIDES_FILE = Path(".hydra") / "overrides.yaml"
 HYDRA_FILE = Path(".hydra") / "hydra.yaml"
 COMMAND_LINE, SEARCH_PATH = "command-line", "hydra.searchpath in"  # Hydra's names of who added a folder of options
@@ -65,21 +69,37 @@ def search_path(sources: Sequence[str]) -> str | None:
 
 def own_sources(folder: Path) -> list[tuple[str, str]]:
     """Where a run found options beside the program's own: who named it, as Hydra says, and `file://DIR` or `pkg://own.conf`."""
-    try:
-        text = (folder / HYDRA_FILE).read_text()
-    except OSError:
-        return []
+    text = _text(folder / HYDRA_FILE)
     if f"provider: {COMMAND_LINE}" not in text and f"provider: {SEARCH_PATH}" not in text:
         return []  # nearly always: many times as fast as a parser
     try:
-        found = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-        sources = [
-            (part["provider"], part["schema"], part["path"]) for part in found["hydra"]["runtime"]["config_sources"]
-        ]
-    except (yaml.YAMLError, KeyError, TypeError):
+        parts = parse_yaml_bounded(text)["hydra"]["runtime"]["config_sources"]
+        sources = [(part["provider"], part["schema"], part["path"]) for part in parts]
+    except (ValueError, KeyError, TypeError) as error:
+        _tell(folder / HYDRA_FILE, f"names no sources of options ({type(error).__name__}: {error})")
         return []
     named = [source for source in sources if str(source[0]).startswith((COMMAND_LINE, SEARCH_PATH))]
     return [(str(by), f"{schema}://{path}") for by, schema, path in named]
+
+
+def _text(file: Path) -> str:
+    """The text of a file that Hydra wrote; empty where it is gone, or cannot be read, of which a line is logged."""
+    if not os.path.lexists(file):
+        return ""
+    try:
+        text = read_text_bounded(file, max_bytes=MOST_YAML_BYTES)
+        if not text.strip():
+            _tell(file, "is empty")
+        return text
+    except ValueError as error:
+        _tell(file, str(error))
+        return ""
+
+
+@cache
+def _tell(file: Path, why: str) -> None:
+    """Once: a comparison asks several times."""
+    log.warning("%s", printable(f"{file}: {why}; the run's command is taken from its record"))
 
 
 def _path(source: str) -> str:
@@ -88,18 +108,28 @@ def _path(source: str) -> str:
 
 def recorded_overrides(folder: Path) -> list[str] | None:
     """Those of a run, from the file that Hydra wrote into its folder; None where it is gone or no such list."""
-    try:
-        text = (folder / OVERRIDES_FILE).read_text()
-    except OSError:
-        return None
+    file = folder / OVERRIDES_FILE
+    text = _text(file)
     lines = text.splitlines()
-    if all(line.startswith("- ") and line[2:3].isalpha() and ": " not in line and " #" not in line for line in lines):
-        return [line[2:] for line in lines]  # plain scalars, as nearly always: ten times as fast as a parser
-    try:
-        found = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except yaml.YAMLError:
+    if lines and all(map(_is_plain, lines)):
+        return [line[2:] for line in lines]  # as nearly always: ten times as fast as a parser
+    if not lines:
         return None
-    return [str(override) for override in found] if isinstance(found, list) else None
+    try:
+        found = parse_yaml_bounded(text)
+    except ValueError as error:
+        _tell(file, str(error))
+        return None
+    if not isinstance(found, list) or any(isinstance(override, dict | list) for override in found):
+        _tell(file, "is no list of overrides")
+        return None
+    return [str(override) for override in found]
+
+
+def _is_plain(line: str) -> bool:
+    """Whether a line of YAML is the entry of a list that is a plain scalar."""
+    plain = line.startswith("- ") and line[2:3].isalpha() and line.isprintable()
+    return plain and ": " not in line and " #" not in line
 
 
 def _options(result: Result) -> list[str]:

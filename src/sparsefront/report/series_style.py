@@ -72,4 +72,4 @@ def recovery_marker(recovery: str | None) -> tuple[str, str]:
 
 def _number(name: str) -> int:
     """The same in every process, unlike `hash`."""
-    return crc32(name.encode())
+    return crc32(name.encode(errors="backslashreplace"))

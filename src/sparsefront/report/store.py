@@ -1,6 +1,5 @@
 """Results on disk: `row.json` of each run, and one CSV file that many runs append to."""
 
-import json
 import logging
 import os
 from collections.abc import Iterable, Iterator
@@ -8,15 +7,18 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
-from zipfile import BadZipFile
 
-from sparsefront.artifacts.access import denied, unreadable
+from sparsefront.artifacts.access import unreadable
+from sparsefront.artifacts.bounded_files import Unreadable, read_text_bounded
 from sparsefront.artifacts.content_digest import file_digest
+from sparsefront.artifacts.csv_lines import TEXT, read_table_text, separator_of
 from sparsefront.artifacts.durable import whole_file
 from sparsefront.artifacts.lease import held_alone
 from sparsefront.artifacts.record_digest import record_digest
 from sparsefront.artifacts.walk import below_with_links
-from sparsefront.report.csv_text import TEXT, format_lines, parse_lines, whole_lines
+from sparsefront.errors import Obstacle
+from sparsefront.printable import printable
+from sparsefront.report.csv_text import escaped, format_lines, parse_lines, whole_lines
 from sparsefront.report.rank import rank, rank_of_line
 from sparsefront.report.result import Result, missing_columns
 from sparsefront.run_folder import FAILURE_FILE, LINK
@@ -28,6 +30,7 @@ STORE_FILE = "rows.csv"
 ANOTHER_FOLDER = "compare folders that you may read"
 FILES_FOR_PROCESSES = 2000  # fewer are read before a process has started
 NO_RESULTS = f"holds no results; take a folder of results, its {STORE_FILE}, or the {RESULT_FILE} of a run"
+NO_TABLE = "no table of results"
 # Ends the name of a search's list: the folders of the runs that no other run beats, a line each; "#" starts a line about them.
 FRONT_FILE = ".front.txt"
 
@@ -43,8 +46,11 @@ def append_result(store_csv: Path, result: Result) -> None:
     """Add the result to the store; safe with many writers. One line per `run_id`: that of the higher `rank` stays.
 
     The common case appends one line in one write, and parses nothing but the header. The file is rewritten, atomically, when
-    the result brings a column that it lacks, when its run is already there, or when a killed writer left half a line at the
-    end (dropped, with a warning: that run's row.json still has it).
+    the result brings a column that it lacks, when its run is already there, when a spreadsheet saved it in a form of its own, or
+    when a killed writer left half a line at the end (dropped, with a warning: that run's row.json still has it).
+
+    Raises:
+        Obstacle: the file is no table of results; it stays as it is.
     """
     store_csv.parent.mkdir(parents=True, exist_ok=True)
     cells = {name: "" if value is None else value for name, value in result.flat().items()}
@@ -52,23 +58,33 @@ def append_result(store_csv: Path, result: Result) -> None:
         if (header := _header_of_a_store_without(store_csv, result.identity.run_id)) and not cells.keys() - set(header):
             _append(store_csv, header, cells)
             return
-        text = store_csv.read_text(**TEXT) if store_csv.exists() else ""
+        text, header, lines = _parts_of(store_csv)
         whole = whole_lines(text)
         if whole != text:
             log.warning("%s ended in half a line, left by a killed run: it was dropped", store_csv)
-        header, lines = parse_lines(whole)
         own = [line for line in lines if line.get("run_id") == result.identity.run_id]
         if any(rank_of_line(line) > rank(result) for line in own):
             if whole != text:
-                _replace(store_csv, whole)
+                _replace(store_csv, format_lines(header, lines, with_header=True))
             return
         known = [line for line in lines if line.get("run_id") != result.identity.run_id]
-        missing_columns = [name for name in cells if name not in header]
-        if whole == text and header and not missing_columns and len(known) == len(lines):
-            _append(store_csv, header, cells)
-        else:
-            header = [*header, *missing_columns]
-            _replace(store_csv, format_lines(header, [*known, cells], with_header=True))
+        header = [*header, *(name for name in cells if name not in header)]
+        _replace(store_csv, format_lines(header, [*known, cells], with_header=True))
+
+
+def _parts_of(store_csv: Path) -> tuple[str, list[str], list[dict[str, str]]]:
+    """Text, columns and whole lines of a store; none where there is no file. Raises Obstacle where it is no table of results."""
+    if not os.path.lexists(store_csv):
+        return "", [], []
+    try:
+        text = read_table_text(store_csv)
+        header, lines = parse_lines(whole_lines(text))
+        if text and (missing := missing_columns(header)):
+            raise Unreadable(_no_table(missing))
+    except Unreadable as error:
+        remedy = f"move it away; python compare.py --rebuild {store_csv.parent} makes it anew from each {RESULT_FILE}"
+        raise Obstacle(str(store_csv), None, f"{error}; {remedy}") from None
+    return text, header, lines
 
 
 def _append(store_csv: Path, header: list[str], cells: dict) -> None:
@@ -78,12 +94,13 @@ def _append(store_csv: Path, header: list[str], cells: dict) -> None:
 
 def _header_of_a_store_without(store_csv: Path, run_id: str) -> list[str] | None:
     """The columns, where it is sure at a glance that every line is whole and none is of this run; None where it is not."""
-    if not store_csv.exists():
+    if not store_csv.is_file():
         return None
     content = store_csv.read_bytes()
-    header = parse_lines(content[: content.find(b"\n") + 1].decode(**TEXT))[0]
+    first = content[: content.find(b"\n") + 1].decode(**TEXT)
+    header = parse_lines(first)[0] if separator_of(first) == "," else []
     whole = content.endswith(b"\n") and content.count(b'"') % 2 == 0
-    plain = run_id.isascii() and not set(run_id) & set('",\r\n')
+    plain = run_id.isascii() and not set(run_id) & set('",\r\n') and escaped(run_id) == run_id
     if not (header[:1] == ["run_id"] and whole and plain) or f"\n{run_id},".encode() in content:
         return None
     return header
@@ -101,6 +118,7 @@ class Reading:
     problems: list[str] = field(default_factory=list)
     places: dict[str, list[tuple[Result, Path]]] = field(default_factory=dict)
     failures: list[Path] = field(default_factory=list)
+    _told: set[Path] = field(default_factory=set)
 
     def folder_of(self, result: Result) -> Path | None:
         """Where the files of a result lie, of several folders the first with its outcomes; None of one from a table."""
@@ -115,14 +133,26 @@ class Reading:
         return [folder for found in self.places.values() for _, folder in found]
 
     def outcomes_of(self, result: Result) -> dict[str, Outcomes] | None:
-        """What each sample added to the metric, of each of a result's networks; None where that is not at hand, or was edited."""
+        """What each sample added to the metric, of each of a result's networks; None where that is not at hand, was edited, or
+        cannot be read, of which a line is logged.
+        """
         folder, file = self.folder_of(result), result.quality.outcomes_file
         if folder is None or file is None:
             return None
         path, stored = folder / Path(file).name, result.identity.outcomes_sha256
+        if not os.path.lexists(path):
+            return None
         try:
-            return load_outcomes(path) if stored in (None, file_digest(path)) else None
-        except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+            if stored is not None and file_digest(path) != stored:
+                raise Unreadable("is not the file that was stored: its sha256 differs")
+            found = load_outcomes(path, samples=result.quality.evaluated_samples)
+            for outcomes in found.values():
+                outcomes.require_metric()
+            return found
+        except (OSError, ValueError) as error:
+            if path not in self._told:
+                self._told.add(path)
+                log.warning("%s", printable(f"{path}: {error}; the run is shown without a comparison by samples"))
             return None
 
 
@@ -193,14 +223,13 @@ def _read_file(file: Path) -> tuple[Path, list[Result], list[str]]:
         if file.suffix == ".csv":
             table = read_table(file)
             return file, table.results, [*table.problems, *table.unreadable]
-        return file, [unedited(Result.from_json(file.read_text(**TEXT)))], []
-    except json.JSONDecodeError as error:
-        what = f"not JSON ({error})" if file.suffix == ".json" else NO_RESULTS
-        return file, [], [f"{file}: {what}"]
-    except PermissionError as error:
-        return file, [], [str(denied(error, otherwise=ANOTHER_FOLDER))]
-    except (OSError, ValueError, RecursionError) as error:
-        return file, [], [f"{file}: {error}"]
+        return file, [unedited(Result.from_json(read_text_bounded(file)))], []
+    except ValueError as error:
+        if (closed := unreadable(file, otherwise=ANOTHER_FOLDER)) is not None:
+            return file, [], [str(closed)]
+        what = NO_RESULTS if str(error).startswith("not JSON") and file.suffix != ".json" else str(error)
+        hint = f"; take {STORE_FILE} of a results folder, or that folder" if what.startswith(NO_TABLE) else ""
+        return file, [], [f"{file}: {what}{hint}"]
 
 
 @dataclass
@@ -218,7 +247,7 @@ def read_table(file: Path) -> Table:
     Raises:
         ValueError: it holds something else.
     """
-    text, table = file.read_text(**TEXT), Table()
+    text, table = read_table_text(file), Table()
     whole = whole_lines(text)
     header, lines = parse_lines(whole)
     if text and (missing := missing_columns(header)):
@@ -236,7 +265,7 @@ def read_table(file: Path) -> Table:
 def _no_table(missing: list[str]) -> str:
     more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
     lacks = f"it has no column {', '.join(missing[:3])}{more}"
-    return f"no table of results, since {lacks}; take {STORE_FILE} of a results folder, or that folder"
+    return f"{NO_TABLE}, since {lacks}"
 
 
 def unedited(result: Result) -> Result:

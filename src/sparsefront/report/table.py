@@ -68,7 +68,7 @@ def results_table(
         # Headings fold at their underscores, so that a dozen columns fit and stay the names that `sort=` takes.
         # Numbers stay whole; where the terminal is narrow it is names (run, kernel) that fold.
         justify, whole = ("right", True) if column.numeric else ("left", column.field == "pattern")
-        words = re.split("[_ ]", heading := column.heading(metric))
+        words = re.split("[_ ]", heading := printable(column.heading(metric)))
         cells = [line[place] for line in lines] if whole else []
         table.add_column(
             heading.replace("_", "_\n").replace(" ", "\n"),
@@ -91,7 +91,7 @@ def records_table(records: Sequence[Mapping[str, str]], title: str, notes: Seque
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.caption, table.caption_justify = Text("\n".join(notes)) if notes else None, "left"
     for heading in records[0]:
-        table.add_column(heading, overflow="fold")
+        table.add_column(printable(heading), overflow="fold")
     for record in records:
         add_row(table, *record.values())
     return table

@@ -12,9 +12,11 @@ from sparsefront.artifacts.durable import whole_file
 from sparsefront.artifacts.generations import newest
 from sparsefront.artifacts.record_digest import record_digest
 from sparsefront.artifacts.store import Artifact, ArtifactStore
+from sparsefront.errors import Obstacle
 from sparsefront.experiment import Experiment
 from sparsefront.patterns.records import modules_of
 from sparsefront.patterns.structure.blocks import windows_text
+from sparsefront.printable import printable
 from sparsefront.pruning.collapse import collapse_warning, collapsed_layers
 from sparsefront.pruning.mask_file import MASKS, load_masks, mask_shapes
 from sparsefront.pruning.mask_layout import MaskLayout
@@ -93,14 +95,24 @@ def publish(
         folder = experiment.cache_dir / result.identity.checkpoint
         checkpoint = link_checkpoint(newest(folder) or folder, directory)
     files = [write_result_json(directory / RESULT_FILE, result), *files]  # last: a folder with a result lacks nothing
-    append_result(experiment.results_dir / STORE_FILE, result)
-    print_run(result, [*files, experiment.results_dir / STORE_FILE])
+    files += _added_to(experiment.results_dir / STORE_FILE, result)
+    print_run(result, files)
     found = result.sparsity
     if warning := collapse_warning(found.sparsity_per_layer, found.sparsity_target, experiment.allocation.name):
         log.warning("%s", warning)
     if checkpoint is not None:
         log.info("exported checkpoint: %s", checkpoint)
     return result
+
+
+def _added_to(store: Path, result: Result) -> list[Path]:
+    """The store, with a line of the result; none, with a warning, where that cannot be: the result has its own file already."""
+    try:
+        append_result(store, result)
+    except (Obstacle, OSError) as error:
+        log.warning("%s", printable(f"not added to {store}: {error}"))
+        return []
+    return [store]
 
 
 def _pruned_layers(

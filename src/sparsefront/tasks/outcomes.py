@@ -1,15 +1,46 @@
 """What each evaluated sample adds to a metric, so that two networks can be compared sample by sample."""
 
 import hashlib
+import io
 import math
+import re
+import struct
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 import numpy as np
 
+from sparsefront.artifacts.bounded_files import Unreadable, read_bytes_bounded
+from sparsefront.errors import first_line
+from sparsefront.printable import printable
+
 SAMPLES, METRIC, LABELS = "samples", "metric", "labels"
 FEWEST_CLASSES = 2
+MOST_FILE_BYTES = 256 * 2**20  # of an outcomes file
+MOST_SAMPLES = 10_000_000  # of a split, where nobody knows better
+MOST_CLASSES = 10_000  # a metric over labels may take their square
+MOST_ARRAYS = 16
+MOST_NAME_BYTES = 4096  # of the name of a metric, or a digest
+MOST_HEADER_BYTES = 512
+# What zipfile and numpy raise of damaged or made-up archives.
+_NO_ARCHIVE = (
+    BadZipFile,
+    EOFError,
+    KeyError,
+    NotImplementedError,
+    OSError,
+    TypeError,
+    ValueError,
+    struct.error,
+    zlib.error,
+)
+# What `save_outcomes` writes: version 1.0 of the format, one dimension or none.
+_HEADER = re.compile(
+    rb"\{'descr': '([<|][biufU]\d{1,3})', 'fortran_order': False, 'shape': \((?:(\d{1,12}),)?\), \} *\n"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +78,13 @@ class Outcomes:
             found = float(metric(torch.from_numpy(self.values[chosen]), torch.from_numpy(self.labels[chosen])))
         return 0.0 if math.isnan(found) else found
 
+    def require_metric(self) -> None:
+        """Raise ValueError where the metric is not one of these values and labels, as in an edited file."""
+        try:
+            self.metric_over(np.arange(len(self)))
+        except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            raise ValueError(f"{self.metric} cannot be taken over its samples ({first_line(error)})") from None
+
 
 def samples_digest(names: Iterable[object]) -> str:
     """Of what tells a split's samples apart, in their order: the questions' names, or the labels."""
@@ -67,14 +105,67 @@ def save_outcomes(file: Path, outcomes: Mapping[str, Outcomes]) -> None:
         np.savez_compressed(opened, **shared, **{side: found.values for side, found in outcomes.items()})
 
 
-def load_outcomes(file: Path) -> dict[str, Outcomes]:
-    """What `save_outcomes` wrote.
+def load_outcomes(file: Path, *, samples: int | None = None) -> dict[str, Outcomes]:
+    """What `save_outcomes` wrote. Nothing is unpacked beyond what an array of that many samples takes.
 
+    Args:
+        samples: how many were evaluated; None where that is not known.
     Raises:
-        OSError, ValueError, KeyError: no such file, or another one.
+        ValueError: no such file, another one, or a damaged one; says which in one line.
     """
-    with np.load(file, allow_pickle=False) as arrays:
-        metric, samples = str(arrays[METRIC]), str(arrays[SAMPLES])
-        labels = arrays[LABELS] if LABELS in arrays else None
-        sides = [name for name in arrays if name not in (METRIC, SAMPLES, LABELS)]
-        return {side: Outcomes(metric, arrays[side], labels, samples) for side in sides}
+    content = io.BytesIO(read_bytes_bounded(file, max_bytes=MOST_FILE_BYTES))
+    try:
+        with ZipFile(content) as archive:
+            infos = archive.infolist()
+            if len(infos) > MOST_ARRAYS:
+                raise Unreadable(f"holds {len(infos)} arrays, more than {MOST_ARRAYS}")
+            arrays = {info.filename.removesuffix(".npy"): _array(archive, info, samples) for info in infos}
+        names = [arrays.pop(name) for name in (METRIC, SAMPLES)]
+        metric, digest = [str(name) for name in names if name.dtype.kind == "U" and not name.ndim]
+    except Unreadable:
+        raise
+    except _NO_ARCHIVE as error:
+        raise Unreadable(f"is no archive of outcomes ({type(error).__name__}: {error})") from None
+    labels = arrays.pop(LABELS, None)
+    found = {side: Outcomes(metric, values, labels, digest) for side, values in arrays.items()}
+    for name, values in (arrays if labels is None else arrays | {LABELS: labels}).items():
+        if (fault := _fault(values, samples, labels)) is not None:
+            raise Unreadable(f"{printable(name)} {fault}")
+    return found
+
+
+def _array(archive: ZipFile, info: ZipInfo, samples: int | None) -> np.ndarray:
+    """One array; its header is checked against the size of what it describes before that is unpacked."""
+    if info.compress_type not in (ZIP_STORED, ZIP_DEFLATED) or info.flag_bits & 1:
+        raise Unreadable("is packed in a way that this program does not write")
+    with archive.open(info) as stream:
+        start = stream.read(10)
+        length = int.from_bytes(start[8:], "little")
+        header = _HEADER.fullmatch(stream.read(min(length, MOST_HEADER_BYTES)))
+        if start[:8] != b"\x93NUMPY\x01\x00" or header is None:
+            raise Unreadable(f"{printable(info.filename)} is no array of outcomes")
+        kind = np.dtype(header[1].decode())
+        count = 1 if header[2] is None else int(header[2])
+        most = MOST_NAME_BYTES if kind.kind == "U" else kind.itemsize * (samples or MOST_SAMPLES)
+        size = count * kind.itemsize
+        if size > most:
+            raise Unreadable(f"{printable(info.filename)} states {count} values, more than were evaluated")
+        values = np.frombuffer(stream.read(size), kind)
+        if len(values) != count or stream.read(1):
+            raise Unreadable(f"{printable(info.filename)} states {count} values, and holds fewer or more")
+    return values.reshape(()) if header[2] is None else values
+
+
+def _fault(values: np.ndarray, samples: int | None, labels: np.ndarray | None) -> str | None:
+    """Why these are no values or labels of a split's samples; None where they are. A score that was predicted may be NaN."""
+    if values.ndim != 1 or values.dtype.kind not in "biuf" or not len(values):
+        return "is no list of numbers"
+    if len(values) != (len(values) if samples is None else samples):
+        return f"holds {len(values)} samples, and {samples} were evaluated"
+    if labels is not None and len(values) != len(labels):
+        return f"holds {len(values)} samples, and {LABELS} {len(labels)}"
+    if labels is None:
+        return None if np.isfinite(values).all() else "holds NaN or infinity"
+    if values.dtype.kind != "f" and not 0 <= int(values.min()) <= int(values.max()) < MOST_CLASSES:
+        return f"holds classes from {values.min()} to {values.max()}, of at most {MOST_CLASSES}"
+    return None

@@ -22,7 +22,7 @@ def write_page(path: Path, template: str, **values: Any) -> Path:
     page = environment.get_template(template).render(style=Markup(_text("style.css")), **values)
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path) as new:
-        new.write_text(page, encoding="utf-8")
+        new.write_text(page, encoding="utf-8", errors="backslashreplace")  # half a character in a name
     return path
 
 
