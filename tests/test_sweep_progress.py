@@ -93,3 +93,15 @@ def test_points_leave_their_time_in_the_sweep(tmp_path, caplog):
     assert ended == [True, False]
     assert [message.split(",")[0] for message in caplog.messages] == [f"point {number} of 4" for number in (1, 2, 3)]
     note_work()  # outside of a sweep: nothing
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff\n", b"[" * 100_000, b"7\n[]\n", b'{"points": "many"}\n{"started": "now"}\n', None]
+)
+def test_a_damaged_file_counts_nothing_and_stops_no_point(tmp_path, caplog, content):
+    caplog.set_level("INFO")
+    file = tmp_path / PROGRESS_FILE
+    file.mkdir() if content is None else file.write_bytes(content)
+    with point_of_sweep(tmp_path, 0):
+        pass
+    assert caplog.messages == ["point 1; how many there will be, the sweeper decides"]

@@ -18,6 +18,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ValueType
 from omegaconf import DictConfig
 
+from sparsefront.artifacts.bounded_files import parse_json_bounded, read_text_bounded
+
 log = logging.getLogger(__name__)
 PROGRESS_FILE = "progress.jsonl"
 
@@ -131,12 +133,14 @@ def duration(seconds: float) -> str:
 def _read(file: Path) -> tuple[int | None, list[Point]]:
     """The number of points and those that ended; what cannot be read was not counted."""
     points, ended = None, []
-    lines = file.read_text().splitlines() if file.exists() else []
-    for line in lines:
-        with suppress(ValueError, TypeError):
-            content = json.loads(line)
-            if "points" in content:
-                points = content["points"]
-            else:
-                ended.append(Point(**content))
+    with suppress(ValueError):
+        for line in read_text_bounded(file).splitlines():
+            with suppress(ValueError, TypeError):
+                content = parse_json_bounded(line)
+                if not isinstance(content, dict):
+                    continue
+                if isinstance(content.get("points"), int):
+                    points = content["points"]
+                elif all(isinstance(value, int | float) for value in content.values()):
+                    ended.append(Point(**content))
     return points, ended

@@ -25,7 +25,7 @@ def test_what_was_made_is_found_by_later_processes(tmp_path: Path):
     assert [path.name for path in file.parent.iterdir()] == ["memo.json"]
 
 
-@pytest.mark.parametrize("content", ["", "{", "[1, 2]", "\x00"])
+@pytest.mark.parametrize("content", ["", "{", "[1, 2]", "\x00", "[" * 100_000, '{"b": "\\ud800"}'])
 def test_a_broken_memo_is_begun_anew(tmp_path: Path, content: str):
     file = tmp_path / "memo.json"
     file.write_text(content)

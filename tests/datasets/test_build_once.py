@@ -56,3 +56,12 @@ def test_a_damaged_file_is_named_and_made_again(tmp_path: Path, monkeypatch, cap
     assert build_once(target, lambda path: path.write_text("again")).read_text() == "again"
     assert f"{target}: file " in caplog.text and len(caplog.records) == 1
     assert build_once(target, lambda path: path.write_text("never")).read_text() == "again"
+
+
+@pytest.mark.parametrize("content", ["{", "[" * 100_000, '{"file": 7}', "[]", "\udcff"])
+def test_a_damaged_checksum_is_named_and_the_file_made_again(tmp_path: Path, monkeypatch, caplog, content: str) -> None:
+    target = build_once(tmp_path / "file", lambda path: path.write_text("whole"))
+    monkeypatch.setattr("sparsefront.datasets.build_once._sound", set())
+    (tmp_path / "file.sha256").write_bytes(content.encode(errors="surrogateescape"))
+    assert build_once(target, lambda path: path.write_text("again")).read_text() == "again"
+    assert "cannot be read" in caplog.text and len(caplog.records) == 1

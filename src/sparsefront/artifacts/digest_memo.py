@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from sparsefront.artifacts.bounded_files import read_json_bounded
 from sparsefront.artifacts.durable import whole_file
 
 MOST = 20_000  # entries; with more it starts over, since most are of files that were edited
@@ -62,7 +63,7 @@ _memo = cache(DigestMemo)
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        found = json.loads(file.read_text())
-    except (OSError, ValueError):
+        found = read_json_bounded(file)
+    except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

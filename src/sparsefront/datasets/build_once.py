@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from sparsefront.artifacts.bounded_files import read_json_bounded
 from sparsefront.artifacts.content_digest import file_checksum, find_damage
 from sparsefront.artifacts.durable import whole_file
 from sparsefront.artifacts.lease import held_alone
@@ -44,7 +45,7 @@ def _damage(target: Path) -> str | None:
     if version in _sound or not beside.exists():
         return None
     try:
-        damage = find_damage(target.parent, json.loads(beside.read_text()))
+        damage = find_damage(target.parent, read_json_bounded(beside))
     except ValueError as error:
         return f"{beside.name} cannot be read ({error})"
     if damage is None:
