@@ -22,11 +22,15 @@ class OptunaSweeper(Sweeper):
         )
 
     def sweep(self, arguments: list[str]) -> None:
+        from pathlib import Path
+
         from sparsefront.command_line import BadInput
         from sparsefront.errors import InvalidSetting
+        from sparsefront.failures import in_one_line
         from sparsefront.search.sweep import run_search
 
         try:
-            run_search(arguments, self.settings, self.config, self.launcher, self.validate_batch_is_legal)
+            with in_one_line(self.config, Path(self.config.results_dir)):
+                run_search(arguments, self.settings, self.config, self.launcher, self.validate_batch_is_legal)
         except InvalidSetting as error:
             raise BadInput(str(error)).exit() from error

@@ -21,7 +21,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from sparsefront.arguments import understood
-from sparsefront.errors import InvalidSetting
+from sparsefront.errors import InvalidSetting, PassingObstacle
 from sparsefront.run_folder import discard_if_empty, make_writable, occupied, record_failure
 from sparsefront.sweep_checks import check_sweep, overrides_of_sweep
 from sparsefront.sweep_progress import begin_sweep, count_points, point_of_sweep
@@ -34,13 +34,28 @@ warnings.filterwarnings("ignore", message=SAME_NAME)
 
 
 class BadInput(CompactHydraException):
-    """Bad input: its message is printed alone, without a stack trace unless HYDRA_FULL_ERROR=1."""
+    """Bad input: its message is printed alone, without a stack trace unless HYDRA_FULL_ERROR=1.
+
+    `passing`: of a `PassingObstacle`. As an attribute it comes back from the processes of launchers, as the cause does not.
+    """
+
+    passing = False
 
     def exit(self) -> "SystemExit | BadInput":
         """What ends the program. Hydra adds to every exception how to get a stack trace, which is no help here; an exit it lets
         through.
         """
-        return self if os.environ.get("HYDRA_FULL_ERROR") == "1" else SystemExit(str(self))
+        if os.environ.get("HYDRA_FULL_ERROR") == "1":
+            return self
+        ended = _Exit(str(self))
+        ended.passing = self.passing
+        return ended
+
+
+class _Exit(SystemExit):
+    """`passing`: as of the `BadInput` that it stands for."""
+
+    passing = False
 
 
 def understood_or_exit(arguments: Sequence[str]) -> list[str]:
@@ -82,7 +97,9 @@ def job() -> Iterator[Path]:
         if HydraConfig.get().mode is not RunMode.MULTIRUN:  # a sweep tells of each point at its end
             discard_if_empty(directory, log_counts=not rejected)
         if rejected:
-            raise BadInput(str(error)) from error
+            bad_input = BadInput(str(error))
+            bad_input.passing = isinstance(error, PassingObstacle)
+            raise bad_input from error
         raise
 
 

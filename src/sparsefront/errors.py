@@ -40,6 +40,10 @@ class Obstacle(InvalidSetting):
         return printable(f"{self.key}: {self.allowed}", lines=True)
 
 
+class PassingObstacle(Obstacle):
+    """One that says nothing about the settings of the run, such as a full disk: the same run may work later."""
+
+
 class Edited(Obstacle):
     """A record, or what belongs to it, that is not what was stored; `key` names the part."""
 

@@ -12,7 +12,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from sparsefront.artifacts.access import denied
 from sparsefront.artifacts.disk_space import full_disk
-from sparsefront.errors import InvalidSetting, Obstacle, first_line
+from sparsefront.artifacts.lease import LeaseLost
+from sparsefront.errors import InvalidSetting, Obstacle, PassingObstacle, first_line
 from sparsefront.packages import missing_package
 
 # environment variable that moves what libraries and kernels keep on a disk -> where it lies without it; "": in TMPDIR
@@ -50,8 +51,10 @@ def in_one_line(config: DictConfig, output_dir: Path) -> Iterator[None]:
 def _complaint(error: Exception, config: DictConfig, output_dir: Path) -> InvalidSetting | None:
     if isinstance(error, OmegaConfBaseException):
         return Obstacle(error.full_key or "configuration", None, first_line(error))
+    if isinstance(error, LeaseLost):
+        return PassingObstacle("this run", None, f"{error}; the same command shows what that one finished")
     if (full := full_disk(error, _written_folders(config, output_dir))) is not None:
-        return full
+        return PassingObstacle(full.key, full.value, full.allowed)
     if isinstance(error, ModuleNotFoundError):
         return missing_package(error)
     if isinstance(error, PermissionError) and error.filename is not None:

@@ -14,6 +14,8 @@ pytest.importorskip("optuna", minversion="4.5", reason="optuna is not installed:
 
 from omegaconf import OmegaConf
 
+from sparsefront.errors import Obstacle
+from sparsefront.search.journal import cut_half_line
 from sparsefront.search.space import parse_space
 from sparsefront.search.study import Study
 
@@ -135,3 +137,152 @@ def test_what_a_killed_process_left_is_not_taken_outside_the_space(tmp_path):
     here._study.ask(other)  # and its process is gone
     assert here.ask().trial.number == 1 and here._study.get_trials()[0].state.name == "FAIL"
     assert {trial.state.name for trial in here._study.get_trials()} == {"FAIL", "RUNNING"}, "nothing waits"
+
+
+@pytest.mark.parametrize("after", ["enqueue_trial", "tell"])
+def test_one_that_is_killed_while_it_takes_a_point_back_neither_loses_nor_doubles_it(tmp_path, monkeypatch, after):
+    here = study(tmp_path, n_trials=3)
+    lost, held = here.ask(), here.ask()
+    params = dict(lost.trial.params)
+    del lost
+    do = getattr(here._study, after)
+
+    def do_and_be_killed(*arguments, **settings):
+        do(*arguments, **settings)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
+        context.setattr(here._study, after, do_and_be_killed)
+        here.ask()
+    again, last = here.ask(), here.ask()
+    assert (again.number, again.trial.params) == (0, params) and (held.number, last.number) == (1, 2)
+    assert here.ask() is None
+
+
+def test_a_point_that_is_left_is_asked_for_again(tmp_path):
+    here = study(tmp_path)
+    asked = here.ask()
+    here.leave(asked)
+    again = study(tmp_path).ask()
+    assert again.number == asked.number and again.trial.params == asked.trial.params
+
+
+def test_what_one_that_slept_tells_of_a_point_that_was_given_to_another_is_passed_over(tmp_path, caplog):
+    here, there = study(tmp_path, n_trials=2), study(tmp_path, n_trials=2)
+    asked = here.ask()
+    asked.lease.file.unlink()  # it lapsed
+    again = there.ask()
+    here.tell(asked, values(asked.trial.params), "slept")
+    assert "point 0 of study s was given to another process while this one slept" in caplog.text
+    there.tell(again, values(again.trial.params), "took over")
+    (finished,) = [trial for trial in here._study.get_trials() if trial.state.name == "COMPLETE"]
+    assert finished.user_attrs["run"] == "took over" and here.ask().number == 1
+
+
+def test_one_that_slept_while_it_asked_asks_again(tmp_path, monkeypatch):
+    """Another process took the study, and what was asked of it, in the midst of it."""
+    here, there = study(tmp_path), study(tmp_path)
+    ask, others = here._study.ask, []
+
+    def ask_and_sleep(space):
+        trial = ask(space)
+        if not others:
+            for file in (tmp_path / ".s.leases").iterdir():
+                file.unlink()  # it lapsed
+            others.append(there.ask())
+        return trial
+
+    monkeypatch.setattr(here._study, "ask", ask_and_sleep)
+    asked = here.ask()
+    assert (others[0].number, asked.number) == (0, 1) and others[0].trial.params != asked.trial.params
+    assert [trial.state.name for trial in here._study.get_trials()] == ["FAIL", "RUNNING", "RUNNING"]
+
+
+@pytest.mark.parametrize("left", [b'{"op_code":8,"worker_', b"\0\0\0\0", b'{"op_code"{"op_code":5}\n'])
+def test_half_a_line_at_the_end_is_dropped_with_a_warning(tmp_path, caplog, left):
+    whole = work(tmp_path / "whole")
+    first = work(tmp_path / "cut", n_trials=3)
+    journal = tmp_path / "cut" / "s.journal"
+    sound = journal.read_bytes()
+    journal.write_bytes(sound + left)
+    rest = work(tmp_path / "cut")
+    assert journal.read_bytes().startswith(sound)
+    assert first + rest == whole
+    assert f"{journal} ended in half a line" in caplog.text and f"its {len(left)} bytes were dropped" in caplog.text
+    assert all(json.loads(line) for line in journal.read_text().splitlines())
+
+
+def test_half_a_line_that_another_process_left_meanwhile_is_dropped_too(tmp_path):
+    here = study(tmp_path)
+    asked = here.ask()
+    with (tmp_path / "s.journal").open("ab") as file:
+        file.write(b'{"op_code":4,"wor')
+    here.tell(asked, values(asked.trial.params))
+    (first,) = [trial for trial in study(tmp_path)._study.get_trials() if trial.state.name == "COMPLETE"]
+    assert first.user_attrs["number"] == 0
+
+
+def test_a_long_half_line_and_a_journal_of_nothing_else(tmp_path):
+    journal = tmp_path / "s.journal"
+    journal.write_bytes(b'{"a":1}\n' + b"x" * 200_000)
+    cut_half_line(journal)
+    assert journal.read_bytes() == b'{"a":1}\n'
+    journal.write_bytes(b"x" * 200_000)
+    cut_half_line(journal)
+    assert journal.read_bytes() == b""
+
+
+def test_a_damaged_line_in_the_middle_is_one_line_with_its_number_and_the_remedy(tmp_path):
+    whole = work(tmp_path / "whole")
+    work(tmp_path, n_trials=3)
+    journal = tmp_path / "s.journal"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    lines[10] = lines[10][:20] + b"\n"
+    journal.write_bytes(b"".join(lines))
+    with pytest.raises(Obstacle) as caught:
+        study(tmp_path)
+    told = str(caught.value)
+    assert told.startswith(f"{journal}, line 11: is damaged") and "head -n 10" in told and "\n" not in told
+    assert "name another hydra.sweeper.study" in told
+    journal.write_bytes(b"".join(lines[:10]))
+    assert work(tmp_path) == whole[1:], "as the remedy says: of three finished points one is in those lines"
+
+
+# The journal may grow by so many bytes until the next write fails, in the midst of a line or between two.
+FULL_DISK = """
+import json, resource, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from test_study import study, values
+root, room, done, full, nobody_else = Path(sys.argv[2]), int(sys.argv[3]), {}, 0, resource.RLIM_INFINITY
+journal = root / "s.journal"
+while len(done) < 8:
+    size = journal.stat().st_size if journal.exists() else 0
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + room, nobody_else))
+    room += 7
+    try:
+        here = study(root)
+        while (asked := here.ask()) is not None:
+            here.tell(asked, values(asked.trial.params), f"run_{asked.number}")
+            done[asked.number] = asked.trial.params
+    except OSError:
+        full += 1
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nobody_else, nobody_else))
+    here = asked = None  # the end of the process
+print(json.dumps([full, done]))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX systems")
+@pytest.mark.parametrize("room", [300, 400])
+def test_a_disk_that_fills_again_and_again_loses_no_point(tmp_path, room):
+    whole = work(tmp_path / "whole")
+    command = [sys.executable, "-c", FULL_DISK, str(Path(__file__).parent), str(tmp_path), str(room)]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    full, done = json.loads(printed)
+    assert full > 10
+    assert [{"number": int(number), **params} for number, params in done.items()] == whole
+    trials = study(tmp_path)._study.get_trials()
+    finished = [trial.user_attrs["number"] for trial in trials if trial.state.name == "COMPLETE"]
+    assert sorted(finished) == list(range(8)), "each of them once"
+    assert len(study(tmp_path).front.read_text().splitlines()) > 1

@@ -1,5 +1,8 @@
 """A search, as the sweeper runs it: its points go to the launcher, and its settings stay those of its study."""
 
+import errno
+import os
+import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,7 @@ pytest.importorskip("optuna", minversion="4.5", reason="optuna is not installed:
 from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import OmegaConf
 
+from sparsefront.command_line import BadInput
 from sparsefront.errors import InvalidSetting
 from sparsefront.search.space import parse_space
 from sparsefront.search.study import Study
@@ -261,3 +265,27 @@ def test_a_setting_that_is_wrong_is_one_line_and_begins_nothing(tmp_path, settin
         search(tmp_path, **settings)
     assert str(raised.value).startswith(f"hydra.sweeper.{message}") and "\n" not in str(raised.value)
     assert "secret" not in str(raised.value) and not list(tmp_path.iterdir())
+
+
+def launch_on_a_full_disk(launcher: Launcher, jobs: list, initial_job_idx: int) -> list[JobReturn]:
+    """As a run's end comes back, also from another process."""
+    error, config = BadInput("results: the disk is full"), Returned(Path("results")).hydra_cfg
+    error.passing = True
+    ended = pickle.loads(pickle.dumps(error)).exit()
+    return [JobReturn(_return_value=pickle.loads(pickle.dumps(ended)), status=JobStatus.FAILED, hydra_cfg=config)]
+
+
+def fail_on_a_full_disk(launcher: Launcher, jobs: list, initial_job_idx: int) -> list[JobReturn]:
+    """As Hydra does where it cannot write a run's configuration."""
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize(
+    ("launch", "expected"), [(launch_on_a_full_disk, SystemExit), (fail_on_a_full_disk, OSError)], ids=["run", "hydra"]
+)
+def test_a_full_disk_ends_a_search_and_its_point_is_asked_for_again(tmp_path, monkeypatch, launch, expected):
+    whole = search(tmp_path / "whole", n_trials=3)
+    with monkeypatch.context() as context, pytest.raises(expected):
+        context.setattr(Launcher, "launch", launch)
+        search(tmp_path / "full", n_trials=3)
+    assert search(tmp_path / "full", n_trials=3) == whole, "no point failed"

@@ -11,7 +11,7 @@ from pathlib import Path
 from sparsefront.errors import InvalidSetting, Obstacle
 
 # of safetensors and of HDF5-like writers, which raise no OSError
-FULL = ("No space left on device", "StorageFull", "Disk quota exceeded")
+FULL = ("No space left on device", "StorageFull", "Disk quota exceeded", "database or disk is full")
 # torch's writer says only that a write failed, which on a disk with room means something else
 TORCH_WRITER = ("PytorchStreamWriter", "inline_container.cc")
 NEARLY_FULL_BYTES = 64 * 2**20

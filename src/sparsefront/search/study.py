@@ -5,26 +5,31 @@ point runs for Optuna and nobody holds it, its process was killed: the next one 
 then goes on from what the killed one had stored.
 """
 
+import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hydra.utils import instantiate
 
 from sparsefront.artifacts.durable import whole_file
-from sparsefront.artifacts.lease import Lease, held_alone, hold_alone
+from sparsefront.artifacts.lease import Lease, LeaseLost, held_alone, hold_alone
 from sparsefront.errors import InvalidSetting, first_line
 from sparsefront.report.store import FRONT_FILE
+from sparsefront.search.journal import SUFFIX, open_journal
 from sparsefront.search.space import in_overrides
 
 if TYPE_CHECKING:
     import optuna
     from optuna.distributions import BaseDistribution
 
+Found = TypeVar("Found")
+log = logging.getLogger(__name__)
 ABANDONED, RUN, NUMBER, FIXED, BEGAN = "abandoned", "run", "number", "fixed", "began"
+AGAIN = "again"  # of a point that is asked for again: Optuna's number of the abandoned one
 PASSWORD = re.compile(r"(?<=:)[^/].*(?=@)")  # of a URL
 
 
@@ -65,9 +70,37 @@ class Study:
         self.place, self.space, self.sampler, self.n_trials = folder / name, space, sampler, n_trials
         _require_database(storage)
         folder.mkdir(parents=True, exist_ok=True)
-        with held_alone(self.place):
-            self._study = _open(self.place, name, storage, list(directions))
+
+        def join() -> None:
+            self._study = self._open(storage, list(directions))
             self._join(dict(fixed or {}), directions)
+
+        self._alone(join)
+
+    def _alone(self, do: Callable[[], Found]) -> Found:
+        """What `do` gives, while no other process works on the study. One that slept meanwhile, so that another one did, does
+        it anew.
+        """
+        while True:
+            try:
+                with held_alone(self.place) as self._held:
+                    return do()
+            except LeaseLost as error:
+                log.info("%s; looking again what study %s needs", error, self.place.name)
+
+    def _open(self, storage: str | None, directions: list[str]) -> "optuna.Study":
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        name = self.place.name
+        known: optuna.storages.BaseStorage
+        if storage is None:
+            # One that slept appends nothing once another process works on the study: LeaseLost.
+            known = open_journal(self.place.with_name(f"{name}{SUFFIX}"), lambda: self._held.require())
+        else:
+            with _opening(storage):
+                known = optuna.storages.get_storage(storage)
+        return optuna.create_study(storage=known, study_name=name, directions=directions, load_if_exists=True)
 
     def _join(self, fixed: dict[str, str], directions: Sequence[str]) -> None:
         """Bind the study to its settings and its space.
@@ -116,34 +149,47 @@ class Study:
 
     def ask(self) -> Asked | None:
         """The next point, abandoned ones first; None where all were taken."""
+        return self._alone(self._ask)
+
+    def _ask(self) -> Asked | None:
         from optuna.trial import TrialState
 
-        with held_alone(self.place):
-            self._take_back_abandoned()
-            points = self._points(self._study.get_trials(deepcopy=False))
-            waiting = [trial for trial in points if trial.state == TrialState.WAITING]
-            taken = len(points) - len(waiting)
-            if taken >= self.n_trials:
-                return None
-            # Another seed for each point, and the same for the same point: a study that goes on draws what it would have.
-            seed = self.sampler.get("seed")
-            self._study.sampler = instantiate(self.sampler, seed=None if seed is None else seed + taken)
-            trial = self._study.ask(self.space)
-            number = trial.user_attrs.get(NUMBER, taken)
-            trial.set_user_attr(NUMBER, number)
-            return Asked(trial, number, self._hold(trial.number))
+        self._take_back_abandoned()
+        points = self._points(self._study.get_trials(deepcopy=False))
+        waiting = [trial for trial in points if trial.state == TrialState.WAITING]
+        taken = len(points) - len(waiting)
+        if taken >= self.n_trials:
+            self._write_front()  # a full disk may have kept the last process from it
+            return None
+        # Another seed for each point, and the same for the same point: a study that goes on draws what it would have.
+        seed = self.sampler.get("seed")
+        self._study.sampler = instantiate(self.sampler, seed=None if seed is None else seed + taken)
+        trial = self._study.ask(self.space)
+        number = trial.user_attrs.get(NUMBER, taken)
+        trial.set_user_attr(NUMBER, number)
+        if (lease := self._hold(trial.number)) is None:  # this process slept, and another one takes the point back
+            raise LeaseLost(f"{self.place}: point {number} was taken back")
+        return Asked(trial, number, lease)
 
     def tell(self, asked: Asked, values: Sequence[float] | None, run: str | None = None) -> None:
         """What a point gave; None where it failed. `run`: the folder of its result."""
+        self._alone(lambda: self._tell(asked, values, run))
+        asked.lease.release()
+
+    def _tell(self, asked: Asked, values: Sequence[float] | None, run: str | None) -> None:
         from optuna.trial import TrialState
 
-        with held_alone(self.place):
-            if run is not None:
-                asked.trial.set_user_attr(RUN, run)
-            state = TrialState.FAIL if values is None else TrialState.COMPLETE
-            # A point of a process that slept may have been given to another one.
-            self._study.tell(asked.trial, values, state=state, skip_if_finished=True)
-            self._write_front()
+        if self._study.get_trials(deepcopy=False)[asked.trial.number].state.is_finished():
+            told = "point %d of study %s was given to another process while this one slept: that one's result counts"
+            log.warning(told, asked.number, self.place.name)
+            return
+        if run is not None:
+            asked.trial.set_user_attr(RUN, run)
+        self._study.tell(asked.trial, values, state=TrialState.FAIL if values is None else TrialState.COMPLETE)
+        self._write_front()
+
+    def leave(self, asked: Asked) -> None:
+        """A point that could not be worked on for a reason outside of it: the next process that asks gets it again."""
         asked.lease.release()
 
     @property
@@ -164,37 +210,28 @@ class Study:
             file.write_text("".join(f"{line}\n" for line in (told, *runs)))
 
     def _take_back_abandoned(self) -> None:
+        """The points that nobody holds any more wait to be asked for again.
+
+        A kill, or a full disk, between any two lines of this loses no point and gives none twice.
+        """
         from optuna.trial import TrialState
 
-        for trial in self._study.get_trials(deepcopy=False, states=[TrialState.RUNNING]):
+        trials = self._study.get_trials(deepcopy=False)
+        asked_again = {trial.user_attrs[AGAIN] for trial in trials if AGAIN in trial.user_attrs}
+        for trial in [trial for trial in trials if trial.state == TrialState.RUNNING]:
             if (lease := self._hold(trial.number)) is None:
                 continue
-            storage, known = self._study._storage, trial._trial_id
-            storage.set_trial_user_attr(known, ABANDONED, True)
+            # One without a number never began, and is the last one: who asks next draws the same point and gives it the number.
+            began = NUMBER in trial.user_attrs and trial.number not in asked_again
+            if began and all(self.space.get(key) == given for key, given in trial.distributions.items()):
+                attributes = {NUMBER: trial.user_attrs[NUMBER], AGAIN: trial.number}
+                self._study.enqueue_trial(trial.params, user_attrs=attributes)
+            self._study._storage.set_trial_user_attr(trial._trial_id, ABANDONED, True)
             self._study.tell(trial.number, state=TrialState.FAIL)
-            # One that was killed before it had its number is the last one, and gets it when it is asked for again.
-            numbered = {name: value for name, value in trial.user_attrs.items() if name == NUMBER}
-            if all(self.space.get(key) == distribution for key, distribution in trial.distributions.items()):
-                self._study.enqueue_trial(trial.params, user_attrs=numbered)
             lease.release()
 
     def _hold(self, number: int) -> Lease | None:
         return hold_alone(self.place.with_name(f"{self.place.name}.trial_{number}"))
-
-
-class _JournalLock:
-    """Optuna's own lock on a journal stays for half a minute where its holder is killed."""
-
-    def __init__(self, journal: Path) -> None:
-        self._journal = journal
-
-    def acquire(self) -> bool:
-        self._held = held_alone(self._journal)
-        self._held.__enter__()
-        return True
-
-    def release(self) -> None:
-        self._held.__exit__(None, None, None)
 
 
 @contextmanager
@@ -218,18 +255,3 @@ def _require_database(storage: str | None) -> None:
         engine = create_engine(storage)
         engine.connect().close()
         engine.dispose()
-
-
-def _open(place: Path, name: str, storage: str | None, directions: list[str]) -> "optuna.Study":
-    import optuna
-    from optuna.storages.journal import JournalFileBackend
-
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    known: optuna.storages.BaseStorage
-    if storage is None:
-        journal = place.with_name(f"{name}.journal")
-        known = optuna.storages.JournalStorage(JournalFileBackend(str(journal), lock_obj=_JournalLock(journal)))
-    else:
-        with _opening(storage):
-            known = optuna.storages.get_storage(storage)
-    return optuna.create_study(storage=known, study_name=name, directions=directions, load_if_exists=True)

@@ -9,6 +9,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig
 
+from sparsefront.artifacts.disk_space import fullest
 from sparsefront.errors import InvalidSetting
 from sparsefront.search.choosable import require_choosable
 from sparsefront.search.objective import Objective, objective
@@ -30,6 +31,7 @@ def run_search(
     compose: Callable[[list[list[str]]], None],
 ) -> None:
     """Work on a study until it has all its points. A point that fails is no reason to stop; the first failure ends the search.
+    What says nothing about a point, such as a full disk, stops it at once, and the point is asked for again.
 
     Args:
         arguments: overrides, with the space.
@@ -62,10 +64,18 @@ def run_search(
         numbers = _job_numbers(batch, launched)
         launched.update(numbers)
         jobs = [_overrides(asked.trial.params, fixed) for asked in batch]
+        stopped = []
         for asked, returned in zip(batch, _launch(launcher, jobs, study, batch, numbers), strict=True):
             failed = returned.status is not JobStatus.COMPLETED
+            if failed and _passes(returned._return_value):
+                study.leave(asked)
+                stopped.append(returned)
+                continue
             study.tell(asked, None if failed else _values(returned, len(objectives)), _folder(returned))
             failures += [returned] if failed else []
+        if stopped:
+            failures = stopped
+            break
     if not launched:
         told = "all %s points of study %s are taken: raise hydra.sweeper.n_trials, or name another hydra.sweeper.study"
         log.warning(told, search.n_trials, search.study)
@@ -103,13 +113,25 @@ def _job_numbers(batch: Sequence[Asked], launched: Collection[int]) -> range:
 def _launch(
     launcher: Launcher, jobs: list[list[str]], study: Study, batch: list[Asked], numbers: range
 ) -> Sequence[JobReturn]:
-    """What the runs returned. Where the launcher itself fails, the points failed: going on with them would fail again."""
+    """What the runs returned. Where the launcher itself fails, the points failed: going on with them would fail again. Where
+    the disk is full, they are left.
+    """
     try:
         return launcher.launch(jobs, initial_job_idx=numbers.start)
-    except Exception:
+    except Exception as error:
         for asked in batch:
-            study.tell(asked, None)
+            if _passes(error):
+                study.leave(asked)
+            else:
+                study.tell(asked, None)
         raise
+
+
+def _passes(error: Any) -> bool:
+    """Whether a failure says nothing about its point, so that the same point may work later."""
+    if getattr(error, "passing", False):  # of a run, which may have been in another process
+        return True
+    return isinstance(error, Exception) and fullest(error, [Path.cwd()]) is not None
 
 
 def _same_everywhere(fixed: list[str]) -> dict[str, str]:
