@@ -1,10 +1,11 @@
-"""Processes of a study end with it: at its end, when it fails, and at SIGTERM."""
+"""Processes of a study end with it: at its end, when it fails, at SIGTERM, and when it is killed."""
 
 import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -84,3 +85,47 @@ def _lives(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+JOBLIB = """
+import os, sys, time
+from pathlib import Path
+from hydra import compose, initialize_config_dir
+from joblib import Parallel, delayed
+
+
+def point(folder, number, conf):
+    from hydra.core.hydra_config import HydraConfig
+    import sparsefront.config
+    from sparsefront.command_line import job
+
+    with initialize_config_dir(conf, version_base="1.3"):
+        config = compose("config", overrides=[f"hydra.runtime.output_dir={folder}/{number}"], return_hydra_config=True)
+    HydraConfig.instance().set_config(config)
+    (folder / str(number)).mkdir()
+    with job():
+        (folder / f"begun.{number}").write_text(str(os.getpid()))
+        (folder / f"begun.{number}").rename(folder / f"pid-{number}")
+        time.sleep(600)
+
+
+if __name__ == "__main__":
+    Parallel(n_jobs=2, backend="loky")(delayed(point)(Path(sys.argv[1]), number, sys.argv[2]) for number in range(2))
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX systems")
+@pytest.mark.parametrize("program", [PROGRAM, JOBLIB], ids=["a study", "joblib"])
+def test_a_killed_program_leaves_no_process(tmp_path, program):
+    script = tmp_path / "study.py"
+    script.write_text(program)
+    conf = Path(__file__).resolve().parents[1] / "conf"
+    with subprocess.Popen([sys.executable, script, tmp_path, conf]) as started:
+        noted = _wait_for(lambda: sorted(tmp_path.glob("pid-*")), 2)
+        started.kill()
+    pids = [int(file.read_text()) for file in noted]
+    try:
+        _wait_for(lambda: [pid for pid in pids if not _lives(pid)], 2)
+    finally:
+        for pid in filter(_lives, pids):
+            os.kill(pid, signal.SIGKILL)

@@ -2,6 +2,7 @@
 sweep.
 """
 
+import multiprocessing
 import os
 import shutil
 import signal
@@ -26,6 +27,7 @@ from sparsefront.run_folder import discard_if_empty, make_writable, occupied, re
 from sparsefront.sweep_checks import check_sweep, overrides_of_sweep
 from sparsefront.sweep_progress import begin_sweep, count_points, point_of_sweep
 from sparsefront.sweep_values import check_values, point_check
+from sparsefront.worker_processes import end_with_parent
 
 # The presets of conf/hydra/launcher are called as the plugins' own options are, on purpose: `hydra/launcher=ray` stays what it
 # is, and is checked by the plugin's schema. The message begins with a line end.
@@ -88,6 +90,7 @@ def job() -> Iterator[Path]:
     """
     directory = Path(HydraConfig.get().runtime.output_dir)
     _let_waiting_threads_sleep()
+    _end_with_joblib()
     try:
         with occupied(directory), _counted():
             yield directory
@@ -157,6 +160,14 @@ def _let_waiting_threads_sleep() -> None:
     points of a sweep, many times slower.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+def _end_with_joblib() -> None:
+    """A worker of joblib ends with the sweep that started it: a killed one would leave it at work with nobody to hand it to.
+    Those of Ray and of Slurm run on, since their results are in the store.
+    """
+    if type(multiprocessing.current_process()).__module__.startswith("joblib."):
+        end_with_parent()
 
 
 def _made(results_dir: str, folder: Path) -> Path:

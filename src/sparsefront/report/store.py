@@ -23,6 +23,7 @@ from sparsefront.report.rank import rank, rank_of_line
 from sparsefront.report.result import Result, missing_columns
 from sparsefront.run_folder import FAILURE_FILE, LINK
 from sparsefront.tasks.outcomes import Outcomes, load_outcomes
+from sparsefront.worker_processes import end_with_parent
 
 log = logging.getLogger(__name__)
 RESULT_FILE = "row.json"
@@ -214,7 +215,7 @@ def _read_files(files: list[Path], processes: int) -> Iterator[tuple[Path, list[
     if processes < 2 or len(files) < FILES_FOR_PROCESSES:
         yield from map(_read_file, files)
         return
-    with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as pool:
+    with ProcessPoolExecutor(processes, mp_context=get_context("fork"), initializer=end_with_parent) as pool:
         yield from pool.map(_read_file, files, chunksize=max(1, len(files) // (4 * processes)))
 
 

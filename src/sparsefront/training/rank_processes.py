@@ -28,6 +28,7 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.training.machines import Announcements, Training, announcements, this_machine
 from sparsefront.training.rank_group import COLLECTIVE_TIMEOUT, HOST, RankGroup, abort, environment, member
 from sparsefront.training.trainer import TrainerSettings
+from sparsefront.worker_processes import end_with_parent
 
 log = logging.getLogger(__name__)
 READY_TIMEOUT_S = 300  # to import torch on a busy machine
@@ -167,7 +168,7 @@ def _other_rank(
 ) -> None:
     """What the other processes run."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches rank 0, which ends the others
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()  # a killed rank 0 ends no other process: the others would wait for it until their timeout
     with reports, _reported(reports):
         folder.mkdir(parents=True)
         reports.send(None)
@@ -199,12 +200,6 @@ def _reported(reports: Connection) -> Iterator[None]:
     except Exception as error:
         reports.send(_Report(f"{type(error).__name__}: {error}", traceback.format_exc(), time.time()))
         raise SystemExit(1) from None
-
-
-def _end_with_parent() -> None:
-    """A killed rank 0 ends no other process: without this the others would wait for it until their timeout."""
-    wait([multiprocessing.parent_process().sentinel])
-    os._exit(1)
 
 
 @contextmanager
