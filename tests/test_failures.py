@@ -11,7 +11,9 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from sparsefront.artifacts import disk_space
+from sparsefront.artifacts import disk_space, owner
+from sparsefront.artifacts.lease import require_all
+from sparsefront.command_line import BadInput, job
 from sparsefront.errors import InvalidSetting
 from sparsefront.failures import in_one_line
 
@@ -159,3 +161,14 @@ def test_bugs_keep_their_stack_trace(composed, error):
     with pytest.raises(type(error)) as caught, in_one_line(composed(), output_dir()):
         raise error
     assert caught.value is error
+
+
+def test_a_run_that_slept_and_was_followed_says_so_and_leaves_the_folder_to_its_successor(composed):
+    config, directory = composed(), output_dir()
+    with pytest.raises(BadInput, match="^this run: .*another process took over; the same command shows") as caught:
+        with job(), in_one_line(config, directory):
+            (file,) = directory.glob(".running/*")
+            file.rename(file.with_name(f"alone.{owner.process_tag()}.successor"))
+            require_all()
+    assert caught.value.passing and not (directory / "failure.json").exists()
+    assert [file.name.rpartition(".")[2] for file in directory.glob(".running/*")] == ["successor"]

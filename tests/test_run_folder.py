@@ -13,6 +13,7 @@ import pytest
 
 from sparsefront import run_folder
 from sparsefront.artifacts import owner
+from sparsefront.artifacts.lease import GONE_S, LEASE_S, LeaseLost, require_all
 from sparsefront.run_folder import close_killed_runs, discard_if_empty, occupied, record_failure
 
 CHILD = """
@@ -130,6 +131,54 @@ def test_a_run_of_another_host_is_closed_when_it_gives_no_sign_of_life(tmp_path,
         os.utime(file, (0, 0))
         close_killed_runs(tmp_path)
         assert json.loads((folder / "failure.json").read_text())["error"] == "Killed"
+
+
+def sleep(folder: Path, seconds: float) -> None:
+    """As if the last sign of life of the run in a folder was so long ago."""
+    (file,) = folder.glob(".running/*")
+    os.utime(file, (time.time() - seconds,) * 2)
+
+
+@pytest.mark.parametrize("log", ["", "dense: training"], ids=["nothing yet", "at work"])
+def test_a_run_of_another_host_that_sleeps_is_left_alone_and_goes_on(tmp_path, monkeypatch, log):
+    folder = begin(tmp_path / "results" / "run", log)
+    (folder / ".partial-1-row.json").write_text("{")
+    monkeypatch.setattr(owner, "host", lambda: "elsewhere_0")
+    with occupied(folder):
+        monkeypatch.undo()
+        sleep(folder, LEASE_S + 60)
+        close_killed_runs(tmp_path / "results")
+        assert {path.name for path in folder.iterdir()} == {".hydra", ".running", "run.log", ".partial-1-row.json"}
+        require_all()
+    assert not (folder / ".running").exists()
+
+
+@pytest.mark.parametrize("log", ["", "dense: training"], ids=["discarded", "closed"])
+def test_one_that_wakes_after_a_day_has_its_folder_and_did_not_fail(tmp_path, monkeypatch, log):
+    folder = begin(tmp_path / "results" / "run", log)
+    monkeypatch.setattr(owner, "host", lambda: "elsewhere_0")
+    with occupied(folder):
+        monkeypatch.undo()
+        sleep(folder, GONE_S + 60)
+        close_killed_runs(tmp_path / "results")
+        assert folder.exists() == bool(log) and (folder / "failure.json").exists() == bool(log)
+        monkeypatch.setattr(owner, "host", lambda: "elsewhere_0")
+        require_all()
+        monkeypatch.undo()
+        close_killed_runs(tmp_path / "results")
+        (folder / "row.json").write_text("{}")
+    assert not (folder / "failure.json").exists() and not (folder / ".running").exists()
+
+
+def test_one_that_wakes_while_another_runs_in_its_folder_is_told(tmp_path, monkeypatch):
+    folder = begin(tmp_path / "run", "dense: training")
+    monkeypatch.setattr(owner, "host", lambda: "elsewhere_0")
+    with occupied(folder):
+        monkeypatch.undo()
+        sleep(folder, LEASE_S + 60)
+        with occupied(folder):
+            with pytest.raises(LeaseLost, match="another process took over"):
+                require_all()
 
 
 def test_a_job_that_is_started_again_in_its_folder_is_no_failure_any_more(tmp_path):

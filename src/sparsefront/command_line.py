@@ -22,6 +22,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from sparsefront.arguments import understood
+from sparsefront.artifacts.lease import LeaseLost
 from sparsefront.errors import InvalidSetting, PassingObstacle
 from sparsefront.run_folder import discard_if_empty, make_writable, occupied, record_failure
 from sparsefront.sweep_checks import check_sweep, overrides_of_sweep
@@ -95,10 +96,13 @@ def job() -> Iterator[Path]:
         with occupied(directory), _counted():
             yield directory
     except BaseException as error:
-        record_failure(directory, error)
         rejected = isinstance(error, InvalidSetting)
-        if HydraConfig.get().mode is not RunMode.MULTIRUN:  # a sweep tells of each point at its end
-            discard_if_empty(directory, log_counts=not rejected)
+        if not isinstance(
+            error.__cause__ or error, LeaseLost
+        ):  # the folder is that of the process that followed this one
+            record_failure(directory, error)
+            if HydraConfig.get().mode is not RunMode.MULTIRUN:  # a sweep tells of each point at its end
+                discard_if_empty(directory, log_counts=not rejected)
         if rejected:
             bad_input = BadInput(str(error))
             bad_input.passing = isinstance(error, PassingObstacle)

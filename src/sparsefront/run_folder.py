@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sparsefront.artifacts.disk_space import free_bytes, in_units
 from sparsefront.artifacts.durable import PARTIAL, whole_file
-from sparsefront.artifacts.lease import ALONE, hold_in
+from sparsefront.artifacts.lease import ALONE, GONE_S, hold_in, working_under
 from sparsefront.errors import InvalidSetting
 
 log = logging.getLogger(__name__)
@@ -45,14 +45,19 @@ def make_writable(results_dir: str, folder: Path) -> None:
 
 @contextmanager
 def occupied(folder: Path) -> Iterator[None]:
-    """Marks the folder of a run as in use, until the block ends or the process dies: by leases in its folder .running."""
+    """Marks the folder of a run as in use, until the block ends or the process dies: by leases in its folder .running.
+
+    A process of another machine that slept is followed by one that is started in the same folder, and by no other:
+    `lease.require_all` tells it. What others made of its folder after a day is undone: it is there, and no failure.
+    """
     while (lease := hold_in(folder / RUNNING, ALONE)) is None:  # a run that closes others looks at it for a moment
         time.sleep(0.01)
-    try:
+    lease.renews = True
+    with working_under(lease):
         (folder / FAILURE_FILE).unlink(missing_ok=True)  # of a job that was killed here and is started again
         yield
-    finally:
-        lease.release()
+        if not lease.lost:
+            (folder / FAILURE_FILE).unlink(missing_ok=True)
 
 
 def record_failure(folder: Path, error: BaseException) -> None:
@@ -81,7 +86,8 @@ def discard_if_empty(folder: Path, *, log_counts: bool) -> bool:
 
 
 def close_killed_runs(results: Path) -> None:
-    """Of runs whose process is dead: what was half-written is removed, and a folder without a result says why.
+    """Of runs whose process is dead: what was half-written is removed, and a folder without a result says why. One of another
+    machine, which may only sleep, is dead after a day.
 
     Args:
         results: the folder of results; the points of sweeps lie one level deeper.
@@ -102,7 +108,7 @@ def _folders_in(folder: Path) -> list[Path]:
 
 
 def _close_killed_run(marker: Path) -> None:
-    lease = hold_in(marker, ALONE, create=False)
+    lease = hold_in(marker, ALONE, create=False, lapses_s=GONE_S)
     if lease is None:  # it runs, or its folder was discarded at this moment
         return
     try:

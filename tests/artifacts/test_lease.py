@@ -12,8 +12,10 @@ import pytest
 
 from sparsefront.artifacts import lease, owner
 from sparsefront.artifacts.lease import (
+    GONE_S,
     LEASE_S,
     LeaseLost,
+    do_alone,
     held_alone,
     hold_alone,
     hold_in,
@@ -240,9 +242,77 @@ def test_what_dead_processes_hold_is_swept_up(tmp_path, other_host):
     theirs = hold_shared(tmp_path / "stage")
     other_host()
     ours = hold_shared(tmp_path / "stage")
-    age(theirs, LEASE_S + 5)
+    age(theirs, GONE_S + 5)
     lease.remove_dead(leases_of(tmp_path / "stage"))
     assert theirs.file.exists(), "others hold it: no hurry"
     ours.release()
+    age(theirs, GONE_S - 60)
+    lease.remove_dead(leases_of(tmp_path / "stage"))
+    assert theirs.file.exists(), "its process may only sleep"
+    age(theirs, GONE_S + 5)
     lease.remove_dead(leases_of(tmp_path / "stage"))
     assert not list(Path(tmp_path).iterdir())
+
+
+def test_only_who_does_the_same_work_follows_one_that_may_sleep(tmp_path, other_host):
+    other_host()
+    theirs = hold_alone(tmp_path / "stage")
+    other_host()
+    age(theirs, LEASE_S + 5)
+    assert hold_alone(tmp_path / "stage", lapses_s=GONE_S) is None and theirs.file.exists()
+    theirs.require()
+    age(theirs, GONE_S + 5)
+    swept = hold_alone(tmp_path / "stage", lapses_s=GONE_S)
+    assert swept.took_over == (theirs.file.name,)
+
+
+def test_one_that_reads_and_sleeps_is_left_alone_by_other_readers(tmp_path, other_host):
+    other_host()
+    theirs = hold_shared(tmp_path / "stage")
+    other_host()
+    age(theirs, LEASE_S + 5)
+    ours = hold_shared(tmp_path / "stage")
+    assert ours and theirs.file.exists()
+
+
+def test_what_a_reader_held_is_held_again_when_it_wakes_unless_another_holds_it_alone(tmp_path, other_host):
+    other_host()
+    theirs = hold_shared(tmp_path / "stage")
+    age(theirs, GONE_S + 5)
+    other_host()
+    hold_alone(tmp_path / "stage", lapses_s=GONE_S).release()
+    assert not list(tmp_path.iterdir())
+    other_host()
+    theirs.require()
+    other_host()
+    assert hold_alone(tmp_path / "stage") is None, "it is read again"
+    theirs.file.unlink()
+    ours = hold_alone(tmp_path / "stage")
+    with pytest.raises(LeaseLost):
+        theirs.require()
+    ours.release()
+    theirs.require()
+    theirs.release()
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_done_alone_is_done_anew_by_one_that_slept(tmp_path):
+    path, done = tmp_path / "rows", []
+
+    def write(held: lease.Lease) -> str:
+        done.append(held.file)
+        if len(done) == 1:
+            held.file.unlink()  # another one held it meanwhile
+        held.require()
+        return "written"
+
+    assert do_alone(path, write) == "written" and len(done) == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_loss_of_something_else_is_not_tried_again(tmp_path):
+    def fail(held: lease.Lease) -> None:
+        raise LeaseLost("of the run")
+
+    with pytest.raises(LeaseLost, match="of the run"):
+        do_alone(tmp_path / "rows", fail)

@@ -1,6 +1,7 @@
 """The store on a file system that several hosts share: a maker whose host died is followed, one that only slept is discarded."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -14,6 +15,8 @@ from sparsefront.artifacts.generations import maker_of
 from sparsefront.artifacts.lease import require_all
 from sparsefront.artifacts.leftovers import remove_leftovers
 from sparsefront.artifacts.store import ArtifactStore
+from sparsefront.cache.inventory import read_inventory
+from sparsefront.cache.removal import remove
 
 ELSEWHERE = """
 import os, signal, sys, time
@@ -68,12 +71,12 @@ def elsewhere(tmp_path):
         process.communicate()
 
 
-def lapse(root: Path) -> None:
-    """Its last sign of life was long ago."""
+def lapse(root: Path, seconds: float = lease.LEASE_S + 60) -> None:
+    """Its last sign of life was so long ago."""
     files = [file for file in root.glob("dense/.*.maker.leases/*") if "elsewhere_0" in file.name]
     assert files
     for file in files:
-        os.utime(file, (0, 0))
+        os.utime(file, (time.time() - seconds,) * 2)
 
 
 def test_a_dead_host_is_waited_for_until_its_lease_lapses(tmp_path, elsewhere):
@@ -149,3 +152,29 @@ def test_the_maker_and_the_readers_of_a_stage_hold_different_things(tmp_path):
     with lease.held_alone(maker_of(read.path)):
         assert store(tmp_path).find("dense", {}).path == read.path
     require_all()
+
+
+def test_what_one_that_may_sleep_makes_and_reads_is_left_by_runs_that_need_something_else(tmp_path, elsewhere):
+    """For a day: after that its host is taken for dead."""
+    process = elsewhere("sleep")
+    lapse(tmp_path)
+    assert not remove_leftovers(tmp_path) and list(tmp_path.glob("dense/*.partial-*"))
+    (partial,) = tmp_path.glob("dense/*.partial-*")
+    lapse(tmp_path, lease.GONE_S - 60)
+    assert not remove_leftovers(tmp_path)
+    process.send_signal(signal.SIGSTOP)
+    lapse(tmp_path, lease.GONE_S + 60)
+    assert remove_leftovers(tmp_path) == [partial]
+
+
+def test_a_stage_that_one_that_sleeps_reads_is_not_replaced(tmp_path, monkeypatch):
+    monkeypatch.setattr(owner, "host", lambda: "elsewhere_0")
+    theirs = store(tmp_path).get_or_create("dense", {}, ours)
+    monkeypatch.undo()
+    os.utime(theirs.held.hold.file, (time.time() - lease.LEASE_S - 60,) * 2)
+    again = store(tmp_path, reuse=False).get_or_create("dense", {}, ours)
+    assert again.path != theirs.path and (theirs.path / "weights").exists()
+    stored = [item for item in read_inventory(tmp_path).stored if item.path == theirs.path]
+    assert len(stored) == 1 and remove(stored).kept == {theirs.path: "a running process uses it"}
+    os.utime(theirs.held.hold.file, (time.time() - lease.GONE_S - 60,) * 2)
+    assert remove(stored).removed == stored

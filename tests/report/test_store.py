@@ -11,6 +11,7 @@ import pytest
 
 from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.artifacts.record_digest import record_digest
+from sparsefront.report import store
 from sparsefront.report.store import append_result, read_results, write_result_json
 from sparsefront.tasks.outcomes import Outcomes, save_outcomes
 
@@ -18,6 +19,7 @@ WRITER = """
 import dataclasses, sys
 from pathlib import Path
 from sparsefront.report.result import Result
+from sparsefront.report import store
 from sparsefront.report.store import append_result
 name, template, store, count = sys.argv[1:]
 result = Result.from_json(Path(template).read_text())
@@ -39,6 +41,28 @@ def test_a_line_with_the_control_outlives_a_newer_one_without(tmp_path, make_res
     newest = make_result(time="2026-01-03T00:00:00+00:00", dense_continued=0.98)
     append_result(store, newest)
     assert read_results([store]).results == [newest]
+
+
+@pytest.mark.parametrize("mine", ["third", "first"], ids=["one line more", "the file anew"])
+def test_one_that_slept_while_it_added_its_line_loses_neither_that_nor_those_of_others(
+    tmp_path, make_result, monkeypatch, mine
+):
+    """Others held the store meanwhile, and made the file anew: what this one has open, or has read, is an old one."""
+    path, format_lines, slept = tmp_path / "rows.csv", store.format_lines, []
+    append_result(path, make_result(run_id="first"))
+    append_result(path, make_result(run_id="second"))
+
+    def sleep_and_format(*arguments, **settings):
+        if not slept:
+            (held,) = tmp_path.glob(".rows.csv.leases/*")
+            slept.append(held.unlink())
+            append_result(path, make_result(run_id="second", time="2026-01-02T00:00:00+00:00"))
+            append_result(path, make_result(run_id="other"))
+        return format_lines(*arguments, **settings)
+
+    monkeypatch.setattr(store, "format_lines", sleep_and_format)
+    append_result(path, make_result(run_id=mine, time="2026-01-03T00:00:00+00:00"))
+    assert slept and sorted(line["run_id"] for line in lines_of(path)) == sorted({"first", "second", "other", mine})
 
 
 def lines_of(store: Path) -> list[dict[str, str]]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparsefront.artifacts.durable import rename_synced
-from sparsefront.artifacts.lease import Lease, hold_alone, hold_shared
+from sparsefront.artifacts.lease import GONE_S, Lease, hold_alone, hold_shared
 from sparsefront.artifacts.owner import process_tag
 from sparsefront.artifacts.record import RECORD
 
@@ -72,9 +72,10 @@ def put(partial: Path, folder: Path) -> Held:
     for old in older:
         _remove(old)
     # The name without a number counts as the oldest.
-    if target != folder and _generations(folder) == [target] and (hold := hold_alone(target)) is not None:
-        rename_synced(target, folder)
-        hold.release()
+    if target != folder and _generations(folder) == [target]:
+        if (hold := hold_alone(target, lapses_s=GONE_S)) is not None:
+            rename_synced(target, folder)
+            hold.release()
     return hold_newest(folder)
 
 
@@ -97,8 +98,10 @@ def number(folder: Path) -> int:
 
 
 def _remove(folder: Path) -> None:
-    """Unless a process reads it. Under the name of something unfinished, so that the next maker sweeps up after a kill."""
-    if (hold := hold_alone(folder)) is None:
+    """Unless a process reads it, or may wake and read it. Under the name of something unfinished, so that the next maker sweeps
+    up after a kill.
+    """
+    if (hold := hold_alone(folder, lapses_s=GONE_S)) is None:
         return
     gone = folder.with_name(f"{folder.name.partition('.')[0]}.partial-{process_tag()}-{number(folder)}")
     os.replace(folder, gone)

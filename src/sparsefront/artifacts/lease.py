@@ -11,8 +11,10 @@ Lustre and GPFS. Locks of the operating system (`flock`) hold on some of these f
 Files of other names hold nothing: an NFS client keeps one (`.nfs...`) of what was removed while it was open.
 
 Who is dead: a process of this host is looked up. One of another host renews its file every `BEAT_S`; where the file is `LEASE_S`
-older than one made now, in the same folder and so by the same clock, it has lapsed and is removed. That is longer than an NFS
-client keeps a file's time, a minute. A process that was only suspended notices by its next beat: `Lease.lost`.
+older than one made now, in the same folder and so by the same clock, it has lapsed. That is longer than an NFS client keeps a
+file's time, a minute. A process that was only suspended may still go on, so a lapsed lease gives way to one that does the same
+work, and to nobody else: who only sweeps up leaves it for `GONE_S`. A missing file therefore tells a process that wakes that it
+was followed: `Lease.lost`. What can be held again without harm it holds again: `Lease.renews`.
 """
 
 import atexit
@@ -25,13 +27,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 from weakref import WeakSet
 
 from sparsefront.artifacts.owner import lives, process_tag
 from sparsefront.time_use import WAITING, spent_on
 
+Found = TypeVar("Found")
 log = logging.getLogger(__name__)
 BEAT_S, LEASE_S = 15.0, 120.0
+GONE_S = 24 * 3600.0  # without a sign of life: taken for dead also by those that only sweep up
 ALONE, SHARED = "alone", "shared"
 PREFIXES = (f"{ALONE}.", f"{SHARED}.")  # of the files that hold something
 
@@ -46,24 +51,39 @@ class Lease:
     Args:
         file: that says so.
         took_over: files of dead processes that were removed for it.
+
+    `renews`: where its file was removed and nobody holds what conflicts with it, it is held again rather than lost. So are shared
+    leases: who follows a process that reads something does not change what it reads.
     """
 
     def __init__(self, file: Path, took_over: tuple[str, ...]) -> None:
         self.file, self.took_over = file, took_over
-        self.lost = False
+        self.lost, self.renews = False, file.name.startswith(f"{SHARED}.")
         self._process: int | None = os.getpid()
+        self._one_at_a_time = threading.Lock()
         _beating(self)
 
     def beat(self) -> None:
         """A sign of life for other hosts; not of what was released, nor in a forked process."""
         if self._process != os.getpid():
             return
+        with self._one_at_a_time:
+            try:
+                os.utime(self.file)
+            except FileNotFoundError:
+                self.lost = self._process is not None and not (self.renews and self._held_again())
+            except OSError as error:  # of a network that is away for a moment
+                log.debug("no sign of life in %s: %s", self.file, error)
+
+    def _held_again(self) -> bool:
         try:
-            os.utime(self.file)
-        except FileNotFoundError:
-            self.lost = self._process is not None
-        except OSError as error:  # of a network that is away for a moment
-            log.debug("no sign of life in %s: %s", self.file, error)
+            again = hold_in(self.file.parent, self.file.name.partition(".")[0])
+        except OSError as error:
+            log.debug("not held again: %s: %s", self.file, error)
+            return False
+        if again is not None:
+            self.file, again._process = again.file, None
+        return again is not None
 
     def require(self) -> None:
         """Raises LeaseLost where another process was given what this one held."""
@@ -74,8 +94,9 @@ class Lease:
     def release(self) -> None:
         """Let others have it; a second call does nothing, nor one in a forked process."""
         if self._process == os.getpid():
-            self._process = None
-            _discard(self.file)
+            with self._one_at_a_time:
+                self._process = None
+                _discard(self.file)
 
     __del__ = release
 
@@ -85,9 +106,9 @@ def hold_shared(path: Path) -> Lease | None:
     return hold_in(leases_of(path), SHARED)
 
 
-def hold_alone(path: Path) -> Lease | None:
-    """Hold a path with no others; None where a living process holds it."""
-    return hold_in(leases_of(path), ALONE)
+def hold_alone(path: Path, *, lapses_s: float | None = None) -> Lease | None:
+    """Hold a path with no others; None where a living process holds it. `lapses_s`: as in `hold_in`."""
+    return hold_in(leases_of(path), ALONE, lapses_s=lapses_s)
 
 
 def leases_of(path: Path) -> Path:
@@ -95,11 +116,13 @@ def leases_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.leases")
 
 
-def hold_in(folder: Path, mode: str, *, create: bool = True) -> Lease | None:
+def hold_in(folder: Path, mode: str, *, create: bool = True, lapses_s: float | None = None) -> Lease | None:
     """As above, in a folder of leases by its own name.
 
     Args:
         create: make the folder where it is missing; otherwise the answer is then None.
+        lapses_s: after so long without a sign of life a process of another host is dead: `GONE_S` for who would remove what it
+            works on or reads; None = `LEASE_S`, for who does its work, and would find it done if it woke.
     Raises:
         OSError: this process may not write there.
     """
@@ -109,10 +132,11 @@ def hold_in(folder: Path, mode: str, *, create: bool = True) -> Lease | None:
     dead = []
     try:
         for other in (path for path in folder.iterdir() if path != own and path.name.startswith(PREFIXES)):
-            state = _alive(other, own)
+            conflicts = ALONE in (mode, other.name.partition(".")[0])
+            state = _alive(other, own, (LEASE_S if lapses_s is None else lapses_s) if conflicts else GONE_S)
             if state is False:
                 dead.append(other)
-            elif state and ALONE in (mode, other.name.partition(".")[0]):
+            elif state and conflicts:
                 _discard(own)
                 return None
     except BaseException:
@@ -131,13 +155,33 @@ def held_alone(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterat
     Args:
         waiting: called once where it has to.
     """
-    lease = hold_alone(path) or _waited_for(path, waiting)
+    with working_under(hold_alone(path) or _waited_for(path, waiting)) as lease:
+        yield lease
+
+
+@contextmanager
+def working_under(lease: Lease) -> Iterator[Lease]:
+    """`require_all` asks about this lease in the block, which ends it."""
     _working.append(lease)
     try:
         yield lease
     finally:
         _working.remove(lease)
         lease.release()
+
+
+def do_alone(path: Path, do: Callable[[Lease], Found]) -> Found:
+    """What `do` gives, which holds a path with no others meanwhile. Where another process held it because this one slept, it is
+    done anew: `do` calls `Lease.require` before it changes anything, and once more where what it changed may have been replaced.
+    """
+    while True:
+        with held_alone(path) as lease:
+            try:
+                return do(lease)
+            except LeaseLost as error:
+                if not lease.lost:
+                    raise
+                log.info("%s: this is done anew", error)
 
 
 def _waited_for(path: Path, waiting: Callable[[], None]) -> Lease:
@@ -154,14 +198,14 @@ def _waited_for(path: Path, waiting: Callable[[], None]) -> Lease:
 
 
 def require_all() -> None:
-    """Raises LeaseLost where this process lost what it works on, in `held_alone`."""
+    """Raises LeaseLost where this process lost what it works on, in `held_alone` or `working_under`."""
     for lease in list(_working):
         lease.require()
 
 
 def remove_dead(folder: Path) -> None:
-    """Of a folder of leases: what dead processes left. Where a living one holds something, nothing."""
-    if (lease := hold_in(folder, ALONE, create=False)) is not None:
+    """Of a folder of leases: what dead processes left. Where one that lives, or may have slept, holds something, nothing."""
+    if (lease := hold_in(folder, ALONE, create=False, lapses_s=GONE_S)) is not None:
         lease.release()
 
 
@@ -186,13 +230,13 @@ def _discard(file: Path) -> None:
         file.parent.rmdir()
 
 
-def _alive(other: Path, own: Path) -> bool | None:
+def _alive(other: Path, own: Path, lapses_s: float) -> bool | None:
     """Whether the process of a lease lives; None where it was released at this moment."""
     alive = lives(other.name.partition(".")[2].rpartition(".")[0])
     if alive is not None:
         return alive
     try:
-        return own.stat().st_mtime - other.stat().st_mtime <= LEASE_S
+        return own.stat().st_mtime - other.stat().st_mtime <= lapses_s
     except FileNotFoundError:
         return None
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sparsefront.artifacts.durable import PARTIAL
 from sparsefront.artifacts.generations import maker_of
-from sparsefront.artifacts.lease import hold_alone, remove_dead
+from sparsefront.artifacts.lease import GONE_S, hold_alone, remove_dead
 from sparsefront.artifacts.walk import below
 
 log = logging.getLogger(__name__)
@@ -16,7 +16,8 @@ REMOVED = ".removed-"  # in the name of a stage that is being removed: renamed f
 
 
 def remove_leftovers(root: Path) -> list[Path]:
-    """Remove what no process works on any more: none holds it. What a later run can go on from (`.unfinished`) stays.
+    """Remove what no process works on any more: none holds it, and none of another host held it within a day, which may only
+    sleep. What a later run can go on from (`.unfinished`) stays.
 
     Args:
         root: the cache folder.
@@ -26,7 +27,7 @@ def remove_leftovers(root: Path) -> list[Path]:
     removed = []
     for path, target in _half_done(root):
         try:
-            if (lease := hold_alone(target)) is None:  # somebody works on it
+            if (lease := hold_alone(target, lapses_s=GONE_S)) is None:  # somebody works on it, or may wake
                 continue
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
             lease.release()

@@ -13,6 +13,7 @@ folder is that of its last use.
 A process holds what it makes alone and what it uses with others, by leases (`artifacts.lease`) that work between the hosts of a
 shared file system and end with it. Others wait for a maker, then find the stage finished; nobody removes what is used. A maker
 that was taken for dead, because its host slept, and goes on: what it made is discarded, and it uses what its successor makes.
+Only a run that needs the same stage can be its successor: others leave what it made and what it reads for a day.
 """
 
 import json
@@ -30,7 +31,7 @@ from sparsefront.artifacts.digest import digest
 from sparsefront.artifacts.disk_space import noting_free_space
 from sparsefront.artifacts.durable import sync_tree
 from sparsefront.artifacts.generations import Held, hold_newest, maker_of, put
-from sparsefront.artifacts.lease import Lease, held_alone, hold_alone
+from sparsefront.artifacts.lease import Lease, held_alone, hold_alone, require_all
 from sparsefront.artifacts.owner import process_tag
 from sparsefront.artifacts.record import damage_of, mark_sound, read_record, write_record
 from sparsefront.errors import InvalidSetting
@@ -139,6 +140,7 @@ class ArtifactStore:
                     if not lease.lost:  # of whatever kind: the successor removed what it wrote to
                         raise
                     log.warning("%s: %s", what, error)
+            require_all()  # where the whole run was followed, it ends here
 
     def unless_busy(
         self, kind: str, cache_key: dict[str, Any], make: Callable[[Path], float | None], *, stage: str | None = None
@@ -158,7 +160,7 @@ class ArtifactStore:
         lease: Lease,
     ) -> Artifact:
         for left_over in folder.parent.glob(f"{key}.partial-*"):  # of killed makers: we hold the stage
-            shutil.rmtree(left_over)
+            shutil.rmtree(left_over, ignore_errors=True)  # one that slept may write to it at this moment
         partial, unfinished = folder.with_name(f"{key}.partial-{process_tag()}"), folder.with_name(f"{key}.unfinished")
         if not self.reuse:
             shutil.rmtree(unfinished, ignore_errors=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sparsefront.artifacts.generations import maker_of
-from sparsefront.artifacts.lease import hold_alone
+from sparsefront.artifacts.lease import GONE_S, hold_alone
 from sparsefront.artifacts.leftovers import REMOVED
 from sparsefront.artifacts.owner import process_tag
 from sparsefront.cache.inventory import Stored
@@ -22,7 +22,9 @@ class Removal:
 
 
 def remove(items: Iterable[Stored]) -> Removal:
-    """Remove stages one by one. Those that a running process makes, goes on from or uses are kept."""
+    """Remove stages one by one. Those that a running process makes, goes on from or uses are kept, and those that one of another
+    machine, which may only sleep, did within a day.
+    """
     removal = Removal()
     for item in items:
         try:
@@ -38,10 +40,10 @@ def remove(items: Iterable[Stored]) -> Removal:
 
 def _remove(item: Stored) -> str | None:
     """Why it was kept; None where it is gone."""
-    if (making := hold_alone(maker_of(item.path.with_name(item.key)))) is None:
+    if (making := hold_alone(maker_of(item.path.with_name(item.key)), lapses_s=GONE_S)) is None:
         return "a running process makes it"
     try:
-        using = hold_alone(item.path) if item.finished else making
+        using = hold_alone(item.path, lapses_s=GONE_S) if item.finished else making
         if using is None:
             return "a running process uses it"
         _discard(item.path)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sparsefront.artifacts.csv_lines import TEXT
 from sparsefront.artifacts.durable import whole_file
-from sparsefront.artifacts.lease import held_alone
+from sparsefront.artifacts.lease import Lease, do_alone
 from sparsefront.errors import InvalidSetting
 from sparsefront.report.csv_text import format_lines
 from sparsefront.report.rank import rank
@@ -43,15 +43,19 @@ def rebuild_store(folder: Path, *, processes: int = 1) -> Rebuilt:
         raise InvalidSetting("results", folder, allowed)
     if not folder.is_dir():
         raise InvalidSetting("results", folder, "no such folder")
-    with held_alone(store):
+
+    def rebuild(lease: Lease) -> Rebuilt:
         reading = read_results([folder], processes=processes)
         if not reading.places:
             raise InvalidSetting("results", folder, f"holds no {RESULT_FILE} to make {STORE_FILE} from")
         before = _table_before(store, key="results")
         old = [one for one in before.results if one.identity.run_id not in reading.places]
+        lease.require()
         kept = _write(store, [*reading.results, *old], before.unreadable)
-    runs = {one.identity.run_id for one in old}
-    return Rebuilt(runs | reading.places.keys(), runs, kept, [*reading.problems, *before.problems])
+        runs = {one.identity.run_id for one in old}
+        return Rebuilt(runs | reading.places.keys(), runs, kept, [*reading.problems, *before.problems])
+
+    return do_alone(store, rebuild)
 
 
 def merge_stores(paths: Sequence[Path], store: Path, *, processes: int = 1) -> Rebuilt:
@@ -63,14 +67,18 @@ def merge_stores(paths: Sequence[Path], store: Path, *, processes: int = 1) -> R
     if store.suffix != ".csv":
         raise InvalidSetting("store", store, "must end in .csv")
     store.parent.mkdir(parents=True, exist_ok=True)
-    with held_alone(store):
+
+    def merge(lease: Lease) -> Rebuilt:
         before = _table_before(store, key="store")
         reading = read_results(paths, processes=processes)
         results = [*reading.results, *before.results]
         if not results:
             raise InvalidSetting("results", " ".join(map(str, paths)), "no results found")
+        lease.require()
         kept = _write(store, results, before.unreadable)
-    return Rebuilt({one.identity.run_id for one in results}, set(), kept, [*reading.problems, *before.problems])
+        return Rebuilt({one.identity.run_id for one in results}, set(), kept, [*reading.problems, *before.problems])
+
+    return do_alone(store, merge)
 
 
 def _table_before(store: Path, *, key: str) -> Table:

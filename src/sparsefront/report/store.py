@@ -13,7 +13,7 @@ from sparsefront.artifacts.bounded_files import Unreadable, read_text_bounded
 from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.artifacts.csv_lines import TEXT, read_table_text, separator_of
 from sparsefront.artifacts.durable import whole_file
-from sparsefront.artifacts.lease import held_alone
+from sparsefront.artifacts.lease import Lease, do_alone
 from sparsefront.artifacts.record_digest import record_digest
 from sparsefront.artifacts.walk import below_with_links
 from sparsefront.errors import Obstacle
@@ -54,23 +54,32 @@ def append_result(store_csv: Path, result: Result) -> None:
         Obstacle: the file is no table of results; it stays as it is.
     """
     store_csv.parent.mkdir(parents=True, exist_ok=True)
+
+    def append(lease: Lease) -> None:
+        _put(store_csv, result, lease)
+        lease.require()  # one that slept may have written to a file that was replaced
+
+    do_alone(store_csv, append)
+
+
+def _put(store_csv: Path, result: Result, lease: Lease) -> None:
     cells = {name: "" if value is None else value for name, value in result.flat().items()}
-    with held_alone(store_csv):
-        if (header := _header_of_a_store_without(store_csv, result.identity.run_id)) and not cells.keys() - set(header):
-            _append(store_csv, header, cells)
-            return
-        text, header, lines = _parts_of(store_csv)
-        whole = whole_lines(text)
+    if (header := _header_of_a_store_without(store_csv, result.identity.run_id)) and not cells.keys() - set(header):
+        lease.require()
+        _append(store_csv, header, cells)
+        return
+    text, header, lines = _parts_of(store_csv)
+    whole = whole_lines(text)
+    if whole != text:
+        log.warning("%s ended in half a line, left by a killed run: it was dropped", store_csv)
+    own = [line for line in lines if line.get("run_id") == result.identity.run_id]
+    if any(rank_of_line(line) > rank(result) for line in own):
         if whole != text:
-            log.warning("%s ended in half a line, left by a killed run: it was dropped", store_csv)
-        own = [line for line in lines if line.get("run_id") == result.identity.run_id]
-        if any(rank_of_line(line) > rank(result) for line in own):
-            if whole != text:
-                _replace(store_csv, format_lines(header, lines, with_header=True))
-            return
-        known = [line for line in lines if line.get("run_id") != result.identity.run_id]
-        header = [*header, *(name for name in cells if name not in header)]
-        _replace(store_csv, format_lines(header, [*known, cells], with_header=True))
+            _replace(store_csv, format_lines(header, lines, with_header=True), lease)
+        return
+    known = [line for line in lines if line.get("run_id") != result.identity.run_id]
+    header = [*header, *(name for name in cells if name not in header)]
+    _replace(store_csv, format_lines(header, [*known, cells], with_header=True), lease)
 
 
 def _parts_of(store_csv: Path) -> tuple[str, list[str], list[dict[str, str]]]:
@@ -279,7 +288,9 @@ def unedited(result: Result) -> Result:
     return result
 
 
-def _replace(path: Path, text: str) -> None:
-    """A reader or a kill sees the old file or the new one, never half."""
+def _replace(path: Path, text: str, lease: Lease | None = None) -> None:
+    """A reader or a kill sees the old file or the new one, never half. Raises LeaseLost where the file is another's by now."""
     with whole_file(path) as new, new.open("w", newline="", **TEXT) as file:
         file.write(text)
+        if lease is not None:
+            lease.require()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hydra.utils import instantiate
 
 from sparsefront.artifacts.durable import whole_file
-from sparsefront.artifacts.lease import Lease, LeaseLost, held_alone, hold_alone
+from sparsefront.artifacts.lease import Lease, LeaseLost, do_alone, hold_alone
 from sparsefront.errors import InvalidSetting, first_line
 from sparsefront.report.store import FRONT_FILE
 from sparsefront.search.journal import SUFFIX, open_journal
@@ -78,15 +78,13 @@ class Study:
         self._alone(join)
 
     def _alone(self, do: Callable[[], Found]) -> Found:
-        """What `do` gives, while no other process works on the study. One that slept meanwhile, so that another one did, does
-        it anew.
-        """
-        while True:
-            try:
-                with held_alone(self.place) as self._held:
-                    return do()
-            except LeaseLost as error:
-                log.info("%s; looking again what study %s needs", error, self.place.name)
+        """What `do` gives, while no other process works on the study."""
+
+        def under(lease: Lease) -> Found:
+            self._held = lease
+            return do()
+
+        return do_alone(self.place, under)
 
     def _open(self, storage: str | None, directions: list[str]) -> "optuna.Study":
         import optuna
@@ -168,6 +166,7 @@ class Study:
         number = trial.user_attrs.get(NUMBER, taken)
         trial.set_user_attr(NUMBER, number)
         if (lease := self._hold(trial.number)) is None:  # this process slept, and another one takes the point back
+            self._held.require()
             raise LeaseLost(f"{self.place}: point {number} was taken back")
         return Asked(trial, number, lease)
 

@@ -10,6 +10,7 @@ from typing import Any
 from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.artifacts.durable import whole_file
 from sparsefront.artifacts.generations import newest
+from sparsefront.artifacts.lease import require_all
 from sparsefront.artifacts.record_digest import record_digest
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.errors import Obstacle
@@ -85,6 +86,7 @@ def publish(
     """
     result = Result.from_json((finished.path / RESULT_FILE).read_text())
     directory = experiment.output_dir
+    require_all()  # the folder is another run's where this one slept and was started again
     for name in (SAMPLES, OUTCOMES):
         with whole_file(directory / name) as copy:
             shutil.copyfile(finished.path / name, copy)
