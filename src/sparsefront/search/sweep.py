@@ -9,7 +9,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig
 
-from sparsefront.artifacts.disk_space import fullest
+from sparsefront.artifacts.disk_space import full_disk
 from sparsefront.errors import InvalidSetting
 from sparsefront.search.choosable import require_choosable
 from sparsefront.search.objective import Objective, objective
@@ -131,7 +131,7 @@ def _passes(error: Any) -> bool:
     """Whether a failure says nothing about its point, so that the same point may work later."""
     if getattr(error, "passing", False):  # of a run, which may have been in another process
         return True
-    return isinstance(error, Exception) and fullest(error, [Path.cwd()]) is not None
+    return isinstance(error, Exception) and full_disk(error, {Path.cwd(): "results_dir"}) is not None
 
 
 def _same_everywhere(fixed: list[str]) -> dict[str, str]:
