@@ -33,6 +33,9 @@ DOCUMENTS = [
     "docs/decisions.md",
     "docs/sweeps.md",
     "docs/search.md",
+    "docs/choices.md",
+    "docs/gpu.md",
+    "docs/results.md",
 ]
 PROGRAMS = r"(?:python|make|pip|pytest|pre-commit) "
 QUICK = ("debug=tiny", "logger=none", "report.html=false", "trainer=cpu", "measure.device=cpu", "measure.variants=[]")
@@ -45,6 +48,7 @@ NOT_HERE = {  # they need a GPU or install something
     *(f'pip install -e ".[{extra}]"' for extra in ("sweep", "joblib", "ray", "submitit")),
     "pre-commit install",
     "python -m sparsefront_kernels.bench",
+    "python -m",  # the words alone, in docs/reviewing.md
 }
 
 
@@ -132,7 +136,8 @@ PROGRAM_CALLS = {  # -> what it says where results are
 }
 LATENCY_TABLE = "python -m sparsefront.report.latency_table results/SWEEP -o table.csv"  # see its own test
 RECORD = "python -m sparsefront.verify results/RUN/row.json"
-VERIFY = {RECORD, f"{RECORD} --record-only"}  # see tests/verify
+VERIFY = {RECORD, f"{RECORD} --record-only", f"{RECORD} model.path=DIR dataset.path=DIR"}  # see tests/verify
+VERIFY |= {"python -P -m sparsefront.verify"}
 FRONT = "python compare.py results/studies/search.front.txt"  # after the search of the same document
 STORES = {  # of several machines: see tests/report/test_rebuild.py
     "python compare.py laptop/results cluster/results",
