@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-KERNELS = ROOT / "kernels"
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
-PAGES += [*sorted((ROOT / "docs").glob("*.md")), *sorted(KERNELS.rglob("*.md"))]
+PAGES += [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "kernels").rglob("*.md"))]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 HASH = re.compile(r"\b(?=\w*\d)(?=\w*[a-f])[0-9a-f]{7,40}\b")
 
@@ -25,21 +24,28 @@ def test_readme_and_changelog_are_short():
     assert len(changelog.splitlines()) <= 150 and len(changelog.split()) <= 1500
 
 
-WITHOUT_COMMITS = [name for name in NAMES if not name.startswith("kernels/")]
-
-
-@pytest.mark.parametrize("page", [ROOT / name for name in WITHOUT_COMMITS], ids=WITHOUT_COMMITS)
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_prose_names_no_commit(page: Path):
     """Commits are columns of the CSV files: a reader of a page cannot use them."""
     assert HASH.findall(prose(page)) == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
-def test_relative_links_lead_to_files(page: Path):
-    targets = re.findall(r"\]\(([^)\s]+)\)", page.read_text())
-    files = [target.partition("#")[0] for target in targets if "://" not in target]
-    missing = [name for name in files if name and not (page.parent / name).exists()]
+def test_relative_links_lead_to_files_and_headings(page: Path):
+    targets = [target for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()) if "://" not in target]
+    missing = []
+    for target in targets:
+        name, _, heading = target.partition("#")
+        file = page.parent / name if name else page
+        if not file.exists() or (heading and heading not in headings(file)):
+            missing.append(target)
     assert missing == []
+
+
+def headings(page: Path) -> set[str]:
+    """As GitHub makes anchors of them."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def test_the_python_of_readme_is_that_of_the_library_page():
