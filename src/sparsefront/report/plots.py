@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 PANEL_INCHES = (6.4, 4.4)
 NOTE_WIDTH = 110  # characters of a line above a panel
+MOST_NOTE_LINES = 8  # of one note; the page has it whole
 LEAST_SHARE = 0.5  # of the largest value that an axis of times spans
 SEARCHED_POINTS = 500
 RESULTS_FOR_A_PROCESS = 2000
@@ -129,7 +130,9 @@ def _draw_latency(axes: "Axes", group: ComparableResults) -> None:
         axes.plot(*zip(*front), **line, zorder=2, label=plot_text(group.front_label))
     if not points:
         axes.text(0.5, 0.5, "no sparse latency measured", transform=axes.transAxes, ha="center", color=FRONT_COLOR)
-    title = "\n".join([group.title, *(line for note in group.notes() for line in wrap(note, NOTE_WIDTH))])
+    title = "\n".join(
+        [group.title, *(line for note in group.notes() for line in wrap(note, NOTE_WIDTH, max_lines=MOST_NOTE_LINES))]
+    )
     _finish(axes, len(points), title=title, x_label=group.axis_label, y_label=group.quality_label)
     if group.wants_log_axis():
         _set_log_scale(axes)
