@@ -1,0 +1,437 @@
+"""Damages every file of a small finished sweep in seven ways, and counts which commands end in a traceback, hang, or hide others.
+
+    python experiments/faults/corrupt_files.py FOLDER [--only TEXT] [--commands NAME ...] [--csv FILE] [--again] [--every N]
+
+FOLDER/finished holds the sweep: two patterns in one multirun and a dense run, their cache, and what compare.py wrote. Each case
+is a copy of it with one file or folder damaged; a command runs there in a child, forked from a process that has imported
+everything. Files of one role are damaged once: those of the first point, and of the stages that it used.
+Prints the cases that fail, then a table kind x command; writes one line per case and command. --again keeps FOLDER/finished.
+corrupt_files.csv: of the results every second case (without `cache check`), of the cache all cases with the cache's commands, and
+every ninth with the others, plus three of its folder `result`.
+"""
+
+import argparse
+import csv
+import io
+import json
+import os
+import random
+import re
+import resource
+import runpy
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import traceback
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # a forked child has no other threads
+os.environ["WANDB_MODE"] = "offline"
+
+import torch
+
+import sparsefront as sf
+from sparsefront import config, runs  # noqa: F401  (config registers the resolvers)
+from sparsefront.artifacts.record import RECORD
+from sparsefront.cache.__main__ import main as cache
+from sparsefront.errors import InvalidSetting
+from sparsefront.report import plots  # noqa: F401  (imported before the fork)
+from sparsefront.report.compare import main as compare
+from sparsefront.report.page import comparison  # noqa: F401
+from sparsefront.verify.__main__ import main as verify
+
+ROOT = Path(__file__).resolve().parents[2]
+TIMEOUT_S = 60
+ADDRESS_SPACE_BYTES = 6 * 2**30  # above what the imports take
+TINY = [
+    "debug=tiny",
+    "model.dim=64",
+    "model.depth=1",
+    "trainer=cpu",
+    "measure.device=cpu",
+    "logger=none",
+    "sparsity=0.5",
+]
+SWEPT = ["pattern=n_m,tile_wise", "granularity=16"]
+FIRST = ["pattern=n_m", "granularity=16"]
+CACHE, RESULTS = ".cache/sparsefront", "results"
+TEXTS = (".json", ".jsonl", ".yaml", ".csv", ".txt", ".log", ".html")
+LAUGHS = "\n".join(["a0: &a0 [lol]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 10))])
+NUMBER = re.compile(r"(?<=: )(?!9\b)-?\d[\d.e+-]*")  # but the version of the schema
+STRING = re.compile(r'(?<=: ")|(?<=,)(?=[a-z])')  # where one begins, or a cell of a table
+OUTCOMES = ("ok", "refused", "traceback", "hang", "crash", "hidden")
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one command did in one case: `outcome` of OUTCOMES, and its last line."""
+
+    file: str
+    kind: str
+    command: str
+    outcome: str
+    said: str
+
+
+# Damage: takes the path and its content, leaves something else there.
+
+
+def _empty(path: Path, content: bytes) -> None:
+    path.write_bytes(b"")
+
+
+def _half(path: Path, content: bytes) -> None:
+    path.write_bytes(content[: len(content) // 2])
+
+
+def _flipped(path: Path, content: bytes) -> None:
+    middle = len(content) // 2
+    path.write_bytes(content[:middle] + bytes([content[middle] ^ 0x80]) + content[middle + 1 :] if content else b"\x80")
+
+
+def _random(path: Path, content: bytes) -> None:
+    path.write_bytes(random.Random(path.name).randbytes(len(content)))
+
+
+def _folder(path: Path, content: bytes) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _other_encoding(path: Path, content: bytes) -> None:
+    path.write_bytes(
+        content.decode(errors="replace").encode("utf-16") if path.suffix in TEXTS else b"\xff\xfe" + content
+    )
+
+
+def _deep(path: Path, content: bytes) -> None:
+    path.write_text("[" * 100_000 + "]" * 100_000)
+
+
+def _not_a_number(path: Path, content: bytes) -> None:
+    path.write_text(NUMBER.sub("NaN", _undigested(content)))
+
+
+def _huge_number(path: Path, content: bytes) -> None:
+    path.write_text(NUMBER.sub("9" * 400, _undigested(content)))
+
+
+def _large_number(path: Path, content: bytes) -> None:
+    path.write_text(NUMBER.sub("9" * 18, _undigested(content)))
+
+
+def _negative_number(path: Path, content: bytes) -> None:
+    path.write_text(NUMBER.sub("-1", _undigested(content)))
+
+
+def _null(path: Path, content: bytes) -> None:
+    path.write_text(re.sub(r'(?<=: )("[^"]*"|-?\d[\d.e+-]*)', "null", content.decode()))
+
+
+def _texts(path: Path, content: bytes) -> None:
+    """Into every string: an escape sequence, a line end, a null, and math text."""
+    hostile = r"\u001b[2J\n\u0000$\\frac{$" if path.suffix == ".json" else "\x1b[2J\r\x00$\\frac{$"
+    path.write_text(STRING.sub(lambda _: hostile, _undigested(content)))
+
+
+def _half_characters(path: Path, content: bytes) -> None:
+    path.write_text(STRING.sub(lambda _: r"\ud800", _undigested(content)))
+
+
+def _undigested(content: bytes) -> str:
+    """As of a version that wrote no digest, so that the rest is read, too."""
+    return re.sub(r'(?<="record_sha256": )"\w+"', "null", content.decode())
+
+
+def _list(path: Path, content: bytes) -> None:
+    path.write_text("[]")
+
+
+def _aliases(path: Path, content: bytes) -> None:
+    path.write_text(LAUGHS)
+
+
+def _long_line(path: Path, content: bytes) -> None:
+    path.write_bytes(b"\0" * 10_000_000)
+
+
+def _zip_bomb(path: Path, content: bytes) -> None:
+    """An archive of arrays whose headers claim a petabyte."""
+    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as new:
+        for name in old.namelist():
+            header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (125000000000000,), }"
+            header += b" " * (117 - len(header)) + b"\n"
+            new.writestr(name, b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(2**27))
+
+
+def _header(path: Path, content: bytes) -> None:
+    path.write_bytes((2**60).to_bytes(8, "little") + content[8:])
+
+
+KINDS: dict[str, Callable[[Path, bytes], None]] = {
+    "empty": _empty,
+    "half": _half,
+    "flipped": _flipped,
+    "random": _random,
+    "folder": _folder,
+    "encoding": _other_encoding,
+}
+HOSTILE: dict[str, tuple[Callable[[Path, bytes], None], ...]] = {
+    ".json": (
+        _deep,
+        _not_a_number,
+        _huge_number,
+        _large_number,
+        _negative_number,
+        _null,
+        _texts,
+        _half_characters,
+        _list,
+    ),
+    ".jsonl": (_deep, _not_a_number),
+    ".yaml": (_aliases, _deep, _null, _list),
+    ".csv": (_texts, _long_line),
+    ".txt": (_texts, _long_line),
+    ".npz": (_zip_bomb,),
+    ".safetensors": (_header,),
+}
+
+
+def cases(finished: Path) -> Iterator[tuple[str, str, Callable[[Path, bytes], None]]]:
+    """(file, kind, damage) of every file of the first point, of the folders above it, and of the stages that it used."""
+    for path in _damaged(finished):
+        name = path.relative_to(finished).as_posix()
+        if path.is_dir() and not path.is_symlink():
+            yield name, "folder", _file_instead
+            continue
+        if path.is_symlink():
+            yield name, "folder", _folder
+            yield name, "hostile: loop", _link_to_itself
+            continue
+        yield from ((name, kind, damage) for kind, damage in KINDS.items())
+        for damage in HOSTILE.get(path.suffix, (_long_line,)):
+            yield name, f"hostile: {damage.__name__.strip('_')}", damage
+
+
+def _file_instead(path: Path, content: bytes) -> None:
+    shutil.rmtree(path)
+    path.write_text("a file\n")
+
+
+def _link_to_itself(path: Path, content: bytes) -> None:
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+def _damaged(finished: Path) -> list[Path]:
+    point = first_point(finished)
+    folders = [point, point / ".hydra", *_stages(finished / CACHE, point)]
+    inside = [path for folder in folders for path in sorted(folder.iterdir())]
+    above = [
+        path for folder in (point.parent, finished / RESULTS, finished / CACHE) for path in sorted(folder.iterdir())
+    ]
+    files = [*(path for path in above if path.is_file()), finished / CACHE / "data" / "digests.json"]
+    return list(dict.fromkeys([*folders, point.parent, finished / RESULTS / "compare", *files, *inside]))
+
+
+def _stages(cache_dir: Path, point: Path) -> list[Path]:
+    """What a point was made from: its result names the last ones, and each of them what was used before."""
+    run_id = json.loads((point / "row.json").read_text())["identity"]["run_id"]
+    records = {record.parent: record.read_text() for record in sorted(cache_dir.glob(f"*/*/{RECORD}"))}
+    last = [
+        folder
+        for folder, text in records.items()
+        if folder.name == run_id or folder.parent.name == "result" and run_id in text
+    ]
+    last.append((point / "checkpoint").resolve())
+    used = {key for folder in last for key in json.loads(records[folder])["used"]}
+    return [folder for folder in records if folder in last or folder.name in used]
+
+
+def first_point(folder: Path) -> Path:
+    """Of the sweep."""
+    return next(iter(sorted((folder / RESULTS).glob("*/*_n_m_*/"))))
+
+
+# Commands: each runs in a child, whose working directory is the case's.
+
+
+def _load_run() -> int:
+    found = sf.load_run(first_point(Path()))
+    _ = found.record, found.masks, found.network
+    return 0
+
+
+def _run_again() -> int:
+    sys.argv = ["run.py", *TINY, *FIRST]
+    runpy.run_path(str(ROOT / "run.py"), run_name="__main__")
+    return 0
+
+
+COMMANDS: dict[str, Callable[[], int | None]] = {
+    "compare": lambda: compare([RESULTS]),
+    "rebuild": lambda: compare(["--rebuild", RESULTS]),
+    "cache": lambda: cache([]),
+    "cache check": lambda: cache(["check"]),
+    "verify": lambda: verify([str(first_point(Path()) / "row.json")]),
+    "load_run": _load_run,
+    "run": _run_again,
+}
+
+
+def call(name: str, folder: Path) -> tuple[str, str]:
+    """Run a command in a child; (outcome, what it said last)."""
+    said = folder / ".said"
+    child = os.fork()
+    if child == 0:
+        _in_child(COMMANDS[name], folder, said)
+    deadline = time.monotonic() + TIMEOUT_S
+    while not (ended := os.waitpid(child, os.WNOHANG))[0]:
+        if time.monotonic() > deadline:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return "hang", f"after {TIMEOUT_S} s"
+        time.sleep(0.005)
+    text = said.read_text(errors="replace").replace(f"{folder}/", "").replace(f"{ROOT}/", "")
+    last = text.strip().rpartition("\n")[2][:200]
+    if os.WIFSIGNALED(ended[1]):
+        return "crash", f"{signal.Signals(os.WTERMSIG(ended[1])).name}: {last}"
+    if "Traceback (most recent call last)" in text or os.WEXITSTATUS(ended[1]) == 70:
+        return "traceback", last
+    return ("refused" if os.WEXITSTATUS(ended[1]) else "ok"), last
+
+
+def _in_child(command: Callable[[], int | None], folder: Path, said: Path) -> None:
+    os.chdir(folder)
+    output = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    resource.setrlimit(resource.RLIMIT_AS, (_address_space() + ADDRESS_SPACE_BYTES,) * 2)
+    status = 70
+    try:
+        status = command() or 0
+    except SystemExit as error:
+        status = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
+        if isinstance(error.code, str):
+            print(error.code)
+            status = 70 if "\n" in error.code.strip() else 1
+    except InvalidSetting as error:
+        print(f"{type(error).__name__}: {error}")
+        status = 70 if "\n" in str(error) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with suppress(Exception):
+            sys.stdout.flush()
+        os._exit(status)
+
+
+def _address_space() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def hidden(name: str, folder: Path, others: Iterable[str]) -> str | None:
+    """Which other run a command does not show any more, neither in what it wrote nor on the terminal."""
+    written = {"compare": "results/compare/compare.html", "rebuild": "results/rows.csv", "cache": ".said"}.get(name)
+    if written is None:
+        return None
+    text = "".join(
+        (folder / page).read_text(errors="replace") for page in (written, ".said") if (folder / page).is_file()
+    )
+    return next((other for other in others if other not in text), None)
+
+
+def finish(folder: Path) -> None:
+    """The sweep and the dense run, compared."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    python = [sys.executable, str(ROOT / "run.py")]
+    for command in (
+        [*python, "-m", *TINY, *SWEPT],
+        [*python, *TINY, "pattern=dense"],
+        [sys.executable, str(ROOT / "compare.py")],
+    ):
+        subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+
+
+def examine(finished: Path, file: str, kind: str, damage: Callable, commands: Iterable[str]) -> Iterator[Found]:
+    """Each command in a copy of its own where it writes, so that none repairs what the next one reads."""
+    case, others = finished.with_name("case"), _other_runs(finished)
+    for name in commands:
+        if file.startswith(CACHE) and name in ("compare", "rebuild"):
+            continue  # they read no cache
+        shutil.rmtree(case, ignore_errors=True)
+        shutil.copytree(finished, case, symlinks=True)
+        (case / RESULTS / "compare" / "compare.html").unlink(missing_ok=True)  # an old page would show the others
+        path = case / file
+        damage(path, path.read_bytes() if path.is_file() else b"")
+        try:
+            first_point(case)
+        except StopIteration:
+            continue  # the sweep's folder itself is gone: the command would be given no path
+        outcome, said = call(name, case)
+        if outcome == "ok" or (outcome, name) == ("refused", "compare"):
+            missing = hidden(name, case, others[name == "cache"])
+            outcome, said = ("hidden", f"{missing} is not shown; {said}") if missing else (outcome, said)
+        yield Found(file, kind, name, outcome, said)
+
+
+def _other_runs(finished: Path) -> dict[bool, list[str]]:
+    """Of the runs that are not damaged the ids (False) and the folders' names (True)."""
+    first = first_point(finished)
+    others = [row for row in sorted((finished / RESULTS).rglob("row.json")) if row.parent != first]
+    ids = [json.loads(row.read_text())["identity"]["run_id"] for row in others]
+    return {False: ids, True: [row.parent.name[:20] for row in others]}
+
+
+def print_table(found: list[Found], commands: Iterable[str]) -> None:
+    """Kind x command: tracebacks, hangs, crashes and hidden results, of how many tried."""
+    kinds = list(dict.fromkeys(one.kind.partition(":")[0] for one in found))
+    print(f"\n{'damage':10s}", *(f"{name:>12s}" for name in commands))
+    for kind in [*kinds, "all"]:
+        cells = []
+        for name in commands:
+            tried = [one for one in found if one.command == name and kind in ("all", one.kind.partition(":")[0])]
+            failed = [one for one in tried if one.outcome not in ("ok", "refused")]
+            cells.append(f"{f'{len(failed)} of {len(tried)}':>12s}")
+        print(f"{kind:10s}", *cells)
+    counts = {outcome: sum(one.outcome == outcome for one in found) for outcome in OUTCOMES}
+    print(f"\n{len(found)} tried: " + ", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", default="", help="cases whose `file kind` contains this")
+    parser.add_argument("--commands", nargs="+", default=list(COMMANDS), choices=list(COMMANDS))
+    parser.add_argument("--csv", type=Path, default=Path(__file__).with_suffix(".csv"))
+    parser.add_argument("--again", action="store_true", help="take the finished sweep that is in the folder")
+    parser.add_argument("--every", type=int, default=1, help="one case of so many: all take an hour on one core")
+    options = parser.parse_args()
+    finished = options.folder.resolve() / "finished"
+    if not options.again or not finished.is_dir():
+        finish(finished)
+    torch.set_num_threads(1)
+    found: list[Found] = []
+    chosen = [case for case in cases(finished) if options.only in f"{case[0]} {case[1]}"]
+    for file, kind, damage in chosen[:: options.every]:
+        for one in examine(finished, file, kind, damage, options.commands):
+            found.append(one)
+            if one.outcome not in ("ok", "refused"):
+                print(f"{one.outcome}: {one.file}, {one.kind}, {one.command}: {one.said}", flush=True)
+    print_table(found, options.commands)
+    with options.csv.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(Found.__dataclass_fields__), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(map(asdict, found))
+    return 0 if all(one.outcome in ("ok", "refused") for one in found) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
