@@ -1,6 +1,7 @@
 """A stage that is made again takes nothing from those who read it, and leaves nothing behind once they are gone."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -151,3 +152,12 @@ def test_many_readers_never_miss_it_nor_see_two_halves(tmp_path, makers):
     assert sum(int(count) for count in seen) > 3, "readers saw several of them"
     make(tmp_path, "last")
     assert len(folders(tmp_path)) == 1
+
+
+def test_a_file_under_the_name_of_a_stage_makes_room_for_it(tmp_path):
+    made = make(tmp_path, "first")
+    key = made.path.name
+    del made
+    shutil.rmtree(tmp_path / "dense" / key)
+    (tmp_path / "dense" / key).write_text("somebody's")
+    assert content(make(tmp_path, "second", reuse=True)) == {"second"}

@@ -636,3 +636,11 @@ def test_a_field_that_a_later_version_adds_changes_no_digest():
     grown = {"identity": {"seed": 1, "new": None}, "speed": {"curve": [{"b": 2.5}], "more": {}}, "newer": {}}
     assert record_digest(content) == record_digest(grown)
     assert record_digest(content) != record_digest({**content, "speed": {"curve": [{"b": 2.6}]}})
+
+
+def test_names_from_the_record_control_no_terminal(row, capsys):
+    edit(row, "choice", "pattern", "n_m\x1b[2J", forge=True)
+    (row.parent / "a\x1b[2J.txt").touch()
+    assert main([str(row)]) == 2
+    found = capsys.readouterr()
+    assert "\x1b" not in found.out + found.err and r"a\x1b[2J.txt" in found.out

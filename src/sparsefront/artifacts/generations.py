@@ -64,7 +64,9 @@ def put(partial: Path, folder: Path) -> Held:
 
     The caller is the only maker of this stage.
     """
-    if not (folder / RECORD).exists():
+    if folder.is_file():
+        folder.unlink()  # somebody's, under the name of a stage
+    elif not (folder / RECORD).exists():
         shutil.rmtree(folder, ignore_errors=True)  # it lost its record and is no stage
     older = _generations(folder)
     target = folder if not older else folder.with_name(f"{folder.name}{AGAIN}{number(older[-1]) + 1}")

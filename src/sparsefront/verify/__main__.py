@@ -18,6 +18,7 @@ from sparsefront.composing import configured
 from sparsefront.config import Config
 from sparsefront.errors import Edited, InvalidSetting
 from sparsefront.option_classes import shortened
+from sparsefront.printable import printable
 from sparsefront.provenance import code_commit
 from sparsefront.pruning.mask_layout import MaskLayout
 from sparsefront.report.result import Result
@@ -91,9 +92,9 @@ def _verify(row: Path, options: argparse.Namespace) -> str:
     export = find_export(result, row, options.checkpoint, options.cache_dir or Path(Config().cache_dir))
     if export is not None:
         check_export(result, export)
-        print(f"masks and weights: hold, in {export.directory}")
+        print(printable(f"masks and weights: hold, in {export.directory}"))
     if pictures := uncovered(row.parent):
-        print(f"not looked at: {', '.join(pictures)}, which say nothing that decides")
+        print(printable(f"not looked at: {', '.join(pictures)}, which say nothing that decides"))
     if options.record_only:
         return NOT_EVALUATED
     given = [*([] if options.cache_dir is None else [f"cache_dir={options.cache_dir}"]), *overrides]
@@ -102,7 +103,7 @@ def _verify(row: Path, options: argparse.Namespace) -> str:
         _check_configuration(result, row, configuration, experiment.choices, given)
         layout = MaskLayout() if export is None else check_built(experiment, export, trust)
         for finding in measure_again(experiment, result, export, layout, stored_outcomes(result, row), given):
-            print(finding, flush=True)
+            print(printable(finding), flush=True)
             if finding.verdict == DIFFERS and finding.decides:
                 words.add(OTHER)
             elif finding.verdict == SKIPPED and finding.what in ("speedup", "latency") and not finding.decides:
@@ -135,7 +136,7 @@ def _check_configuration(
         return
     if result.identity.commit == code_commit():
         raise Edited("config.yaml", f"was edited: {difference}")
-    print(f"config.yaml: not verified, {difference}; the result is of another version of the program")
+    print(printable(f"config.yaml: not verified, {difference}; the result is of another version of the program"))
 
 
 def _trusted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
