@@ -4,6 +4,7 @@ import errno
 import os
 import pickle
 import re
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -280,10 +281,19 @@ def fail_on_a_full_disk(launcher: Launcher, jobs: list, initial_job_idx: int) ->
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
+def launch_and_be_killed(launcher: Launcher, jobs: list, initial_job_idx: int) -> list[JobReturn]:
+    """As joblib does where one of its processes is killed."""
+    raise BrokenProcessPool("A worker process was killed")
+
+
 @pytest.mark.parametrize(
-    ("launch", "expected"), [(launch_on_a_full_disk, SystemExit), (fail_on_a_full_disk, OSError)], ids=["run", "hydra"]
+    ("launch", "expected"),
+    [(launch_on_a_full_disk, SystemExit), (fail_on_a_full_disk, OSError), (launch_and_be_killed, BrokenProcessPool)],
+    ids=["full disk in the run", "full disk before the run", "worker killed"],
 )
-def test_a_full_disk_ends_a_search_and_its_point_is_asked_for_again(tmp_path, monkeypatch, launch, expected):
+def test_what_says_nothing_about_a_point_ends_a_search_and_the_point_is_asked_for_again(
+    tmp_path, monkeypatch, launch, expected
+):
     whole = search(tmp_path / "whole", n_trials=3)
     with monkeypatch.context() as context, pytest.raises(expected):
         context.setattr(Launcher, "launch", launch)

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import BrokenExecutor
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,7 @@ def _launch(
     launcher: Launcher, jobs: list[list[str]], study: Study, batch: list[Asked], numbers: range
 ) -> Sequence[JobReturn]:
     """What the runs returned. Where the launcher itself fails, the points failed: going on with them would fail again. Where
-    the disk is full, they are left.
+    the disk is full, or a process was killed, they are left.
     """
     try:
         return launcher.launch(jobs, initial_job_idx=numbers.start)
@@ -129,6 +130,8 @@ def _launch(
 
 def _passes(error: Any) -> bool:
     """Whether a failure says nothing about its point, so that the same point may work later."""
+    if isinstance(error, BrokenExecutor):  # a process of joblib was killed
+        return True
     if getattr(error, "passing", False):  # of a run, which may have been in another process
         return True
     return isinstance(error, Exception) and full_disk(error, {Path.cwd(): "results_dir"}) is not None
