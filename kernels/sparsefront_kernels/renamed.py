@@ -1,7 +1,7 @@
 """Names that recorded tables may hold and that have changed since: each function returns the name of today.
 
 Only what reads a recorded table calls these functions: benchmark results, tuned launches, rates, measured latencies. Nowhere
-else is an old name accepted. `experiments/migrate_names.py` rewrites files for good.
+else is an old name accepted.
 """
 
 import re

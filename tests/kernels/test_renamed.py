@@ -1,6 +1,5 @@
-"""Tables that were recorded under old names: read with the names of today, a user's own too, and rewritten by the script."""
+"""Tables that were recorded under old names: read with the names of today, a user's own too."""
 
-import importlib.util
 import json
 import re
 from pathlib import Path
@@ -174,44 +173,3 @@ def test_old_results_are_read_with_names_of_today(tmp_path):
     path.write_text(f"{','.join(row)}\n{','.join(row.values())}\n")
     (read,) = read_rows(path)
     assert (read["kernel"], read["shape"], read["m"]) == ("gathered_simt_feature_major", "small_m8-64x64", "1")
-
-
-@pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("migrate_names", ROOT / "experiments" / "migrate_names.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_script_changes_names_and_nothing_else(script, tmp_path):
-    table, plan = tmp_path / "rows.csv", tmp_path / "h200.plan"
-    table.write_bytes(b"kernel,shape,layout\r\ngathered_skinny_row_to_feature,skinny2-8x8,row_to_feature\r\n")
-    plan.write_text("--shapes skinny2-* --kernels gathered_fp32* gathered_tf32_triton gathered_cuda*  # few rows\n")
-    files = [table, plan, write(tmp_path / "tuned.json", OLD_LAUNCHES), write(tmp_path / "rates.json", OLD_RATES)]
-    for _ in range(2):
-        assert script.main([str(file) for file in files]) == 0
-        assert (
-            table.read_bytes()
-            == b"kernel,shape,layout\r\ngathered_small_m_row_to_feature,small_m2-8x8,row_to_feature\r\n"
-        )
-        assert (
-            plan.read_text()
-            == "--shapes small_m2-* --kernels gathered_simt* gathered_triton_tf32 gathered_cuda*  # few rows\n"
-        )
-        assert "k_blocks=1" in files[2].read_text() and "num_sms" in files[3].read_text()
-
-
-def test_files_that_are_no_table_are_left_alone(script, tmp_path):
-    other = write(tmp_path / "row.json", {"kernel": "gathered_skinny"})
-    with pytest.raises(ValueError, match="neither tuned launches, nor rates"):
-        script.main([str(other)])
-    assert "gathered_skinny" in other.read_text()
-
-
-def test_the_repositorys_tables_are_migrated(script):
-    files = [path for table in script.TABLES for path in ROOT.glob(table)]
-    assert len(files) >= 7
-    for path in files:
-        text = path.read_bytes().decode()
-        assert script.migrated(text, path.suffix) == text, path

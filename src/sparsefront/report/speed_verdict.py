@@ -2,7 +2,7 @@
 
 from sparsefront.report.points import Point
 
-# Networks with the same layers, timed in turn, have come out up to 0.9 % apart on an H200 (experiments/first_rows):
+# Networks with the same layers, timed in turn, have come out up to 0.9 % apart on an H200:
 # where memory lies does that much, and repeating the timing in one process does not average it out.
 TIMING_NOISE = 0.01
 # Of the dense flops of the prunable layers, by sparse kernels: for a speedup to count as theirs.
