@@ -1,6 +1,6 @@
 """Of which dense network each line is: those of one seed, pruned from one dense network, are a block."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import definition  # beside this file
@@ -10,7 +10,6 @@ from rows import Line
 from work import DIGEST
 
 METRICS = ("val_dense", "dense")
-SHOWN_DIGITS = 8  # of a digest
 
 
 @dataclass(frozen=True)
@@ -30,11 +29,6 @@ class Block:
     newest: bool
     val: float
     test: float
-
-    def __str__(self) -> str:
-        return (
-            f"{self.letter}: {self.digest[:SHOWN_DIGITS]}, seed {self.seed}, val {self.val:.2f}, test {self.test:.2f}"
-        )
 
 
 def blocks_of(study: Study, network: str, cells: Cells) -> dict[str, Block]:
@@ -69,13 +63,6 @@ def letters(blocks: Mapping[str, Block], cell: Cell) -> str:
     """Those of a cell's lines; "" of seeds with one dense network."""
     found = (line[DIGEST] for line in cell.measured)
     return ", ".join(sorted({blocks[digest].letter for digest in found if digest in blocks}))
-
-
-def block_lines(blocks: Mapping[str, Block]) -> Iterator[str]:
-    """What the letters of a table mean."""
-    if blocks:
-        named = "; ".join(map(str, blocks.values()))
-        yield f"Blocks, by the dense network of a seed: {named}. Seeds that are not named have one dense network each."
 
 
 def _dense_seed(study: Study, point: Point, line: Line) -> int:

@@ -30,7 +30,7 @@ class Loss:
 # network compared with -> split -> what is lost; the first of val decides what is retrained
 LOSSES = {
     "dense": {"val": Loss("val_masked", "val_dense"), "test": Loss("masked", "dense")},
-    "dense trained on": {
+    "continued dense": {
         "val": Loss("val_masked", "val_dense_continued"),
         "test": Loss("masked", "dense_continued"),
     },
@@ -54,30 +54,33 @@ def retrainings(study: Study, cells: Cells, networks: Container[str]) -> Iterato
 def iso_head(crossing: Crossing) -> str:
     """What the lines of `iso_lines` are."""
     return (
-        f"Iso-accuracy sparsity, at which {crossing.points:g} point{'s are' if crossing.points != 1 else ' is'} "
-        "lost, by straight lines between levels "
-        f"(± over up to {crossing.retrainings} retrainings of the levels beside it, from one dense network):"
+        f"Iso-accuracy sparsity, at which {crossing.points:g} point{'s are' if crossing.points != 1 else ' is'} lost, by "
+        f"straight lines between levels (± over up to {crossing.retrainings} retrainings of the levels beside it):"
     )
 
 
 def iso_lines(study: Study, table: Table, network: str, cells: Cells) -> Iterator[str]:
-    """Of every line the sparsity at which it loses the points of the crossing, against dense and against the same trained on, on
-    val and on test; none without a crossing.
+    """A table: for every line the sparsity at which it loses the points of the crossing, against dense and against continued
+    dense, on val and on test; none without a crossing.
     """
     crossing, first = table.crossing_of(network), study.first_seed
     if crossing is None:
         return
+    texts = []
     for levels in _lines(table, network, cells):
-        measured = [point.column for point, cell in levels if cell.of_seed(first)]
-        found = []
-        for network_beside, losses in LOSSES.items():
-            isos = {split: _iso(study, crossing, _known(levels, loss, first), loss) for split, loss in losses.items()}
-            if told := [f"{split} {text}" for split, text in isos.items() if text]:
-                found.append(f"against {network_beside} {', '.join(told)}")
+        found = [
+            _iso(study, crossing, _known(levels, loss, first), loss)
+            for losses in LOSSES.values()
+            for loss in losses.values()
+        ]
         missing = [point.column for point, cell in levels if not cell.accuracy]
-        left = f"; no line yet of {', '.join(missing)}" if missing else ""
-        if found:
-            yield f"- {levels[0][0].row}: {'; '.join(found)}; levels {', '.join(measured)}{left}"
+        if any(found):
+            texts.append([levels[0][0].row, *found, ", ".join(missing)])
+    if texts:
+        head = [f"{split}, against {beside}" for beside, losses in LOSSES.items() for split in losses]
+        yield f"| line | {' | '.join(head)} | no line yet of |"
+        yield "|" + "---|" * (2 + len(head))
+        yield from (f"| {' | '.join(text)} |" for text in texts)
 
 
 def _iso(study: Study, crossing: Crossing, levels: Levels, loss: Loss) -> str:

@@ -107,7 +107,8 @@ class Study:
     """Everything that is re-made into `folder`.
 
     Args:
-        about: the page's first paragraphs.
+        about: the page's first paragraph: three sentences with the question and the answer.
+        notes: what stands below the tables, in Markdown: one subject a bullet.
         headlines_only: networks of which nothing but the headlines is made.
         overrides: of run.py, for all points; the preset among them.
         targets: network -> column -> what the line that is best on val must reach on test, in per cent.
@@ -126,6 +127,7 @@ class Study:
     targets: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     products: str = ""
     seed_key: str = "seed"
+    notes: str = ""
 
     def __post_init__(self) -> None:
         if self.seed_key == "seed" and any(table.crossing for table in self.tables):

@@ -2,7 +2,7 @@
 
     python experiments/studies/page.py [STUDY ...] [--out DIR]
 
-What is written by hand about the numbers stands in `reading.md` of the folder, and is put under the tables as it is.
+What is written by hand about the numbers stands in the study's file: three sentences first, notes below the tables.
 """
 
 import argparse
@@ -16,10 +16,8 @@ from cells import Cells, cells_of
 from crossing import iso_head, iso_lines
 from definition import Study
 from draw import PLOT, draw
-from products import PLAN, product_lines
+from products import FILE, PLAN, product_lines, product_places
 from repeats import repeat_lines
-
-READING = "reading.md"
 
 
 def page(study: Study, folder: Path) -> str:
@@ -44,13 +42,9 @@ def _lines(study: Study, cells: Cells, folder: Path, *, drawn: bool, earlier: in
     yield from (f"# {study.title}", "", study.about.strip(), "")
     if drawn:
         yield from (f"![Accuracy on test]({PLOT})", "")
-    yield from _counts(study, cells)
-    if earlier:
-        yield from ("", f"{earlier} lines of {rows.FILE} were measured with other settings and are not shown.")
-    for told in tables.timed_lines(cells):
-        yield from ("", told)
     if study.targets:
-        yield from ("", "## Targets", "", *tables.target_lines(study, cells))
+        yield from ("## Targets", "", *tables.target_lines(study, cells), "")
+    yield from ("## Networks", "", *tables.network_lines(study, cells))
     networks = definition.networks()
     for place, name in enumerate(study.networks):
         for table in study.tables:
@@ -58,44 +52,44 @@ def _lines(study: Study, cells: Cells, folder: Path, *, drawn: bool, earlier: in
             # the first network's tables show the source's numbers also before there are any of ours
             if of_network and (tables.has_lines(table, name, cells) or place == 0):
                 yield from ("", f"## {table.title}: {networks[name].title}", "")
-                if told := tables.dense_text(study, table, name, cells):
-                    yield from (told, "")
-                if table.paper:
-                    yield from (f"Source: {table.paper}.", "")
                 yield from tables.table_lines(study, table, name, cells)
+                if table.paper:
+                    yield from ("", f"Source: {table.paper}.")
                 if found := list(iso_lines(study, table, name, cells)):
                     yield from ("", iso_head(table.crossing_of(name)), "", *found)
-    if found := list(repeat_lines(study, folder)):
-        yield from (
-            "",
-            "## Trained anew",
-            "",
-            "The same point and seed, from a dense network trained anew, in another call or on another GPU, differs:",
-            "",
-            *found,
-        )
-    if (study.folder / PLAN).exists():
-        yield from ("", "## Products", "", study.products.strip(), "", *product_lines(folder))
-    if (reading := folder / READING).exists():
-        yield from ("", "## Reading", "", reading.read_text().strip())
-    folders = sorted({option for name in study.networks for option in networks[name].folders.values()})
-    command = f"python experiments/studies/study.py {study.name} {' '.join(f'--{name} DIR' for name in folders)}"
+    products = (study.folder / PLAN).exists()
+    if products:
+        yield from ("", "## Products", "", *product_lines(folder), "", study.products.strip())
+    if study.notes:
+        yield from ("", "## Notes", "", study.notes.strip())
+    yield from _checks(study, cells, folder, earlier=earlier)
     yield from ("", "## To repeat", "")
+    options = sorted({option for name in study.networks for option in networks[name].folders.values()})
+    command = f"python experiments/studies/study.py {study.name} {' '.join(f'--{name} DIR' for name in options)}"
     yield f"    {command} --workers 8    # adds to {rows.FILE} what is not there yet"
     yield f"    {command} --headlines --kernels auto sparse    # times the headlines"
+    if products:
+        files = f"--plan experiments/{study.name}/{PLAN} --output experiments/{study.name}/{FILE}"
+        yield f"    python -m sparsefront_kernels.bench {files} --append    # the products"
     yield f"    python experiments/studies/page.py {study.name}    # this page"
     yield f"    python compare.py results/experiments/{study.name}    # the runs themselves"
+    yield from ("", tables.measured_on(cells, product_places(folder) if products else ""))
 
 
-def _counts(study: Study, cells: Cells) -> Iterator[str]:
-    """How many points of each network have a line, and how many of them a latency."""
-    yield "Points with a line:"
-    yield ""
-    for name in study.networks:
-        of_network = [cell for point, cell in cells.items() if point.network == name]
-        found = sum(bool(cell.accuracy) for cell in of_network)
-        timed = sum(bool(cell.timed["auto"]) for cell in of_network)
-        yield f"- {definition.networks()[name].title}: {found} of {len(of_network)}, {timed} of them timed"
+def _checks(study: Study, cells: Cells, folder: Path, *, earlier: int) -> Iterator[str]:
+    """How far the same weights and the same points lie apart when they are measured twice."""
+    told = list(tables.timed_lines(cells))
+    if earlier:
+        told.append(f"{earlier} lines of {rows.FILE} were measured with other settings and are not shown.")
+    repeated = list(repeat_lines(study, folder))
+    if repeated:
+        told.append("Points that were trained again, from a dense network trained again, differ by (points):")
+    if told:
+        yield from ("", "## Checks")
+    for text in told:
+        yield from ("", text)
+    if repeated:
+        yield from ("", *repeated)
 
 
 def main() -> None:

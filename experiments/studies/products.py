@@ -15,12 +15,10 @@ def product_lines(folder: Path) -> Iterator[str]:
 
     What runs on other masks than the pattern's, as a peer may, has lines of its own.
     """
-    path = folder / FILE
-    if not path.exists():
+    lines = _timed(folder)
+    if not lines:
         yield "No product is timed yet."
         return
-    with path.open(newline="") as file:
-        lines = [line for line in csv.DictReader(file) if line["speedup"] and line["family"] != "dense"]
     fastest: dict[tuple[str, str], dict[float, float]] = {}
     notes: dict[tuple[str, str, float], str] = {}
     for line in lines:
@@ -42,10 +40,20 @@ def product_lines(folder: Path) -> Iterator[str]:
             f"{found[level]:.2f}{notes.get((shape, pattern, level), '')}" if level in found else "" for level in levels
         ]
         yield f"| {shape} | {pattern} | {' | '.join(speedups)} | {critical} |"
-    facts = "{gpu}, torch {torch}, {dtype}, commit {commit}, {date}"
-    places = sorted({facts.format_map(line) for line in lines})
-    yield ""
-    yield f"Speedup over the fastest dense product of the same process; {'; '.join(places)}."
+    yield from ("", "Speedup over the fastest dense product of the same process.")
+
+
+def product_places(folder: Path) -> str:
+    """GPU, version, dtype and day of the products; "" where none is timed."""
+    return "; ".join(sorted({"{gpu}, torch {torch}, {dtype}, {date}".format_map(line) for line in _timed(folder)}))
+
+
+def _timed(folder: Path) -> list[dict[str, str]]:
+    path = folder / FILE
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return [line for line in csv.DictReader(file) if line["speedup"] and line["family"] != "dense"]
 
 
 def _label(line: dict[str, str]) -> str:

@@ -14,17 +14,20 @@ METRICS = {"val": "val_masked", "test": "masked"}
 
 
 def repeat_lines(study: Study, folder: Path) -> Iterator[str]:
-    """A line for each network that has points of several dense networks of one seed; percentage points."""
+    """A table with a line for each network that has points of several dense networks of one seed, in points; none without any."""
     pairs: dict[str, list[tuple[Line, Line]]] = {}
     for (point, _), lines in rows.repeated_lines(study, folder / rows.FILE).items():
         *others, counted = lines
         told = [(line, counted) for line in others if line[DIGEST] != counted[DIGEST] and _measured(line, counted)]
         if told:
             pairs.setdefault(point.network, []).extend(told)
+    if pairs:
+        yield f"| network | pairs | {' | '.join(f'{split}: median | at most' for split in METRICS)} |"
+        yield "|" + "---|" * (2 + 2 * len(METRICS))
     for name in study.networks:
         if found := pairs.get(name):
-            apart = [f"{split} by {_apart(found, metric)}" for split, metric in METRICS.items()]
-            yield f"- {definition.networks()[name].title}: {len(found)} pairs, {' and '.join(apart)}"
+            apart = [_apart(found, metric) for metric in METRICS.values()]
+            yield f"| {definition.networks()[name].title} | {len(found)} | {' | '.join(apart)} |"
 
 
 def _measured(*lines: Line) -> bool:
@@ -33,4 +36,4 @@ def _measured(*lines: Line) -> bool:
 
 def _apart(pairs: list[tuple[Line, Line]], metric: str) -> str:
     points = [100 * abs(float(one[metric]) - float(other[metric])) for one, other in pairs]
-    return f"{median(points):.2f} (median) and at most {max(points):.2f} points"
+    return f"{median(points):.2f} | {max(points):.2f}"

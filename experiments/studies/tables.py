@@ -2,15 +2,16 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-import rows  # beside this file
-from blocks import Block, block_lines, blocks_of, letters, mixed
+import definition  # beside this file
+import rows
+from blocks import Block, blocks_of, letters, mixed
 from cells import Cell, Cells, finalists, of_table, spread
 from definition import Study, Table
 from work import DIGEST
 
 from sparsefront.counted import counted
 
-DAY, COMMIT_DIGITS = len("2026-11-24"), 7
+DAY = len("2026-11-24")
 LEAST_SHORTFALL = 0.02  # of the sparsity: below it is rounding
 HEAD = (
     "line",
@@ -19,10 +20,10 @@ HEAD = (
     "seeds",
     "val",
     "val − dense",
-    "val − trained on",
+    "val − continued dense",
     "test",
     "test − dense",
-    "test − trained on",
+    "test − continued dense",
     "speedup auto",
     "speedup sparse",
     "source",
@@ -33,7 +34,7 @@ def table_lines(study: Study, table: Table, network: str, cells: Cells) -> Itera
     """A table of one network: a line for each cell, the source's number beside it, also where ours is missing.
 
     Metrics in per cent, mean ± standard deviation over seeds; differences are to the dense network of the line's own seeds and
-    block, and to the same trained on for the same budget. Columns in which no line has anything are left out.
+    block, and to the same continued for the same budget. Those networks come first. Columns without anything are left out.
     """
     found = of_table(cells, table, network)
     blocks = mixed(blocks_of(study, network, cells), [cell for _, cell in found])
@@ -43,13 +44,15 @@ def table_lines(study: Study, table: Table, network: str, cells: Cells) -> Itera
         label = point.row + (f" ({row.note})" if row.note else "")
         source = _source(row.paper[place] if place < len(row.paper) else None)
         texts.append([label, point.column + _short_of(cell), letters(blocks, cell), *_ours(cell), source])
+    texts = [*_dense_texts([cell for _, cell in found], blocks), *texts]
     shown = [place for place in range(len(HEAD)) if any(text[place] for text in texts)]
     yield f"| {' | '.join(HEAD[place] for place in shown)} |"
     yield "|" + "---|" * len(shown)
     for text in texts:
         yield f"| {' | '.join(text[place] for place in shown)} |"
-    if blocks:
-        yield from ("", *block_lines(blocks))
+    for seed in sorted({block.seed for block in blocks.values()}):
+        count = sum(block.seed == seed for block in blocks.values())
+        yield from ("", f"Lines of seed {seed} are of {count} dense networks: **compare within a block only**.")
 
 
 def _source(value: float | str | None) -> str:
@@ -84,17 +87,57 @@ def has_lines(table: Table, network: str, cells: Cells) -> bool:
     return any(cell.accuracy for _, cell in of_table(cells, table, network))
 
 
+def _dense_texts(found: Sequence[Cell], blocks: Mapping[str, Block]) -> Iterator[list[str]]:
+    """The dense networks of a table as its first lines: all seeds together, each block, and the same continued."""
+    denses = {line["seed"]: line for cell in found for line in cell.dense}
+    if denses:
+        val, test = (spread([100 * float(line[name]) for line in denses.values()]) for name in ("val_dense", "dense"))
+        yield _metrics("dense", "", "", str(len(denses)), val, test)
+    for block in blocks.values():
+        yield _metrics("dense", f"seed {block.seed}", block.letter, "1", f"{block.val:.2f}", f"{block.test:.2f}")
+    continued = [
+        [100 * value for cell in found for line in cell.measured if (value := rows.number(line, name)) is not None]
+        for name in ("val_dense_continued", "dense_continued")
+    ]
+    if all(continued):
+        val, test = (" to ".join(dict.fromkeys(f"{end(of):.2f}" for end in (min, max))) for of in continued)
+        yield _metrics("continued dense", "", "", "", val, test)
+
+
+def _metrics(label: str, column: str, block: str, seeds: str, val: str, test: str) -> list[str]:
+    """A line of a table that has metrics and nothing else."""
+    given = {"line": label, "": column, "block": block, "seeds": seeds, "val": val, "test": test}
+    return [given.get(name, "") for name in HEAD]
+
+
+def network_lines(study: Study, cells: Cells) -> Iterator[str]:
+    """A table of the networks: samples, error of the metric, steps, and how many points have an accuracy and a latency."""
+    yield "| network | metric | samples of val | of test | standard error, test | recovery steps | points | timed |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for name in study.networks:
+        of_network = [cell for point, cell in cells.items() if point.network == name]
+        lines = [line for cell in of_network for line in cell.measured]
+        # before there is a line nothing is known but what is asked for
+        first = lines[0] if lines else {}
+        error = first.get("dense_standard_error")
+        facts = [first.get(key) or "" for key in ("metric_name", "val_evaluated_samples", "evaluated_samples")]
+        facts.append(f"{100 * float(error):.2f}" if error else "")
+        facts.append(
+            ", ".join(map(str, sorted({int(line["recovery_steps"]) for line in lines if line["recovery_steps"]})))
+        )
+        found = sum(bool(cell.accuracy) for cell in of_network)
+        timed = sum(bool(cell.timed["auto"]) for cell in of_network)
+        title = definition.networks()[name].title
+        yield f"| {title} | {' | '.join(facts)} | {found} of {len(of_network)} | {timed} |"
+
+
 def timed_lines(cells: Cells) -> Iterator[str]:
-    """What the speedups of the tables are of; how far the metric with the sparse kernels running is from that of the same weights
-    in dense layers, and from that of the line beside it where that is another network; nothing where nothing is timed.
+    """How far the metric with the sparse kernels running is from that of the same weights in dense layers, and from that of the
+    line beside it where that is another network; nothing where nothing is timed.
     """
-    lines = [line for cell in cells.values() for timed in cell.timed.values() for line in timed if line["sparse"]]
+    lines = _timed(cells)
     if not lines:
         return
-    batches = sorted({_batch(line) for line in lines})
-    seeds = sorted({line["seed"] for line in lines}, key=int)
-    told = f"Speedups are end to end, over the fastest dense version of the same process ({_places(lines)}; batches of "
-    yield told + f"{' and '.join(batches)}; seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)})."
     apart = max(100 * abs(float(line["sparse"]) - float(line["masked"])) for line in lines)
     points = counted(len(lines), "timed point")
     yield f"With the sparse kernels running the metric differs by at most {apart:.2f} points ({points})."
@@ -110,8 +153,32 @@ def timed_lines(cells: Cells) -> Iterator[str]:
             for name in ("val_masked", "masked")
         )
         was = "was" if len(anew) == 1 else "were"
-        told = f"{len(anew)} of these networks {was} trained anew, from other dense weights than the line beside the speedup"
-        yield f"{told}: the metrics lie at most {val:.2f} (val) and {test:.2f} points (test) apart."
+        told = f"{len(anew)} of these networks {was} trained again, from other dense weights than the line beside the speedup"
+        yield f"{told}: the metrics differ by at most {val:.2f} (val) and {test:.2f} points (test)."
+
+
+def measured_on(cells: Cells, products: str) -> str:
+    """Devices, versions and days of all lines; commit and device of each are columns of the CSV.
+
+    Args:
+        products: the same of the products, "" without any.
+    """
+    told = []
+    if lines := [line for cell in cells.values() for line in cell.measured]:
+        told.append(_places(lines))
+    if timed := _timed(cells):
+        batches, seeds = sorted({_batch(line) for line in timed}), sorted({line["seed"] for line in timed}, key=int)
+        given = f"batches of {' and '.join(batches)}, seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)}"
+        told.append(
+            f"speedups: end to end, over the fastest dense version of the same process, {_places(timed)}, {given}"
+        )
+    if products:
+        told.append(f"products: {products}")
+    return f"*Measured on*: {'; '.join(told) or 'nothing yet'}. Commit, day and device of each line are columns of `{rows.FILE}`."
+
+
+def _timed(cells: Cells) -> list[rows.Line]:
+    return [line for cell in cells.values() for timed in cell.timed.values() for line in timed if line["sparse"]]
 
 
 def _batch(line: rows.Line) -> str:
@@ -119,73 +186,29 @@ def _batch(line: rows.Line) -> str:
     return line["batch_size"] + (f" samples of {length} tokens" if length else " images")
 
 
-def dense_text(study: Study, table: Table, network: str, cells: Cells) -> str | None:
-    """One sentence on the dense network of each seed, and where the lines come from; None where it has no line yet."""
-    found = [cell for _, cell in of_table(cells, table, network)]
-    of_seed = {line["seed"]: line for cell in found for line in cell.dense}
-    if not of_seed:
-        return None
-    line = next(iter(of_seed.values()))
-    val, test = (spread([100 * float(one[name]) for one in of_seed.values()]) for name in ("val_dense", "dense"))
-    seeds = f" ({len(of_seed)} seeds)" if len(of_seed) > 1 else ""
-    text = f"Dense{seeds}: val {val}, test {test} ({line['metric_name']})"
-    if errors := line["dense_standard_error"]:
-        text += f", whose standard error is {100 * float(errors):.2f}"
-    counts = f"{line['val_evaluated_samples']} samples of val, {line['evaluated_samples']} of test"
-    return f"{text}.{_trained_on(found)} {counts}. {_conditions(found, mixed(blocks_of(study, network, cells), found))}"
-
-
-def _trained_on(found: list[Cell]) -> str:
-    """The control: one for each rate, seed and block; "" where no line has one."""
-    told = []
-    for split, name in (("val", "val_dense_continued"), ("test", "dense_continued")):
-        values = [
-            100 * value for cell in found for line in cell.measured if (value := rows.number(line, name)) is not None
-        ]
-        if values:
-            ends = dict.fromkeys(f"{end(values):.2f}" for end in (min, max))
-            told.append(f"{split} {' to '.join(ends)}")
-    return f" Trained on for the budget of a line: {', '.join(told)}." if told else ""
-
-
-def _conditions(found: list[Cell], blocks: Mapping[str, Block]) -> str:
-    """Where the lines of a table come from; several blocks of dense weights are said."""
-    lines = [line for cell in found for line in cell.measured]
-    if not lines:
-        return ""
-    steps = sorted({int(line["recovery_steps"]) for line in lines if line["recovery_steps"]})
-    told = f"Measured on {_places(lines)}; steps of recovery: {', '.join(map(str, steps))}."
-    for seed in sorted({block.seed for block in blocks.values()}):
-        count = sum(block.seed == seed for block in blocks.values())
-        told += f" **Lines of seed {seed} are of {count} dense networks: compare within a block only.**"
-    return told
-
-
 def _places(lines: Sequence[rows.Line]) -> str:
-    """Device, dtype, version, days and commits of some lines."""
-    places = sorted(
-        {
-            f"{line['gpu'] or line['processor'] or 'CPU'}, {line['dtype']}, torch {line['torch_version']}"
-            for line in lines
-        }
-    )
+    """Device, dtype, version and days of some lines."""
+    devices = {
+        f"{line['gpu'] or line['processor'] or 'CPU'} ({line['dtype']}, torch {line['torch_version']})"
+        for line in lines
+    }
     days = sorted({line["time"][:DAY] for line in lines})
-    commits = sorted({line["commit"][:COMMIT_DIGITS] for line in lines})
-    told = f"{'; '.join(places)}; {' to '.join(dict.fromkeys((days[0], days[-1])))}, "
-    return told + f"commit{'s' if len(commits) > 1 else ''} {', '.join(commits)}"
+    return f"{' and '.join(sorted(devices))}, {' to '.join(dict.fromkeys((days[0], days[-1])))}"
 
 
 def target_lines(study: Study, cells: Cells) -> Iterator[str]:
-    """Of every column with a target: which line is chosen by val, and what it reaches on test.
+    """A table: of every column with a target the line that is chosen by val, and what it reaches on test.
 
     The first seed chooses the finalists, their means over all seeds the line. A target is open until each of them has all seeds
     of headlines.
     """
+    yield "| network | column | best on val | of | seeds | steps | val | test | to reach | |"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
     for network, targets in study.targets.items():
         for column, target in targets.items():
             places = finalists(study, cells, network, column)
             if not places:
-                yield f"- {network}, {column}: no line yet (to reach: {target:g})"
+                yield f"| {network} | {column} | no line yet | | | | | | {target:g} | |"
                 continue
             wanted = len(study.headline_seeds)
             had = {point: cells[point].seeds_among(study.headline_seeds) for point in places}
@@ -196,10 +219,9 @@ def target_lines(study: Study, cells: Cells) -> Iterator[str]:
             if not decided:
                 counts = ", ".join(f"*{point.row}* {count}" for point, count in had.items())
                 verdict += f" so far: of {wanted} seeds {'finalists have' if len(places) > 1 else 'it has'} {counts}"
-            seeds = f"{best.seeds} seed{'s' if best.seeds > 1 else ''}"
-            text = f"{best.text('val_masked')} on val, {best.text('masked')} on test"
-            lines = sum(
+            candidates = sum(
                 (point.network, point.column) == (network, column) and cell.seeds > 0 for point, cell in cells.items()
             )
-            text += f" ({seeds}, {best.measured[0]['recovery_steps']} steps; {lines} lines to choose from)"
-            yield f"- {network}, {column}: best on val is *{place.row}*, {text}; to reach {target:g}: {verdict}"
+            facts = [place.row, candidates, best.seeds, best.measured[0]["recovery_steps"]]
+            facts += [best.text("val_masked"), best.text("masked"), f"{target:g}", verdict]
+            yield f"| {network} | {column} | {' | '.join(map(str, facts))} |"

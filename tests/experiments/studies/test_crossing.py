@@ -66,36 +66,31 @@ def test_nothing_is_retrained_before_all_levels_of_a_line_are_there(modules, lev
 
 def iso_of(modules, study, tmp_path) -> str:
     text = modules["page"].page(study, tmp_path / study.name)
-    return next(line for line in text.splitlines() if line.startswith("- uniform"))
+    return next(line for line in text.split("Iso-accuracy")[1].splitlines() if line.startswith("| uniform"))
 
 
 def test_the_page_interpolates_the_iso_accuracy_with_the_spread_of_the_retrainings(modules, levels, tmp_path):
     lose(modules, levels, tmp_path, {"50 %": 0.5, "70 %": 2.5})
     found = iso_of(modules, levels, tmp_path)
-    levels_told = "levels 50 %, 70 %; no line yet of 10 %, 30 %, 90 %"
-    beside_dense = "against dense val 55.0 % (1 retraining), test above 70 % (1 retraining)"
-    trained_on = (
-        "against dense trained on val 60.0 % (1 retraining), test above 70 % (1 retraining)"  # 0.5 points below
-    )
-    assert found == f"- uniform: {beside_dense}; {trained_on}; {levels_told}"
+    dense = "55.0 % (1 retraining) | above 70 % (1 retraining)"
+    continued = "60.0 % (1 retraining) | above 70 % (1 retraining)"  # 0.5 points below
+    assert found == f"| uniform | {dense} | {continued} | 10 %, 30 %, 90 % |"
     lose(modules, levels, tmp_path, FALLING)
     lose(modules, levels, tmp_path, {"50 %": 0.0, "70 %": 2.0}, seed=1)
-    assert "val 57.5 ± 3.5 % (2 retrainings), test above 90 % (1 retraining); against dense trained on" in iso_of(
-        modules, levels, tmp_path
-    )
+    assert "| uniform | 57.5 ± 3.5 % (2 retrainings) | above 90 % (1 retraining) |" in iso_of(modules, levels, tmp_path)
     lose(modules, levels, tmp_path, {"50 %": 0.5}, seed=2)
     assert "(2 retrainings)" in iso_of(modules, levels, tmp_path), "one of two levels says nothing of the spread"
     lose(modules, levels, tmp_path, {"50 %": 1.8, "70 %": 2.5}, seed=2)
-    assert "val 51.7 ± 10.4 % (3 retrainings)" in iso_of(modules, levels, tmp_path), "crosses between 30 and 50 %"
+    assert "| uniform | 51.7 ± 10.4 % (3 retrainings) |" in iso_of(modules, levels, tmp_path), (
+        "crosses between 30 and 50 %"
+    )
     lose(modules, levels, tmp_path, {"50 %": 1.8}, seed=2, dense_weights_sha256="b")
     assert "(2 retrainings)" in iso_of(modules, levels, tmp_path), "another dense network"
 
 
 def test_a_level_that_bounds_the_iso_accuracy_is_named(modules, levels, tmp_path):
     lose(modules, levels, tmp_path, FALLING | {"10 %": 1.5})
-    assert "- uniform: against dense val below 10 % (1 retraining), test above 90 %" in iso_of(
-        modules, levels, tmp_path
-    )
+    assert "| uniform | below 10 % (1 retraining) | above 90 %" in iso_of(modules, levels, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -17,31 +17,37 @@ def test_the_page_sets_ours_beside_the_source_and_names_what_is_missing(modules,
     assert "differs by at most 0.10 points (1 timed point)" in text and "Source: of a source." in text
     assert "missing" in lines["BW", "50 %"] and lines["BW", "50 %"].endswith("| 80 |")
     assert "unsupported: no layer fits" in lines["BW", "75 %"]
-    assert "5 of 6, 1 of them timed" in text, "cells without any line"
-    assert "the same process (" in text and "; batches of 8 samples of 128 tokens; seed 0)" in text
-    assert "best on val is *EW*, 88.50 ± 0.00 on val, 88.50 ± 0.00 on test (2 seeds" in text
-    assert "to reach 80: reached so far: of 2 seeds finalists have *EW* 2, *2:4* 1" in text
+    assert "| 3 | 5 of 6 | 1 |" in text, "cells without any line"
+    assert "the same process, " in text and ", batches of 8 samples of 128 tokens, seed 0" in text
+    best = "| 50 % | EW | 2 | 2 | 3 | 88.50 ± 0.00 | 88.50 ± 0.00 | 80 |"
+    assert f"{best} reached so far: of 2 seeds finalists have *EW* 2, *2:4* 1 |" in text
     assert (tmp_path / "accuracy.png").stat().st_size > 1000
-    (tmp_path / "reading.md").write_text("What it says.")
-    assert "## Reading\n\nWhat it says." in modules["page"].page(study, tmp_path)
+
+
+def test_three_sentences_and_the_plot_come_first_and_provenance_last(modules, study, tmp_path):
+    filled(modules, study, tmp_path)
+    text = modules["page"].page(replace(study, notes="- What it says."), tmp_path)
+    assert text.startswith("# A trial\n\nAbout it.\n\n![Accuracy on test](accuracy.png)\n\n## Targets\n")
+    assert "## Notes\n\n- What it says.\n" in text
+    assert text.splitlines()[-1].startswith("*Measured on*: ") and "0123456" not in text, "commits are in the CSV"
 
 
 def test_a_speedup_of_another_dense_network_is_told(modules, study, tmp_path):
     path = filled(modules, study, tmp_path)
-    assert "trained anew" not in modules["page"].page(study, tmp_path)
+    assert "trained again" not in modules["page"].page(study, tmp_path)
     point = point_of(modules, study, "EW", 0)
     timed = line_of(0.883, speedup=0.9, speedup_low=0.8, speedup_high=1.0, gpu="H100", sparse=0.883, **OF_A_BATCH)
     timed |= {"masked": 0.88, "sparse": 0.88, "dense_weights_sha256": "another"}
     modules["rows"].append_line(path, point, "auto", timed, overrides=shlex.join(point.overrides))
     text = modules["page"].page(study, tmp_path)
-    assert "0.90 (0.80–1.00)" in text and "(H100" in text
-    assert "1 of these networks was trained anew, from other dense weights" in text
-    assert "the metrics lie at most 0.20 (val) and 0.50 points (test) apart" in text
+    assert "0.90 (0.80–1.00)" in text and "H100 (" in text
+    assert "1 of these networks was trained again, from other dense weights" in text
+    assert "the metrics differ by at most 0.20 (val) and 0.50 points (test)" in text
 
 
 @pytest.mark.parametrize(
     ("second", "chosen", "verdict"),
-    [(None, "EW", "reached so far"), (0.9, "2:4", "reached\n"), (0.7, "EW", "reached\n"), (0.1, "EW", "reached\n")],
+    [(None, "EW", "reached so far"), (0.9, "2:4", "reached |"), (0.7, "EW", "reached |"), (0.1, "EW", "reached |")],
 )
 def test_a_bar_is_decided_by_all_seeds_of_its_finalists(modules, study, tmp_path, second, chosen, verdict):
     """Of lines of 82, 80 and 78 % of val with the first seed the first two are finalists."""
@@ -53,7 +59,8 @@ def test_a_bar_is_decided_by_all_seeds_of_its_finalists(modules, study, tmp_path
             if value is not None:
                 modules["rows"].append_line(path, point, "none", line_of(value), overrides=shlex.join(point.overrides))
     text = modules["page"].page(study, tmp_path)
-    assert f"best on val is *{chosen}*" in text and f"to reach 80: {verdict}" in text
+    (target,) = (line for line in text.splitlines() if "| 80 | reached" in line)
+    assert f"| 50 % | {chosen} |" in target and f"| 80 | {verdict}" in target
 
 
 def test_retrainings_at_a_crossing_do_not_keep_a_bar_open(modules, levels, tmp_path):
@@ -65,8 +72,8 @@ def test_retrainings_at_a_crossing_do_not_keep_a_bar_open(modules, levels, tmp_p
         for seed in (0, 2, 1):
             point = point_of(modules, study, row, seed)
             modules["rows"].append_line(path, point, "none", line_of(0.9), overrides=shlex.join(point.overrides))
-            verdict = "reached\n" if (row, seed) == ("EW", 1) else "reached so far"
-            assert row == "uniform" or f"to reach 80: {verdict}" in modules["page"].page(study, tmp_path)
+            verdict = "reached |" if (row, seed) == ("EW", 1) else "reached so far"
+            assert row == "uniform" or f"| 80 | {verdict}" in modules["page"].page(study, tmp_path)
 
 
 def test_a_line_says_where_the_network_is_less_sparse_than_asked(modules, study, tmp_path):
@@ -89,10 +96,10 @@ def test_lines_of_several_dense_networks_are_said(modules, study, tmp_path):
         path, other, "none", line_of(0.8, dense_weights_sha256="b"), overrides=shlex.join(other.overrides)
     )
     text = modules["page"].page(study, tmp_path)
-    assert "Lines of seed 0 are of 2 dense networks: compare within a block only" in text
+    assert "Lines of seed 0 are of 2 dense networks: **compare within a block only**" in text
     letters = {tuple(cell.strip() for cell in line.split("|")[1:4]) for line in text.splitlines() if "|" in line}
     assert {("EW", "50 %", "A"), ("2:4", "50 %", "B"), ("2:4", "75 %", "A"), ("BW", "50 %", "")} <= letters
-    assert "A: a, seed 0, val 90.00, test 88.00; B: b, seed 0, val 90.00, test 88.00" in text
+    assert "| dense | seed 0 | A | 1 | 90.00 |" in text and "| dense | seed 0 | B | 1 | 90.00 |" in text
 
 
 def test_lines_that_were_trained_anew_say_how_far_they_lie_apart(modules, study, tmp_path):
@@ -101,14 +108,14 @@ def test_lines_that_were_trained_anew_say_how_far_they_lie_apart(modules, study,
     point = point_of(modules, study, "EW", 0)
     write = modules["rows"].append_line
     write(path, point, "none", line_of(0.885), overrides=shlex.join(point.overrides))
-    assert "Trained anew" not in modules["page"].page(study, tmp_path)
+    assert "trained again, differ" not in modules["page"].page(study, tmp_path)
     for digest, masked in (("b", 0.87), ("c", 0.88)):
         found = line_of(masked, dense_weights_sha256=digest)
         write(path, point, "none", found, overrides=shlex.join(point.overrides))
     text = modules["page"].page(study, tmp_path)
     # 88.5 twice and 87.0 beside 88.0
-    apart = "0.50 (median) and at most 1.00 points"
-    assert f"3 pairs, val by {apart} and test by {apart}" in text
+    assert "| network | pairs | val: median | at most | test: median | at most |" in text
+    assert "| 3 | 0.50 | 1.00 | 0.50 | 1.00 |" in text
 
 
 def test_retrainings_of_another_dense_network_are_of_another_block(modules, study, tmp_path):
@@ -140,10 +147,10 @@ def test_each_line_has_the_control_that_its_difference_is_to(modules, study, tmp
     line = line_of(0.0, evaluated_samples=9)
     modules["rows"].append_line(tmp_path / "points.csv", dense, "none", line, overrides=shlex.join(dense.overrides))
     text = modules["page"].page(study, tmp_path)
-    assert "| val | val − dense | val − trained on | test | test − dense | test − trained on |" in text
+    assert "| val | val − dense | val − continued dense | test | test − dense | test − continued dense |" in text
     assert "| 85.00 | -3.00 | -4.00 |" in text and "| 85.00 | -3.00 | -6.00 |" in text
-    assert "Trained on for the budget of a line: val 89.50, test 89.00 to 91.00." in text
-    assert "torch 2; 2026-11-24, commit 0123456; steps of recovery: 3" in text
+    assert "| continued dense |  |  | 89.50 |  |  | 89.00 to 91.00 |" in text
+    assert "*Measured on*: CPU (, torch 2), 2026-11-24." in text
 
 
 def test_dense_networks_of_several_seeds_are_told_together(modules, study, tmp_path):
@@ -152,7 +159,7 @@ def test_dense_networks_of_several_seeds_are_told_together(modules, study, tmp_p
     line = line_of(0.0, val_dense=0.91, dense=0.9, evaluated_samples=9)
     dense = modules["definition"].dense_point(study, second)
     modules["rows"].append_line(path, dense, "none", line, overrides=shlex.join(dense.overrides))
-    assert "Dense (2 seeds): val 90.50 ± 0.71, test 89.00 ± 1.41 (accuracy)" in modules["page"].page(study, tmp_path)
+    assert "| dense |  | 2 | 90.50 ± 0.71 |  |  | 89.00 ± 1.41 |" in modules["page"].page(study, tmp_path)
 
 
 def test_a_page_without_lines_shows_the_source_and_no_number_of_ours(modules, study, tmp_path):
