@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from math import ceil, exp
 from pathlib import Path
 
-from measurements import SAME_SPARSITY, Measurement, Results, Weight, fastest
+from measurements import SAME_SPARSITY, Measurement, Weight, fastest
+from picture import draw_grid, new_figure, save_png
+
+from sparsefront.report.series_style import DENSE_COLOR
 
 # (family, granularity) -> critical sparsity on a V100: Guo et al., "Accelerating Sparse DNN Models without
 # Hardware-Support via Tile-Wise Sparsity", SC20, slide "Impact of TW Granularity" (execution time of the products).
@@ -18,7 +21,9 @@ PAPER = {
     ("blocked", 64): "BW-64: ~85 %",
     ("blocked", 32): "BW-32: ~85 %",
 }
-FEW_ROWS = 64  # M of a table of its own
+FEWEST_SIZES = 5  # of M, of a weight that is drawn
+CELL_INCHES = (0.45, 0.22)
+LEAST = 0.4  # sparsity, of the lightest color
 CSV_COLUMNS = (
     "family",
     "pattern",
@@ -78,6 +83,18 @@ class Crossover:
         return f"never, up to {_percent(last[0])}" if len(self.curve) > 1 else f"loses at {_percent(first[0])}"
 
     @property
+    def needed(self) -> float | None:
+        """The sparsity from which on it wins: the lowest measured one where it wins there already; None where it never does."""
+        return self.curve[0][0] if self.curve[0][1] > 0 else self.sparsity
+
+    @property
+    def short(self) -> str:
+        """In per cent: "63", "≤50" where it wins from the lowest sparsity measured, "–" where it never does."""
+        if self.needed is None:
+            return "–"
+        return f"{'≤' if self.curve[0][1] > 0 else ''}{ceil(round(100 * self.needed, 6))}"
+
+    @property
     def paper(self) -> str:
         return PAPER.get((self.weight.family, self.weight.granularity), "")
 
@@ -104,52 +121,52 @@ def mean_curve(shapes: Sequence[dict[float, float]]) -> Curve:
     return [(at, sum(_between(shape, at) for shape in shapes) / len(shapes)) for at in points]
 
 
-def write_markdown(found: Sequence[Crossover], results: Results, path: Path) -> Path:
-    """A table for each dtype, few rows apart, with a line for each weight and layout and a column for each M."""
-    made = ", ".join(f"{name} {value}" for name, value in results.provenance.items() if value and name != "gpu")
-    tables = []
-    for dtype in dict.fromkeys(one.dtype for one in found):
-        for few in (False, True):
-            part = [one for one in found if one.dtype == dtype and (one.m <= FEW_ROWS) == few]
-            if part:
-                tables.append(_table(f"{dtype}, M up to {FEW_ROWS}" if few else dtype, part))
-    path.write_text(
-        f"""# Lowest sparsity that beats dense
-
-Written by `draw.py`: {results.provenance["gpu"]}, {made}.
-
-Geometric mean over shapes of the fastest kernel's speedup over the
-fastest dense layout of the same process and dtype; ln(speedup) is taken as linear in sparsity between what was measured,
-and the crossing is rounded up to whole percent. "below" is the lowest sparsity measured, where dense has lost already;
-"never" goes up to the highest that every shape has. Beside it, where the talk has the same granularity, its critical
-sparsity (SC20, on a V100).
-
-"""
-        + "\n\n".join(tables)
-        + "\n"
-    )
-    return path
-
-
-def _table(title: str, found: Sequence[Crossover]) -> str:
-    sizes = sorted({one.m for one in found})
-    lines: dict[tuple, dict[int, Crossover]] = defaultdict(dict)
+def drawn(found: Iterable[Crossover]) -> dict[str, dict[tuple[Weight, str], dict[int, Crossover]]]:
+    """dtype -> weight and layout -> M -> crossover, of what was measured at `FEWEST_SIZES` M and more: what the picture shows."""
+    lines: dict[str, dict[tuple[Weight, str], dict[int, Crossover]]] = defaultdict(lambda: defaultdict(dict))
     for one in found:
-        lines[one.weight, one.layout][one.m] = one
-    compared = any(one.paper for one in found)
-    header = ["weight", "layout", *(f"M = {m}" for m in sizes), *(["Tile-Wise talk, V100"] if compared else [])]
-    table = [header, ["---"] * len(header)]
-    for (weight, layout), by_m in lines.items():
-        cells = [by_m[m].verdict if m in by_m else "" for m in sizes]
-        paper = [next(iter(by_m.values())).paper] if compared else []
-        table.append([f"{weight.label} ({weight.pattern})", layout.replace("_", "-"), *cells, *paper])
-    shapes = "; ".join(f"M = {m}: {_counts(one.shapes for one in found if one.m == m)}" for m in sizes)
-    text = "\n".join("| " + " | ".join(cells) + " |" for cells in table)
-    return f"## {title}\n\nNumber of shapes: {shapes}.\n\n{text}"
+        lines[one.dtype][one.weight, one.layout][one.m] = one
+    shown = {dtype: {key: by_m for key, by_m in of.items() if len(by_m) >= FEWEST_SIZES} for dtype, of in lines.items()}
+    return {dtype: of for dtype, of in shown.items() if of}
+
+
+def write_png(found: Sequence[Crossover], path: Path) -> Path:
+    """A panel for each dtype: weights and layouts by M, the darker the sparser a weight has to be.
+
+    Raises:
+        ValueError: nothing was measured at `FEWEST_SIZES` M.
+    """
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    panels = drawn(found)
+    if not panels:
+        raise ValueError(f"nothing to draw: no weight was measured with {FEWEST_SIZES} values of M")
+    heights = [CELL_INCHES[1] * len(lines) + 0.6 for lines in panels.values()]
+    most = max(len({m for by_m in lines.values() for m in by_m}) for lines in panels.values())
+    figure = new_figure(CELL_INCHES[0] * most + 2.8, sum(heights))
+    colors = colormaps["viridis_r"]
+    for (dtype, lines), axes in zip(
+        panels.items(), figure.subplots(len(panels), squeeze=False, height_ratios=heights)[:, 0], strict=True
+    ):
+        sizes = sorted({m for by_m in lines.values() for m in by_m})
+        rows = list(lines)[::-1]  # the first on top
+        grid = {
+            (sizes.index(m), rows.index(key)): (
+                DENSE_COLOR if one.needed is None else to_hex(colors((one.needed - LEAST) / (1 - LEAST))),
+                one.short,
+            )
+            for key, by_m in lines.items()
+            for m, one in by_m.items()
+        }
+        labels = [f"{weight.label}, {layout.replace('_', '-')}" for weight, layout in rows]
+        draw_grid(axes, grid, [str(m) for m in sizes], labels)
+        axes.set_title(f"{dtype}: the lowest sparsity that beats dense, %, by M (– never)", fontsize=8)
+    return save_png(figure, path)
 
 
 def write_csv(found: Sequence[Crossover], path: Path) -> Path:
-    """The same with numbers: one line for each weight, layout and M; `crossover` is empty where nothing crosses."""
+    """All of them: one line for each weight, layout and M; `crossover` is empty where nothing crosses."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(CSV_COLUMNS)
@@ -179,7 +196,3 @@ def _place(one: Crossover) -> tuple:
 
 def _percent(share: float) -> str:
     return f"{100 * share:g} %"
-
-
-def _counts(numbers: Iterable[int]) -> str:
-    return " or ".join(str(number) for number in sorted(set(numbers)))

@@ -1,11 +1,11 @@
-"""From the operator benchmark's CSV to pictures and the table of crossovers.
+"""From the operator benchmark's CSV to pictures and the tables of crossovers.
 
     python experiments/operators/draw.py [results.csv] [-o DIR]
 
 For each dtype it writes roofline-<dtype>.png, winners-<dtype>-<family>.png for each family of kernels and, where a weight was
-measured with many M, sweep-<dtype>.png. For all dtypes together it writes crossover.md, crossover.csv, predictions.png where the
-performance model predicted something, and kernels_by_m.md where several kernels of a weight were measured at many M. By default
-h200.csv is drawn, and the files go beside it. The filters leave out measurements before anything is drawn.
+measured with many M, sweep-<dtype>.png. For all dtypes together it writes crossover.csv, crossover.png, predictions.png where the
+performance model predicted something, and kernels_by_m.csv and .png where several kernels of a weight were measured at many M. By
+default h200.csv is drawn, and the files go beside it. The filters leave out measurements before anything is drawn.
 """
 
 import argparse
@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from crossover import crossovers, write_csv, write_markdown
-from kernels_by_m import times_by_m, write_kernels_by_m
+import crossover
+import kernels_by_m
 from measurements import ELEMENT_BYTES, Filter, Results, by_dtype, read_measurements
 from prediction_plot import predictions, write_predictions_png
 from roofline_plot import write_roofline_png
@@ -59,11 +59,13 @@ def write_all(results: Results, folder: Path) -> list[Path]:
             written.append(write_sweeps_png(rows, folder / f"sweep-{dtype}.png"))
     if predictions(results.measurements):
         written.append(write_predictions_png(results.measurements, folder / "predictions.png"))
-    found = crossovers(results.measurements)
-    written.append(write_markdown(found, results, folder / "crossover.md"))
-    written.append(write_csv(found, folder / "crossover.csv"))
-    if by_m := times_by_m(results.measurements):
-        written.append(write_kernels_by_m(by_m, results, folder / "kernels_by_m.md"))
+    found = crossover.crossovers(results.measurements)
+    written.append(crossover.write_csv(found, folder / "crossover.csv"))
+    if crossover.drawn(found):
+        written.append(crossover.write_png(found, folder / "crossover.png"))
+    if by_m := kernels_by_m.times_by_m(results.measurements):
+        written.append(kernels_by_m.write_csv(by_m, folder / "kernels_by_m.csv"))
+        written.append(kernels_by_m.write_png(by_m, folder / "kernels_by_m.png"))
     return written
 
 

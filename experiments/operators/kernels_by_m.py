@@ -1,16 +1,38 @@
 """Which kernel of a weight is fastest at each M, where the next one takes over, and up to which M it beats dense."""
 
+import csv
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import exp, log
 from pathlib import Path
 
-from measurements import SAME_SPARSITY, Measurement, Results, Weight
+from measurements import SAME_SPARSITY, Measurement, Weight
+from picture import draw_grid, new_figure, save_png
+
+from sparsefront.report.series_style import DENSE_COLOR, series_styles
 
 FEWEST_SIZES = 5  # of M, of a weight that is shown
+CELL_INCHES, LEGEND_COLUMNS = (0.5, 0.22), 4
 DENSE = "dense"
+CSV_COLUMNS = (
+    "family",
+    "pattern",
+    "granularity",
+    "distribution",
+    "dtype",
+    "layout",
+    "k",
+    "n",
+    "sparsity",
+    "m",
+    "kernel",
+    "speedup",
+    "next_kernel",
+    "crosses_at_m",
+    "crosses_dense_at_m",
+)
 
 
 @dataclass(frozen=True)
@@ -93,46 +115,68 @@ def times_by_m(measurements: Iterable[Measurement]) -> dict[Problem, Times]:
     }
 
 
-def write_kernels_by_m(found: dict[Problem, Times], results: Results, path: Path) -> Path:
-    """A table for each dtype, layout and weight [N, K], with a line for each sparsity and a column for each M."""
-    made = ", ".join(f"{name} {value}" for name, value in results.provenance.items() if value and name != "gpu")
-    tables: dict[tuple, dict[Problem, Times]] = defaultdict(dict)
-    for problem, times in found.items():
-        tables[problem.dtype, problem.layout, problem.k, problem.n][problem] = times
-    path.write_text(
-        f"""# The fastest kernel by M
-
-Written by `draw.py`: {results.provenance["gpu"]}, {made}.
-
-Speedups of the fastest kernel over the fastest dense layout of the same process and dtype, bold where it wins. Kernels cross
-where both would take the same time, ln(time ratio) being linear in ln(M) between what was measured.
-
-"""
-        + "\n\n".join(_table(*about, part) for about, part in tables.items())
-        + "\n"
-    )
+def write_csv(found: dict[Problem, Times], path: Path) -> Path:
+    """A line for each problem and M: the fastest kernel, its speedup over the fastest dense layout of the same process and dtype,
+    the kernel that is fastest at the next M where it is another one, and the M at which the two, and sparse and dense, take the
+    same time; empty where that is not known.
+    """
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(CSV_COLUMNS)
+        for problem, times in found.items():
+            crossings = {one.low: one for one in times.crossings()}
+            dense = {one.low: one for one in times.dense_crossings()}
+            about = (*problem.weight, problem.dtype, problem.layout, problem.k, problem.n, f"{problem.sparsity:g}")
+            for m in times.sizes:
+                after = crossings[m].after if m in crossings else ""
+                ends = [f"{of[m].at:.3g}" if m in of and of[m].at else "" for of in (crossings, dense)]
+                writer.writerow([*about, m, times.fastest(m), f"{times.speedup(m):.4g}", after, *ends])
     return path
 
 
-def _table(dtype: str, layout: str, k: int, n: int, part: dict[Problem, Times]) -> str:
-    sizes = sorted({m for times in part.values() for m in times.sizes})
-    table = [["weight", *(f"M = {m}" for m in sizes), "crossings of kernels", "with dense"]]
-    table.append(["---"] * len(table[0]))
-    for problem, times in part.items():
-        label = f"{problem.weight.label}, {100 * problem.sparsity:g} %"
-        cells = [_cell(times, m) if m in times.kernels else "" for m in sizes]
-        table.append([label, *cells, _texts(times.crossings()), _texts(times.dense_crossings())])
-    lines = "\n".join("| " + " | ".join(cells) + " |" for cells in table)
-    return f"## {dtype}, {layout.replace('_', '-')}, {k} → {n}\n\n{lines}"
+def write_png(found: dict[Problem, Times], path: Path) -> Path:
+    """For each dtype and layout the [N, K] with most weights: their fastest kernel by M, dense where it wins."""
+    from matplotlib.patches import Patch
+
+    panels = _panels(found)
+    shown = [times for part in panels.values() for times in part.values()]
+    names = sorted({times.fastest(m) for times in shown for m in times.sizes if times.speedup(m) > 1})
+    colors = {kernel: style.color for kernel, style in series_styles(names).items()}
+    heights = [CELL_INCHES[1] * len(part) + 0.6 for part in panels.values()]
+    sizes = [sorted({m for times in part.values() for m in times.sizes}) for part in panels.values()]
+    figure = new_figure(CELL_INCHES[0] * max(map(len, sizes)) + 2.8, sum(heights) + 0.6)
+    grid = figure.subplots(len(panels), squeeze=False, height_ratios=heights)[:, 0]
+    for ((dtype, layout, k, n), part), of_part, axes in zip(panels.items(), sizes, grid, strict=True):
+        rows = list(part)[::-1]  # the first on top
+        cells = {
+            (of_part.index(m), rows.index(problem)): (
+                colors[times.fastest(m)] if times.speedup(m) > 1 else DENSE_COLOR,
+                f"{times.speedup(m):.2f}",
+            )
+            for problem, times in part.items()
+            for m in times.sizes
+        }
+        labels = [f"{problem.weight.label}, {100 * problem.sparsity:g} %" for problem in rows]
+        draw_grid(axes, cells, [str(m) for m in of_part], labels)
+        axes.set_title(
+            f"{dtype}, {layout.replace('_', '-')}, {k} → {n}: fastest kernel by M, speedup over dense", fontsize=8
+        )
+    patches = [Patch(color=color, label=kernel) for kernel, color in colors.items()]
+    patches.append(Patch(color=DENSE_COLOR, label="dense wins (figure: best sparse)"))
+    figure.legend(handles=patches, loc="outside lower center", ncols=LEGEND_COLUMNS, fontsize=7)
+    return save_png(figure, path)
 
 
-def _cell(times: Times, m: int) -> str:
-    speedup = f"{times.speedup(m):.2f}"
-    return f"{times.fastest(m)} {f'**{speedup}**' if times.speedup(m) > 1 else speedup}"
-
-
-def _texts(crossings: Sequence[Crossing]) -> str:
-    return "; ".join(crossing.text for crossing in crossings) or "none"
+def _panels(found: dict[Problem, Times]) -> dict[tuple[str, str, int, int], dict[Problem, Times]]:
+    """(dtype, layout, K, N) -> its problems; of each dtype and layout the (K, N) with most of them."""
+    groups: dict[tuple[str, str, int, int], dict[Problem, Times]] = defaultdict(dict)
+    for problem, times in found.items():
+        groups[problem.dtype, problem.layout, problem.k, problem.n][problem] = times
+    largest: dict[tuple[str, str], tuple[str, str, int, int]] = {}
+    for key, part in groups.items():
+        if len(part) > len(groups.get(largest.get(key[:2]), {})):
+            largest[key[:2]] = key
+    return {key: groups[key] for key in largest.values()}
 
 
 def _crossings(by_m: dict[int, tuple[str, dict[str, float]]]) -> list[Crossing]:

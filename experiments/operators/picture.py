@@ -1,13 +1,19 @@
 """Pictures as small PNG files."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 DPI = 100
 COLORS = 256
+LIGHT = 0.2  # of white's luminance: from here on black is read better than white
+
+Grid = Mapping[tuple[int, int], tuple[str, str]]
+"""(column, row) -> color and text of a cell; what is absent stays empty."""
 
 
 def new_figure(width: float, height: float) -> "Figure":
@@ -32,3 +38,25 @@ def save_png(figure: "Figure", path: Path) -> Path:
     palette = picture.quantize(COLORS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     palette.save(path, optimize=True)
     return path
+
+
+def draw_grid(axes: "Axes", cells: Grid, columns: Sequence[str], rows: Sequence[str]) -> None:
+    """A table of colored cells, the first row at the bottom."""
+    from matplotlib.patches import Rectangle
+
+    for (column, row), (color, text) in cells.items():
+        axes.add_patch(Rectangle((column, row), 1, 1, facecolor=color, edgecolor="white"))
+        axes.text(column + 0.5, row + 0.5, text, ha="center", va="center", color=_text_color(color), fontsize=7)
+    axes.set_xlim(0, len(columns))
+    axes.set_ylim(0, len(rows))
+    axes.set_xticks([place + 0.5 for place in range(len(columns))], columns)
+    axes.set_yticks([place + 0.5 for place in range(len(rows))], rows)
+    axes.tick_params(length=0, labelsize=7)
+
+
+def _text_color(background: str) -> str:
+    """Black on light colors, white on dark ones: by the share of white's luminance."""
+    from matplotlib.colors import to_rgb
+
+    luminance = sum(weight * part**2.2 for weight, part in zip((0.21, 0.72, 0.07), to_rgb(background), strict=True))
+    return "black" if luminance > LIGHT else "white"

@@ -2,8 +2,9 @@
 
     python experiments/operators/uniform.py [uniform.csv] [-o DIR]
 
-Reads what `uniform.plan` measured; writes uniform.png and uniform.md beside it. A speedup is over cuSPARSE's CSR on the same
-mask, in the same process; ours is the fastest of the family's kernels and layouts. The paper's M, K and N are our N, K and M.
+Reads what `uniform.plan` measured; writes uniform.png beside it and prints the tables of the page. A speedup is over cuSPARSE's
+CSR on the same mask, in the same process; ours is the fastest of the family's kernels and layouts. The paper's M, K and N are
+our N, K and M.
 
 Source: Muralidharan, "Uniform Sparsity in Deep Neural Networks", 2023, section 4.3: figures 5 to 7 and table 1, fp32. Its text
 gives a few values of the figures, which are the marks here.
@@ -227,9 +228,8 @@ def main(arguments: Sequence[str]) -> int:
         print(error, file=sys.stderr)
         return 1
     folder.mkdir(parents=True, exist_ok=True)
-    page = folder / "uniform.md"
-    page.write_text(markdown(speedups))
-    print(page, write_png(speedups, folder / "uniform.png"), sep="\n")
+    write_png(speedups, folder / "uniform.png")
+    print(markdown(speedups), end="")
     return 0
 
 

@@ -9,7 +9,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING
 
 from measurements import Measurement
-from picture import new_figure, save_png
+from picture import draw_grid, new_figure, save_png
 from sparsefront_kernels.problem import LAYOUTS
 
 from sparsefront.report.series_style import DENSE_COLOR, series_styles
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 CELL_INCHES = (0.6, 0.27)
-LIGHT = 0.2  # of white's luminance: from here on black is read better than white
 TITLE_WIDTH = 60  # characters; those of a pattern's own masks name all its settings
 LEVEL_WIDTH = 0.03  # a small matrix of large blocks misses 90 % by up to 2.5 points
 
@@ -91,8 +90,6 @@ def write_winners_png(measurements: Sequence[Measurement], path: Path) -> Path:
                 axes.set_axis_off()
                 continue
             _draw_panel(axes, (dtype, layout, *unit), cells, colors, sizes[unit], levels)
-            axes.set_xticks([place + 0.5 for place in range(len(levels))], [f"{100 * level:g} %" for level in levels])
-            axes.set_yticks([place + 0.5 for place in range(len(sizes[unit]))], [f"M = {m}" for m in sizes[unit]])
             axes.tick_params(labelleft=not named)
             named = True
     patches = [Patch(color=color, label=kernel) for kernel, color in colors.items()]
@@ -109,28 +106,17 @@ def _draw_panel(
     sizes: Sequence[int],
     levels: Sequence[float],
 ) -> None:
-    from matplotlib.patches import Rectangle
-
     dtype, layout, granularity, distribution, family = panel
-    for (m, level), winner in cells.items():
-        corner = (levels.index(level), sizes.index(m))
-        color = DENSE_COLOR if winner.loses else colors[winner.kernel]
-        axes.add_patch(Rectangle(corner, 1, 1, facecolor=color, edgecolor="white"))
-        middle = (corner[0] + 0.5, corner[1] + 0.5)
-        axes.text(*middle, f"{winner.speedup:.2f}×", ha="center", va="center", color=_text_color(color), fontsize=7)
+    grid = {
+        (levels.index(level), sizes.index(m)): (
+            DENSE_COLOR if winner.loses else colors[winner.kernel],
+            f"{winner.speedup:.2f}×",
+        )
+        for (m, level), winner in cells.items()
+    }
+    draw_grid(axes, grid, [f"{100 * level:g} %" for level in levels], [f"M = {m}" for m in sizes])
     name = fill(f"{family} {granularity}" + (f", {distribution}" if distribution else ""), TITLE_WIDTH)
     axes.set_title(f"{name}\n{dtype}, {layout.replace('_', '-')}", fontsize=8)
-    axes.set_xlim(0, len(levels))
-    axes.set_ylim(0, len(sizes))
-    axes.tick_params(length=0, labelsize=7)
-
-
-def _text_color(background: str) -> str:
-    """Black on light colors, white on dark ones: by the share of white's luminance."""
-    from matplotlib.colors import to_rgb
-
-    luminance = sum(weight * part**2.2 for weight, part in zip((0.21, 0.72, 0.07), to_rgb(background), strict=True))
-    return "black" if luminance > LIGHT else "white"
 
 
 def _levels(measurements: Iterable[Measurement]) -> list[float]:

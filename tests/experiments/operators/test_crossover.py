@@ -4,19 +4,14 @@ import csv
 import math
 
 import pytest
-from crossover import (
-    CSV_COLUMNS,
-    Crossover,
-    crossovers,
-    mean_curve,
-    write_csv,
-    write_markdown,
-)
+from crossover import CSV_COLUMNS, FEWEST_SIZES, Crossover, crossovers, drawn, mean_curve, write_csv, write_png
 from hypothesis import given
 from hypothesis import strategies as st
-from measurements import Weight, read_measurements
+from measurements import Weight
+from PIL import Image
 
 WEIGHT = Weight("gathered", "vector_wise", 128, "equal")
+SIZES = (1, 8, 16, 64, 256)  # as many M as a weight of the picture needs
 
 
 def crossover(*curve: tuple[float, float]) -> Crossover:
@@ -100,31 +95,37 @@ def test_fastest_kernel_of_each_shape_counts_and_groups_stay_apart(measured):
     assert math.exp(at_three_quarters) == pytest.approx(math.sqrt(6.0))
 
 
-def test_written_beside_the_paper(measured, results_file, tmp_path):
+def test_written_beside_the_paper(measured, tmp_path):
     rows = [measured(0.5), measured(2.0, sparsity=0.75), measured(1.5, m=256), measured(2.0, m=256, sparsity=0.75)]
     rows.append(measured(0.5, weight=Weight("csr", "element_wise", 1, "")))
-    results = read_measurements(results_file(rows))
-    found = crossovers(results.measurements)
-    text = write_markdown(found, results, tmp_path / "crossover.md").read_text()
-    assert "| weight | layout | M = 256 | M = 4096 | Tile-Wise talk, V100 |" in text
-    assert "| gathered 128, equal (vector_wise) | feature-major | below 50 % | 63 % | TW-128: 40 % |" in text
-    assert "| csr 1 (element_wise) | feature-major |  | loses at 50 % |  |" in text
-    assert "Some GPU, torch 2, triton 3, cuda 13, commit abc, date 2026-01-31" in text
-    with write_csv(found, tmp_path / "crossover.csv").open() as file:
+    with write_csv(crossovers(rows), tmp_path / "crossover.csv").open() as file:
         lines = list(csv.DictReader(file))
     assert tuple(lines[0]) == CSV_COLUMNS and len(lines) == 3
     assert [line["crossover"] for line in lines] == ["", "", "0.6250"]
     assert lines[2]["speedup_there"] == "0.5" and lines[2]["speedup_at_end"] == "2"
+    assert [line["verdict"] for line in lines] == ["loses at 50 %", "below 50 %", "63 %"]
+    assert [line["paper"] for line in lines] == ["", "TW-128: 40 %", "TW-128: 40 %"]
 
 
-def test_a_table_for_each_dtype_and_for_few_rows(measured, results_file, tmp_path):
-    rows = [measured(0.5), measured(2.0, m=8), measured(2.0, dtype="fp32", weight=WEIGHT._replace(granularity=32))]
-    results = read_measurements(results_file(rows))
-    text = write_markdown(crossovers(results.measurements), results, tmp_path / "crossover.md").read_text()
-    assert [line for line in text.splitlines() if line.startswith("## ")] == [
-        "## fp16",
-        "## fp16, M up to 64",
-        "## fp32",
-    ]
-    assert "| weight | layout | M = 8 | Tile-Wise talk, V100 |" in text
-    assert "| weight | layout | M = 4096 |\n" in text, "no column of a paper that says nothing"
+@pytest.mark.parametrize(
+    ("curve", "short"),
+    [
+        ([(0.5, 1.1), (0.9, 3.0)], "≤50"),
+        ([(0.5, 0.5), (0.75, 2.0)], "63"),
+        ([(0.5, 0.2), (0.9, 0.9)], "–"),
+        ([(0.5, 0.98)], "–"),
+    ],
+)
+def test_a_cell_of_the_picture(curve, short):
+    assert crossover(*curve).short == short
+
+
+def test_the_picture_is_of_weights_with_many_sizes(measured, tmp_path):
+    few = [measured(2.0, m=m, layout="row_major") for m in SIZES[1:]]
+    many = [measured(0.5 if m < 16 else 2.0, m=m) for m in SIZES]
+    with pytest.raises(ValueError, match=f"no weight was measured with {FEWEST_SIZES} values of M"):
+        write_png(crossovers(few), tmp_path / "crossover.png")
+    shown = drawn(crossovers([*few, *many]))
+    assert {dtype: list(lines) for dtype, lines in shown.items()} == {"fp16": [(WEIGHT, "feature_major")]}
+    with Image.open(write_png(crossovers([*few, *many]), tmp_path / "crossover.png")) as picture:
+        assert picture.width >= 400

@@ -1,11 +1,14 @@
 """Which kernel is fastest at each M, and where the next one takes over: by hand, and from a file."""
 
+import csv
 import runpy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kernels_by_m import FEWEST_SIZES, Times, times_by_m
+from kernels_by_m import CSV_COLUMNS, FEWEST_SIZES, Times, _panels, times_by_m
 from measurements import Weight
+from PIL import Image
 
 WEIGHT = Weight("n_m", "n_m", 4, "balanced")
 SIZES = (1, 4, 16, 64, 256, 1024)
@@ -62,14 +65,28 @@ def test_what_has_few_sizes_or_one_kernel_is_left_out(rows, measured, dense_weig
     assert not times_by_m(few) and not times_by_m(alone) and not times_by_m(dense)
 
 
-def test_the_command_writes_a_table(rows, results_file, tmp_path):
+def test_the_command_writes_a_table_and_a_picture(rows, results_file, tmp_path):
     program = Path(__file__).resolve().parents[3] / "experiments" / "operators" / "draw.py"
     main = runpy.run_path(str(program))["main"]
     assert main([str(results_file(rows)), "-o", str(tmp_path / "out")]) == 0
-    text = (tmp_path / "out" / "kernels_by_m.md").read_text()
-    assert "## fp16, row-major, 4096 → 4096" in text
-    assert "| n_m 4, balanced, 50 % | n_m_small_m **2.00** |" in text
-    assert (
-        "n_m_triton 0.89 | n_m_small_m → n_m_mma: 4; n_m_mma → n_m_triton: between 64 and 256 | sparse → dense: 64 |"
-        in text
-    )
+    with (tmp_path / "out" / "kernels_by_m.csv").open() as file:
+        lines = {int(line["m"]): line for line in csv.DictReader(file)}
+    assert tuple(lines[1]) == CSV_COLUMNS and list(lines) == list(SIZES)
+    found = [
+        (lines[m]["kernel"], lines[m]["speedup"], lines[m]["next_kernel"], lines[m]["crosses_at_m"]) for m in SIZES
+    ]
+    assert found[0] == ("n_m_small_m", "2", "", "")
+    assert ("n_m_mma", "1", "n_m_triton", "") in found, "not measured at both M"
+    assert ("n_m_small_m", "1", "n_m_mma", "4") in found
+    assert lines[64]["crosses_dense_at_m"] == "64"
+    with Image.open(tmp_path / "out" / "kernels_by_m.png") as picture:
+        assert picture.width >= 400
+
+
+def test_the_picture_shows_of_each_layout_the_weight_with_most_lines(rows, measured):
+    others = [replace(one, k=512, sparsity=sparsity) for one in rows for sparsity in (0.5, 0.75)]
+    panels = _panels(times_by_m([*rows, *others, *(replace(one, layout="feature_major") for one in rows)]))
+    assert {key: len(part) for key, part in panels.items()} == {
+        ("fp16", "row_major", 512, 4096): 2,
+        ("fp16", "feature_major", 4096, 4096): 1,
+    }

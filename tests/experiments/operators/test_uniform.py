@@ -72,13 +72,20 @@ def test_pages_and_pictures(results, tmp_path, capsys):
     """All is measured but one size of ResNet50."""
     cells = set(uniform.all_cells()) - {uniform.Cell("fp16", 128, 64, 64, 0.81)}
     assert uniform.main([str(results(cells)), "-o", str(tmp_path / "out")]) == 0
-    page = (tmp_path / "out" / "uniform.md").read_text()
+    page = capsys.readouterr().out
     assert "| Transformer-Big | 1024 | 65% | 1.49 | 1.62 | 3.00 | 3.00 |" in page
     assert "| ResNet50 | 128 | 81% | 1.31 | 1.01 | 3.00 | 1 sizes not measured |" in page
     assert "| 1 | 3.00 | 3.00 | 3.00 | 3.00 |" in page and "| 4 | 3.00" in page
     assert "| 7 | K = N = 1024 | M 16384 | 1.62 | 3.00 |" in page
     with Image.open(tmp_path / "out" / "uniform.png") as picture:
         assert picture.width >= 1000
+
+
+def test_the_page_has_the_tables_of_the_shipped_measurements():
+    folder = Path(uniform.__file__).parent
+    tables = uniform.markdown(uniform.read_speedups(folder / "uniform.csv"))
+    page = (folder / "README.md").read_text()
+    assert all(table.strip() in page for table in tables.split("\n\n")), "python experiments/operators/uniform.py"
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path, capsys):
