@@ -100,7 +100,7 @@ def _panel(axes: Axes, rows: Sequence[dict[str, str]], split: str) -> None:
     steps = {"where": "post", "color": FRONT_COLOR, "linestyle": "--", "zorder": 0}
     axes.step([place.latency for place in best], [100 * place.accuracy for place in best], label=FRONT, **steps)
     dense_ms = over_seeds(rows, "latency_dense_ms")
-    for name, label, face in (("dense", "dense", DENSE_COLOR), ("dense_continued", "dense, trained on", "none")):
+    for name, label, face in (("dense", "dense", DENSE_COLOR), ("dense_continued", "continued dense", "none")):
         if (value := over_seeds(rows, split + name)) is not None:
             star = {"marker": "*", "s": 130, "facecolors": face, "edgecolors": DENSE_COLOR, "zorder": 3}
             axes.scatter([dense_ms], [100 * value], label=label, **star)

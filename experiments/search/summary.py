@@ -18,7 +18,7 @@ NOT_SLOWER = 1.02  # a single pattern may take this much longer than the search 
 ROUNDING = 1e-3  # points: rows and pairs are written with six digits
 HEAD = (
     "| speedup asked | seeds | reached (95 %) | predicted latency, off by | test | best single as fast | its speedup | "
-    "its test | difference (95 %) | single at just that speed | dense trained on | part of the gap closed | search, s |"
+    "its test | difference (95 %) | single at just that speed | continued dense | part of the gap closed | search, s |"
 )
 
 
@@ -31,9 +31,9 @@ def all_choices(rows: Sequence[Row]) -> list[str]:
         "latency, ms",
         "speedup (95 %)",
         "held out",
-        "− dense trained on",
+        "− continued dense",
         "test",
-        "− dense trained on",
+        "− continued dense",
     )
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     same: dict[tuple[str, str], list[Row]] = {}
@@ -51,7 +51,7 @@ def all_choices(rows: Sequence[Row]) -> list[str]:
 
 
 def _against_continued(rows: Sequence[Row], split: str) -> str:
-    """Percentage points above dense trained on, the mean over the seeds that have it."""
+    """Percentage points above continued dense, the mean over the seeds that have it."""
     pairs = [(row[f"{split}sparse"], row[f"{split}dense_continued"]) for row in rows]
     differences = [100 * (float(sparse) - float(continued)) for sparse, continued in pairs if continued]
     return f"{mean(differences):+.2f}" if differences else "–"
@@ -159,7 +159,7 @@ def _singles(searched: Row, rows: Sequence[Row]) -> list[Row]:
 
 
 def _closed(beside: Sequence[tuple[Row, Row]]) -> str:
-    """Of what the single pattern loses to dense trained on, the part that the search does not lose."""
+    """Of what the single pattern loses to continued dense, the part that the search does not lose."""
     gaps = [
         (float(row["dense_continued"]) - _accuracy(single), _accuracy(row) - _accuracy(single))
         for row, single in beside

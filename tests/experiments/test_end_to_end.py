@@ -382,7 +382,13 @@ def test_the_page_takes_the_tables(modules, tmp_path):
     page.write_text(f"before\n{summary.START}\nold\n{summary.END}\nafter\n")
     summary.write_between_marks(page, "new")
     assert "new" in page.read_text() and "old" not in page.read_text() and page.read_text().endswith("after\n")
-    assert summary.START in (FOLDER / "README.md").read_text() and summary.END in (FOLDER / "README.md").read_text()
     page.write_text("nothing")
     with pytest.raises(ValueError, match="no marks"):
         summary.write_between_marks(page, "new")
+
+
+def test_the_page_has_the_tables_of_the_measured_rows(modules):
+    summary = modules["summary"]
+    tables = summary.tables(summary.read_lines(FOLDER / "h200.csv"), summary.read_lines(FOLDER / "ablation.csv"))
+    again = "python experiments/end_to_end/summary.py --write experiments/end_to_end/README.md"
+    assert f"{summary.START}\n\n{tables}\n{summary.END}" in (FOLDER / "README.md").read_text(), again

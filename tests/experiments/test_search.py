@@ -218,7 +218,7 @@ def test_an_interval_of_other_rows_is_rejected(modules, later, told):
         modules["summary"].table([*rows, *(row(*cells) for cells in later)], [pair])
 
 
-@pytest.mark.parametrize("name", ["bert_base", "minilm"])
+@pytest.mark.parametrize("name", ["bert_base", "minilm", "minilm_h100"])
 def test_the_page_holds_the_tables_of_its_lines(modules, name):
     lines, page = read_lines(FOLDER / f"{name}.csv"), (FOLDER / "README.md").read_text()
     pairs = read_lines(modules["pairs"].pairs_file(FOLDER / f"{name}.csv"))
