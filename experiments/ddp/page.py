@@ -58,20 +58,16 @@ def _values(line: dict[str, Any], names: Sequence[str]) -> tuple[str, ...]:
     return tuple("" if (value := line.get(name)) is None else str(value) for name in names)
 
 
-def fill(
-    page: Path, lines: Sequence[dict[str, Any]], ranks: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]] = ()
-) -> None:
+def fill(page: Path, lines: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]] = ()) -> None:
     """Put the tables between the marks of a page; one that has none gets them at its end."""
     text = page.read_text() if page.exists() else ""
     before, found, rest = text.partition(BEGIN)
     after = rest.partition(END)[2] if found else "\n"
-    page.write_text("\n".join([f"{before}{BEGIN}", "", *tables(lines, ranks, steps), "", f"{END}{after}"]))
+    page.write_text("\n".join([f"{before}{BEGIN}", "", *tables(lines, steps), "", f"{END}{after}"]))
 
 
-def tables(
-    lines: Sequence[dict[str, Any]], ranks: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]] = ()
-) -> list[str]:
-    """Markdown: samples per second beside those of one device, where a step's time is, then the digests of every rank."""
+def tables(lines: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]] = ()) -> list[str]:
+    """Markdown: samples per second beside those of one device, then where a step's time is."""
     names = ["samples per second", "lowest – highest window", "× one device", "equal on all ranks"]
     told = _table([*SHOWN, *names])
     for line in lines:
@@ -90,18 +86,7 @@ def tables(
                 for part in ("wall", *PARTS)
             ]
             told.append(_row([*_way(step), *parts, str(step["launches"])]))
-    told += ["", *_table([*SHOWN, "masks", "rank", "kept", "sha256 of the masks", "sha256 of the weights"])]
-    for rank in ranks:
-        digests = [f"`{rank[key][:16]}`" for key in ("masks_sha256", "weights_sha256")]
-        told.append(_row([*_way(rank), rank["masks"], str(rank["rank"]), f"{float(rank['kept']):.0%}", *digests]))
-    told += ["", *(f"- {line}" for line in dict.fromkeys(map(_made, lines)))]
     return told
-
-
-def _made(line: dict[str, Any]) -> str:
-    nccl = f", NCCL {line['nccl']}" if line["nccl"] else ""
-    what = f"{line['model']}, batch {line['batch_per_device']} a device, {line['precision']}"
-    return f"{line['device']}: {what}; torch {line['torch']}{nccl}; commit {line['commit'][:7]}, {line['date']}."
 
 
 def _table(names: Sequence[str]) -> list[str]:

@@ -151,8 +151,8 @@ def main() -> int:
         # at once: what comes after may be cut off
         lines = merge_lines(chosen.folder / "throughput.csv", [line])
         steps = merge_lines(chosen.folder / "step.csv", [step]) if step else []
-        ranks = merge_lines(chosen.folder / "ranks.csv", told)
-        fill(chosen.folder / "README.md", lines, ranks, steps)
+        merge_lines(chosen.folder / "ranks.csv", told)
+        fill(chosen.folder / "README.md", lines, steps)
     return 0 if same else 1
 
 

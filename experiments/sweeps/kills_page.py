@@ -28,7 +28,7 @@ def fill(page: Path, found: dict[str, Any]) -> None:
 
 
 def table(found: dict[str, Any]) -> list[str]:
-    """Markdown: a line per study, then what both share and what they were made by."""
+    """Markdown: a line per study, then what both share; what they were made by is in kills.json."""
     lines = [_row(COLUMNS), _row(["---"] * len(COLUMNS))]
     for name in ("undisturbed", "killed"):
         study = found[name]
@@ -36,11 +36,9 @@ def table(found: dict[str, Any]) -> list[str]:
         lines.append(_row([name, *map(str, counts)]))
     same = f"the same {found['rows']} rows, quality equal to the bit" if found["same_rows"] else "**other rows**"
     made = found["made_by"]
-    libraries = f"Python {made['python']}, Hydra {made['hydra-core']}, Optuna {made['optuna']}, torch {made['torch']}"
-    setting = (
-        f"{found['points']} points, {found['workers']} workers on {made['cores']} cores, {' '.join(found['overrides'])}"
-    )
-    return [*lines, "", f"Both studies: {same}. {setting}; {libraries}; commit {made['commit'][:7]}, {made['date']}."]
+    overrides = " ".join(found["overrides"])
+    setting = f"{found['points']} points, {found['workers']} workers on {made['cores']} cores, `{overrides}`"
+    return [*lines, "", f"Both studies: {same} ({setting})."]
 
 
 def _row(cells: Any) -> str:

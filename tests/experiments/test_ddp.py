@@ -51,18 +51,6 @@ LINE = {
     "commit": "abc",
     "date": "2026-11-22",
 }
-RANK = {
-    "device": "cpu",
-    "sequence_length": 8,
-    "devices": 1,
-    "exchange_gradients": "",
-    "ddp_comm_hook": "",
-    "compile": "none",
-    "masks": "fixed",
-    "rank": 0,
-    "kept": 0.5,
-}
-RANK |= {"masks_sha256": "a" * 64, "weights_sha256": "b" * 64}
 
 
 def test_the_page_is_filled_again_and_again(modules, tmp_path):
@@ -72,7 +60,7 @@ def test_the_page_is_filled_again_and_again(modules, tmp_path):
     two = LINE | {"devices": 2, "samples_per_s": 185.0, "same_on_ranks": False, "ddp_comm_hook": "bf16_compress"}
     two |= {"exchange_gradients": "after_backward"}
     for _ in range(2):
-        page.fill(file, [LINE, two], [RANK])
+        page.fill(file, [LINE, two])
     text = file.read_text()
     assert (
         text.count("| cpu | 8 | 2 | bf16, after backward | none | 185 | 90 – 110 | 1.85 | NO |") == 1
@@ -83,7 +71,7 @@ def test_the_page_is_filled_again_and_again(modules, tmp_path):
 
 def test_without_one_device_there_is_no_ratio(modules):
     page = modules["page"]
-    assert "| cpu | 8 | 2 | fp32 | none | 100 | 90 – 110 | – | yes |" in page.tables([LINE | {"devices": 2}], [RANK])
+    assert "| cpu | 8 | 2 | fp32 | none | 100 | 90 – 110 | – | yes |" in page.tables([LINE | {"devices": 2}])
 
 
 def test_time_of_a_step_is_told_apart_by_what_runs_in_it(modules):
@@ -135,12 +123,12 @@ def test_lines_of_the_same_run_stay(modules, tmp_path):
     assert rates == [("1", "none", "100.0"), ("2", "blocks", "100.0"), ("2", "none", "190.0")]
     lines = merge(file, [LINE | {"sequence_length": 16, "samples_per_s": 40.0}])
     assert [line["sequence_length"] for line in lines] == ["8", "8", "8", "16"]
-    alone = modules["page"].tables(lines[-1:] + [lines[-1] | {"devices": 2, "samples_per_s": 80.0}] + lines, [RANK])
+    alone = modules["page"].tables(lines[-1:] + [lines[-1] | {"devices": 2, "samples_per_s": 80.0}] + lines)
     assert "| cpu | 16 | 2 | fp32 | none | 80 | 90 – 110 | 2.00 | yes |" in alone
     assert len(merge(file, [LINE | {"commit": "def"}])) == 1
     lines = merge(file, [LINE | {"device": "NVIDIA H100 80GB HBM3", "commit": "efg", "devices": 2}])
     assert [line["device"] for line in lines] == ["NVIDIA H100 80GB HBM3", "cpu"]
-    assert "| H100 | 8 | 2 | fp32 | none | 100 | 90 – 110 | – | yes |" in modules["page"].tables(lines, [RANK])
+    assert "| H100 | 8 | 2 | fp32 | none | 100 | 90 – 110 | – | yes |" in modules["page"].tables(lines)
 
 
 STEP = {
@@ -159,5 +147,5 @@ STEP |= dict.fromkeys(
 
 
 def test_the_page_tells_where_the_time_of_a_step_is(modules):
-    told = modules["page"].tables([LINE], [RANK], [STEP])
+    told = modules["page"].tables([LINE], [STEP])
     assert f"| cpu | 8 | 1 | – | blocks |{' 1.2 |' * 4} – |{' 1.2 |' * 5} – | 300 |" in told

@@ -29,7 +29,7 @@ def test_the_record_meets_the_goal(recorded):
 
 def test_rows_that_differ_are_told(modules, recorded):
     told = modules["kills_page"].table(recorded | {"same_rows": False})
-    assert "**other rows**" in told[-1] and "equal to the bit" not in told[-1]
+    assert told[-1].startswith("Both studies: **other rows** (24 points") and "equal to the bit" not in told[-1]
 
 
 def test_a_page_without_marks_is_no_page(modules, tmp_path, recorded):
