@@ -10,7 +10,7 @@ from rerun import HERE, OURS, THREAD, UNSUPPORTED
 
 HEAD = """# Threads that say "sparse is not faster"
 
-The shapes of eight public threads, timed again in two ways beside dense: as the thread ran them, through PyTorch, and with the
+The shapes of eight public threads, timed again in two ways next to dense: as the thread ran them, through PyTorch, and with the
 fastest sparse kernel here. As the threads ran them seven of nine cases lose, because a call of PyTorch's 2:4 tensor plans
 cuSPARSELt's product again each time. With the kernels here seven win and two *lose*: BERT-large's small products with 2:4, and
 single weights at 50 %.
@@ -45,8 +45,7 @@ def page(lines: Mapping[tuple[str, str], dict[str, str]]) -> Iterator[str]:
     yield "    python experiments/complaints/rerun.py    # on a GPU, in minutes"
     yield from ("    python experiments/complaints/page.py", "")
     places = sorted({f"{line['gpu']}, torch {line['torch']}, {line['date']}" for line in lines.values()})
-    told = "; ".join(places) or "nothing yet"
-    yield f"*Measured on*: {told}. Commit, GPU and day of each line are columns of `verdicts.csv`."
+    yield f"*Measured on*: {'; '.join(places) or 'nothing yet'}. Commit, GPU and day of each line are columns of `verdicts.csv`."
 
 
 def _rerun(case: Case) -> str:

@@ -55,7 +55,7 @@ def iso_head(crossing: Crossing) -> str:
     """What the lines of `iso_lines` are."""
     return (
         f"Iso-accuracy sparsity, at which {crossing.points:g} point{'s are' if crossing.points != 1 else ' is'} lost, by "
-        f"straight lines between levels (± over up to {crossing.retrainings} retrainings of the levels beside it):"
+        f"straight lines between levels (± over up to {crossing.retrainings} retrainings of the levels next to it):"
     )
 
 

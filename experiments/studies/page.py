@@ -78,15 +78,15 @@ def _lines(study: Study, cells: Cells, folder: Path, *, drawn: bool, earlier: in
 
 def _checks(study: Study, cells: Cells, folder: Path, *, earlier: int) -> Iterator[str]:
     """How far the same weights and the same points lie apart when they are measured twice."""
-    told = list(tables.timed_lines(cells))
+    texts = list(tables.timed_lines(cells))
     if earlier:
-        told.append(f"{earlier} lines of {rows.FILE} were measured with other settings and are not shown.")
+        texts.append(f"{earlier} lines of {rows.FILE} were measured with other settings and are not shown.")
     repeated = list(repeat_lines(study, folder))
     if repeated:
-        told.append("Points that were trained again, from a dense network trained again, differ by (points):")
-    if told:
+        texts.append("Points that were trained again, from a dense network trained again, differ by (points):")
+    if texts:
         yield from ("", "## Checks")
-    for text in told:
+    for text in texts:
         yield from ("", text)
     if repeated:
         yield from ("", *repeated)

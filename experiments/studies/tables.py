@@ -153,8 +153,8 @@ def timed_lines(cells: Cells) -> Iterator[str]:
             for name in ("val_masked", "masked")
         )
         was = "was" if len(anew) == 1 else "were"
-        told = f"{len(anew)} of these networks {was} trained again, from other dense weights than the line beside the speedup"
-        yield f"{told}: the metrics differ by at most {val:.2f} (val) and {test:.2f} points (test)."
+        text = f"{len(anew)} of these networks {was} trained again, from other dense weights than the line next to the speedup"
+        yield f"{text}: the metrics differ by at most {val:.2f} (val) and {test:.2f} points (test)."
 
 
 def measured_on(cells: Cells, products: str) -> str:
@@ -163,18 +163,18 @@ def measured_on(cells: Cells, products: str) -> str:
     Args:
         products: the same of the products, "" without any.
     """
-    told = []
+    parts = []
     if lines := [line for cell in cells.values() for line in cell.measured]:
-        told.append(_places(lines))
+        parts.append(_places(lines))
     if timed := _timed(cells):
         batches, seeds = sorted({_batch(line) for line in timed}), sorted({line["seed"] for line in timed}, key=int)
         given = f"batches of {' and '.join(batches)}, seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)}"
-        told.append(
+        parts.append(
             f"speedups: end to end, over the fastest dense version of the same process, {_places(timed)}, {given}"
         )
     if products:
-        told.append(f"products: {products}")
-    return f"*Measured on*: {'; '.join(told) or 'nothing yet'}. Commit, day and device of each line are columns of `{rows.FILE}`."
+        parts.append(f"products: {products}")
+    return f"*Measured on*: {'; '.join(parts) or 'nothing yet'}. Commit, day and device are columns of `{rows.FILE}`."
 
 
 def _timed(cells: Cells) -> list[rows.Line]:
