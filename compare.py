@@ -5,7 +5,7 @@ python compare.py [results ...] [out=DIR] [sort=COLUMN] [source=wandb project=NA
 
 import sys
 
-from sparsefront.report.compare import main
+from sparsefront.results.compare import main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

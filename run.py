@@ -5,14 +5,13 @@ import sys
 import hydra
 from omegaconf import DictConfig
 
-from sparsefront import command_line, config  # noqa: F401  (config registers the schema and the resolvers)
-from sparsefront.failures import in_one_line
+from sparsefront.config import command_line, schema  # noqa: F401  (schema registers itself and the resolvers)
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
 def main(cfg: DictConfig) -> float | tuple[float, ...] | None:
     """Runs the configured stages; returns the result's values named by `optimize`, for a sweeper."""
-    with command_line.job() as output_dir, in_one_line(cfg, output_dir):
+    with command_line.job() as output_dir, command_line.in_one_line(cfg, output_dir):
         # imported here: --help and --cfg need neither torch nor Lightning
         from sparsefront.pipeline import run_experiment
 

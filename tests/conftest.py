@@ -89,10 +89,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def new_process() -> Callable[[], None]:
     """new_process() forgets the sources that were read: a process never looks at them again."""
-    from sparsefront.artifacts import import_closure, native_sources, python_modules
+    from sparsefront.artifacts import code_digest
 
     def forget() -> None:
-        for module in (import_closure, native_sources, python_modules):
+        for module in (code_digest, code_digest, code_digest):
             for cached in vars(module).values():
                 if hasattr(cached, "cache_clear"):
                     cached.cache_clear()
@@ -119,10 +119,10 @@ def edit(monkeypatch: pytest.MonkeyPatch, new_process: Callable) -> Callable:
 @pytest.fixture(scope="session", autouse=True)
 def sources_parsed_once() -> Iterator[None]:
     """A new process reads every source again; what the same bytes mean stays the same, and takes a third of a second."""
-    from sparsefront.artifacts import python_source
+    from sparsefront.artifacts import code_digest
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(python_source, "_parsed", functools.cache(python_source._parsed))
+        patch.setattr(code_digest, "_parsed", functools.cache(code_digest._parsed))
         yield
 
 
@@ -174,9 +174,9 @@ def rank_server() -> RankServer:
 @pytest.fixture
 def served_ranks(rank_server: RankServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks that this process starts need not import torch again."""
-    from sparsefront.training import rank_processes
+    from sparsefront.training import ranks
 
-    monkeypatch.setattr(rank_processes, "STARTED_BY", rank_server)
+    monkeypatch.setattr(ranks, "STARTED_BY", rank_server)
 
 
 @pytest.fixture(scope="session")
@@ -229,7 +229,7 @@ def full_run(composed: Callable) -> Callable:
     from hydra.core.hydra_config import HydraConfig
 
     from sparsefront.pipeline import run_experiment
-    from sparsefront.report.result import Result
+    from sparsefront.results.record import Result
 
     def make(*overrides: str) -> Result:
         run_experiment(composed("debug=tiny", *overrides))

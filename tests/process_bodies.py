@@ -80,11 +80,10 @@ def digits_net() -> torch.nn.Module:
 
 def diverge_on_one_rank(trainer: TrainerSettings, folder: Path, loggers: list) -> None:
     """Rank 1's loss is NaN in its third step; gradients are averaged only afterwards."""
-    from sparsefront.datasets.digits import Digits
-    from sparsefront.tasks.image_classification import ImageClassification
+    from sparsefront.data.digits import Digits
+    from sparsefront.tasks.classification import ImageClassification
     from sparsefront.training.fit import fit
-    from sparsefront.training.optimization import Optimization
-    from sparsefront.training.recipe import Recipe
+    from sparsefront.training.recipe import Optimization, Recipe
 
     class Broken(ImageClassification):
         steps = 0
@@ -106,21 +105,19 @@ def train_in_every_way(trainer: TrainerSettings, folder: Path, loggers: list) ->
     and weights of every rank, in rank order.
     """
     from sparsefront.allocation.per_layer import PerLayer
-    from sparsefront.datasets.digits import Digits
+    from sparsefront.data.digits import Digits
     from sparsefront.importance.magnitude import Magnitude
     from sparsefront.importance.movement import Movement
     from sparsefront.patterns.n_m import NM
     from sparsefront.pruning.calibration import score_weights
-    from sparsefront.pruning.callback import ApplyMasks
     from sparsefront.pruning.make_masks import make_masks
-    from sparsefront.pruning.movement import AccumulateMovement
-    from sparsefront.pruning.straight_through import StraightThrough
+    from sparsefront.pruning.masked_weights import ApplyMasks
+    from sparsefront.pruning.training_masks import AccumulateMovement, StraightThrough
     from sparsefront.recovery.distillation import Distillation
     from sparsefront.schedule.gradual import Gradual
-    from sparsefront.tasks.image_classification import ImageClassification
+    from sparsefront.tasks.classification import ImageClassification
     from sparsefront.training.fit import fit, steps_per_epoch
-    from sparsefront.training.optimization import Optimization
-    from sparsefront.training.recipe import Recipe
+    from sparsefront.training.recipe import Optimization, Recipe
 
     ends = {}
     for way in ("movement", "teacher", "every step"):
@@ -222,11 +219,10 @@ def train_partly(trainer: TrainerSettings, used: Callable[[int, int], bool], fol
     """One epoch on the digits: what every rank has in the end, buffers too, in rank order."""
     import pytorch_lightning as pl
 
-    from sparsefront.datasets.digits import Digits
-    from sparsefront.tasks.image_classification import ImageClassification
+    from sparsefront.data.digits import Digits
+    from sparsefront.tasks.classification import ImageClassification
     from sparsefront.training.fit import fit, steps_per_epoch
-    from sparsefront.training.optimization import Optimization
-    from sparsefront.training.recipe import Recipe
+    from sparsefront.training.recipe import Optimization, Recipe
 
     pl.seed_everything(distributed.rank(), verbose=False)  # rank 0's weights count
     net, data = PartlyUsed(used), Digits().data_module(batch_size=32, seed=0, cache_dir=folder)
@@ -245,17 +241,16 @@ def train_gradually(trainer: TrainerSettings, epochs: int, folder: Path, loggers
     import pytorch_lightning as pl
 
     from sparsefront.allocation.per_layer import PerLayer
-    from sparsefront.datasets.digits import Digits
+    from sparsefront.data.digits import Digits
     from sparsefront.importance.taylor import Taylor
     from sparsefront.patterns.n_m import NM
     from sparsefront.pruning.calibration import score_weights
-    from sparsefront.pruning.callback import ApplyMasks
     from sparsefront.pruning.make_masks import make_masks
+    from sparsefront.pruning.masked_weights import ApplyMasks
     from sparsefront.schedule.gradual import Gradual
-    from sparsefront.tasks.image_classification import ImageClassification
+    from sparsefront.tasks.classification import ImageClassification
     from sparsefront.training.fit import fit, steps_per_epoch
-    from sparsefront.training.optimization import Optimization
-    from sparsefront.training.recipe import Recipe
+    from sparsefront.training.recipe import Optimization, Recipe
 
     net = digits_net()
     data = Digits().data_module(batch_size=32, seed=0, cache_dir=folder)

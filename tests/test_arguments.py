@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from sparsefront import arguments, config
-from sparsefront.arguments import GROUPS, understood
+from sparsefront.config import command_line, schema
+from sparsefront.config.command_line import GROUPS, understood
+from sparsefront.config.settings import RENAMED_KEYS
 from sparsefront.errors import InvalidSetting
-from sparsefront.group_options import RENAMED_KEYS
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 
@@ -85,7 +85,7 @@ def test_a_group_needs_an_option():
         understood(["seed=1", "allocation=null"])
 
 
-@pytest.mark.parametrize("group", config.GROUPS)
+@pytest.mark.parametrize("group", schema.GROUPS)
 @pytest.mark.parametrize("value", ["[name]", "[a,b]", "[a],[b]", "[]"])
 def test_a_group_takes_one_option_and_no_list(group, value):
     with pytest.raises(InvalidSetting, match=rf"^{group}={re.escape(value)}: takes one option: {group}=NAME; .*-m"):
@@ -131,17 +131,17 @@ def test_every_group_of_the_configuration_is_known():
     ],
 )
 def test_a_missing_plugin_is_told_with_what_installs_it(monkeypatch, argument, message):
-    monkeypatch.setattr(arguments, "_installed", lambda distribution: False)
+    monkeypatch.setattr(command_line, "_installed", lambda distribution: False)
     with pytest.raises(InvalidSetting, match=f"^{argument}: the package {message}"):
         understood(["-m", argument, "seed=1,2"])
-    monkeypatch.setattr(arguments, "_installed", lambda distribution: True)
+    monkeypatch.setattr(command_line, "_installed", lambda distribution: True)
     assert understood([argument]) == [argument]
 
 
 def test_a_sweep_on_slurm_needs_its_commands(monkeypatch):
-    monkeypatch.setattr(arguments, "_installed", lambda distribution: True)
+    monkeypatch.setattr(command_line, "_installed", lambda distribution: True)
     sweep, here = ["-m", "hydra/launcher=submitit_slurm", "seed=1,2"], {"python": "/usr/bin/python"}
-    monkeypatch.setattr(arguments.shutil, "which", here.get)
+    monkeypatch.setattr(command_line.shutil, "which", here.get)
     expected = "^hydra/launcher=submitit_slurm: Slurm's sbatch and srun are not found here: start .*submitit_local and .*joblib"
     with pytest.raises(InvalidSetting, match=expected):
         understood(sweep)

@@ -15,7 +15,7 @@ from sparsefront.importance.movement import Movement
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.n_m import NM
 from sparsefront.patterns.tile_2_4 import Tile24
-from sparsefront.pruning.settings import PruningSettings
+from sparsefront.pruning.make_masks import PruningSettings
 from sparsefront.recovery.finetune import Finetune
 from sparsefront.recovery.lr_rewind import LearningRateRewind
 from sparsefront.recovery.none import NoRecovery

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sparsefront.run_folder import link_checkpoint
+from sparsefront.results.run_folder import link_checkpoint
 
 
 @pytest.fixture

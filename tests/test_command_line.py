@@ -16,9 +16,10 @@ from omegaconf import OmegaConf
 from program_server import ProgramServer
 from quick_settings import QUICK
 
-from sparsefront import command_line, config, run_folder
-from sparsefront.config import Config
-from sparsefront.report.result import Result
+from sparsefront.config import command_line, schema
+from sparsefront.config.schema import Config
+from sparsefront.results import run_folder
+from sparsefront.results.record import Result
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = ["model.dim=64", "model.depth=1", "measure.evaluate_limit=8"]
@@ -51,7 +52,7 @@ def test_help_lists_the_groups():
     for folder in ("model", "dataset", "pattern", "recovery", "kernel"):
         options = sorted(file.stem for file in (ROOT / "conf" / folder).glob("*.yaml"))
         assert f"{folder}: {', '.join(options)}\n" in done.stdout
-    for key in set(vars(Config())) - set(config.GROUPS):
+    for key in set(vars(Config())) - set(schema.GROUPS):
         assert re.search(rf"Root keys .*\n.*\b{key}\b", done.stdout)
     assert done.stdout.count("  python ") >= 5
 
@@ -139,11 +140,11 @@ def test_a_results_folder_that_cannot_be_written(tmp_path, folder, message, fini
 
 def test_a_disk_without_room_for_a_result_is_told_before_the_run(tmp_path, monkeypatch):
     monkeypatch.setattr(run_folder, "free_bytes", lambda folder: 12_300)
-    config = OmegaConf.create(
+    schema = OmegaConf.create(
         {"results_dir": str(tmp_path / "new"), "hydra": {"run": {"dir": str(tmp_path / "new" / "1")}}}
     )
     with pytest.raises(SystemExit) as ended:
-        command_line.Sweep().on_run_start(config)
+        command_line.Sweep().on_run_start(schema)
     expected = f"results_dir={tmp_path / 'new'}: cannot be written (No space left on device, 12.3 kB free)"
     assert str(ended.value).startswith(expected)
     assert not (tmp_path / "new").exists()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sparsefront.counted import counted
+from sparsefront.progress import counted
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from sparsefront.training import rank_processes
+from sparsefront.training import ranks
 from sparsefront.training.divergence import Diverged
-from sparsefront.training.rank_processes import RankFailed, on_every_rank
+from sparsefront.training.ranks import RankFailed, on_every_rank
 from sparsefront.training.trainer import TrainerSettings
 
 CPU = {"accelerator": "cpu", "progress_bar": False}
@@ -107,7 +107,7 @@ def test_two_ranks_train_as_one_process_that_accumulates_two_batches(trained, al
 )
 def test_a_rank_that_fails_ends_the_run(bodies, served_ranks, tmp_path, monkeypatch, how, error, message):
     if how == "rank 0":  # the other one has nothing to tell, however long it is waited for
-        monkeypatch.setattr(rank_processes, "REPORT_WAIT_S", 0.5)
+        monkeypatch.setattr(ranks, "REPORT_WAIT_S", 0.5)
     with pytest.raises(error, match=message):
         on_every_rank(bodies.fail, how, trainer=TWO, folder=tmp_path, loggers=[])
     assert "LOCAL_RANK" not in os.environ and not dist.is_initialized()
@@ -129,7 +129,7 @@ def test_no_rank_outlives_a_killed_run(tmp_path):
     script = (
         f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
         "from pathlib import Path; from process_bodies import TrainerSettings, wait_to_be_killed\n"
-        "from sparsefront.training.rank_processes import on_every_rank\n"
+        "from sparsefront.training.ranks import on_every_rank\n"
         "two = TrainerSettings(accelerator='cpu', devices=2)\n"
         f"folder = Path({str(tmp_path)!r})\n"
         "if __name__ == '__main__':\n"
@@ -166,7 +166,7 @@ def test_stages_train_on_two_processes(composed, served_ranks, tmp_path):
     from safetensors.torch import load_file
 
     from sparsefront.pipeline import run_experiment
-    from sparsefront.pruning.mask_file import load_masks
+    from sparsefront.pruning.mask_layout import load_masks
 
     run_experiment(
         composed(

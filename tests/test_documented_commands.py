@@ -19,9 +19,9 @@ from safetensors.torch import save_file
 from tiny_files import WORDS, write_glue, write_squad
 
 import sparsefront as sf
-from sparsefront.arguments import PLUGINS
+from sparsefront.config.command_line import PLUGINS
+from sparsefront.config.validate import validate
 from sparsefront.models.bert import Bert
-from sparsefront.validate import validate
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [
@@ -82,7 +82,7 @@ def test_each_command_is_of_a_kind_that_is_tested():
 @pytest.fixture
 def bert_folder(tmp_path):
     """A tiny BERT with random weights, as `save_pretrained` writes it, and its tokenizer."""
-    from sparsefront.datasets.info import DataInfo
+    from sparsefront.data.base import DataInfo
 
     info = DataInfo(kind="sequence_classification", num_classes=2, sequence_length=64)
     model, folder = Bert(size="tiny"), tmp_path / "bert"
@@ -134,12 +134,12 @@ PROGRAM_CALLS = {  # -> what it says where results are
     "python compare.py --rebuild results": "rows.csv",
     "python -m sparsefront.cache": "dense",
 }
-LATENCY_TABLE = "python -m sparsefront.report.latency_table results/SWEEP -o table.csv"  # see its own test
+LATENCY_TABLE = "python -m sparsefront.results.latency_table results/SWEEP -o table.csv"  # see its own test
 RECORD = "python -m sparsefront.verify results/RUN/row.json"
 VERIFY = {RECORD, f"{RECORD} --record-only", f"{RECORD} model.path=DIR dataset.path=DIR"}  # see tests/verify
 VERIFY |= {"python -P -m sparsefront.verify"}
 FRONT = "python compare.py results/studies/search.front.txt"  # after the search of the same document
-STORES = {  # of several machines: see tests/report/test_rebuild.py
+STORES = {  # of several machines: see tests/results/test_rebuild.py
     "python compare.py laptop/results cluster/results",
     "python compare.py --rebuild a b store=all.csv",
 }

@@ -112,9 +112,9 @@ def test_recoveries_are_swept_at_equal_steps(composed):
     """All options of the group; those that train take as many steps, and the presets share one dense network and control."""
     import yaml
 
+    from sparsefront.config.validate import validate
     from sparsefront.stages.control import control_plan
     from sparsefront.stages.keys import stage_keys
-    from sparsefront.validate import validate
 
     conf = Path(__file__).resolve().parent.parent / "conf"
     preset = yaml.safe_load((conf / "experiment" / "recoveries.yaml").read_text())

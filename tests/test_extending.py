@@ -11,7 +11,7 @@ import pytest
 from program_server import ProgramServer
 
 import sparsefront
-from sparsefront.validate import BASES
+from sparsefront.config.validate import BASES
 
 ROOT = Path(sparsefront.__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "extending.md").read_text()

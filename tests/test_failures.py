@@ -11,11 +11,10 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from sparsefront.artifacts import disk_space, owner
+from sparsefront.artifacts import durable, lease
 from sparsefront.artifacts.lease import require_all
-from sparsefront.command_line import BadInput, job
-from sparsefront.errors import InvalidSetting
-from sparsefront.failures import in_one_line
+from sparsefront.config.command_line import BadInput, in_one_line, job
+from sparsefront.errors import InvalidSetting, NoRoom
 
 
 def output_dir() -> Path:
@@ -50,8 +49,8 @@ def disks(tmp_path, monkeypatch):
         usage = {name: SimpleNamespace(free=size) for name, size in free.items()} | {
             "another": SimpleNamespace(free=10**12)
         }
-        monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda place: usage[disk_of(place)])
-        monkeypatch.setattr(disk_space, "_disk", disk_of)
+        monkeypatch.setattr(durable.shutil, "disk_usage", lambda place: usage[disk_of(place)])
+        monkeypatch.setattr(durable, "_disk", disk_of)
 
     return make
 
@@ -99,9 +98,9 @@ def test_an_error_that_a_full_disk_led_to(composed, disks):
 
 def test_torch_only_says_that_writing_failed(composed, monkeypatch):
     error = RuntimeError("PytorchStreamWriter failed writing file data/0: file write failed")
-    monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda place: SimpleNamespace(free=4096))
+    monkeypatch.setattr(durable.shutil, "disk_usage", lambda place: SimpleNamespace(free=4096))
     assert "the disk is full (4.1 kB free now)" in told(error, composed)
-    monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda place: SimpleNamespace(free=10**12))
+    monkeypatch.setattr(durable.shutil, "disk_usage", lambda place: SimpleNamespace(free=10**12))
     with pytest.raises(RuntimeError, match="PytorchStreamWriter"), in_one_line(composed(), output_dir()):
         raise error
 
@@ -163,12 +162,28 @@ def test_bugs_keep_their_stack_trace(composed, error):
     assert caught.value is error
 
 
+@pytest.mark.parametrize(
+    ("error", "passing"),
+    [
+        (no_space(), True),
+        (NoRoom("cache_dir", "cache", "2 kB free"), True),
+        (InvalidSetting("seed", -1, "from 0"), False),
+    ],
+    ids=["full disk", "no room for what comes", "bad input"],
+)
+def test_a_job_tells_whether_the_same_run_may_work_later(composed, error, passing):
+    config = composed()
+    with pytest.raises(BadInput) as caught, job(), in_one_line(config, output_dir()):
+        raise error
+    assert caught.value.passing is passing and caught.value.exit().passing is passing
+
+
 def test_a_run_that_slept_and_was_followed_says_so_and_leaves_the_folder_to_its_successor(composed):
     config, directory = composed(), output_dir()
     with pytest.raises(BadInput, match="^this run: .*another process took over; the same command shows") as caught:
         with job(), in_one_line(config, directory):
             (file,) = directory.glob(".running/*")
-            file.rename(file.with_name(f"alone.{owner.process_tag()}.successor"))
+            file.rename(file.with_name(f"alone.{lease.process_tag()}.successor"))
             require_all()
     assert caught.value.passing and not (directory / "failure.json").exists()
     assert [file.name.rpartition(".")[2] for file in directory.glob(".running/*")] == ["successor"]

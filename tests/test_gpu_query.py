@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from sparsefront.gpu_query import GpuQuery, clock_under_load
+from sparsefront.gpu import GpuQuery, clock_under_load
 
 CUDA = torch.device("cuda")
 BUSES = (0x17, 0x65, 0xCA)
@@ -114,7 +114,7 @@ def test_an_answer_that_is_no_clock_is_none(gpus, text):
 
 def test_a_tool_that_hangs_is_given_up(gpus, monkeypatch):
     (gpus / "bin" / "nvidia-smi").write_text("#!/bin/sh\nexec sleep 60\n")
-    monkeypatch.setattr("sparsefront.gpu_query.TIMEOUT_S", 0.3)
+    monkeypatch.setattr("sparsefront.gpu.TIMEOUT_S", 0.3)
     start = time.perf_counter()
     assert clock_under_load([lambda: time.sleep(0.01)], CUDA) is None
     assert time.perf_counter() - start < 30

@@ -6,9 +6,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import sparsefront as sf
-from sparsefront.latency_search.loss import pruned_loss
-from sparsefront.library.plain_task import PlainTask
-from sparsefront.module_modes import in_eval_mode, keep_modes
+from sparsefront.latency_search.evaluating import pruned_loss
+from sparsefront.networks import in_eval_mode, keep_modes
+from sparsefront.tasks.plain_task import PlainTask
 
 TRAINER = sf.TrainerSettings(accelerator="cpu", checkpoint=False, progress_bar=False)
 DATA = [(torch.randn(8, 6) + 2, torch.randint(0, 3, (8,))) for _ in range(2)]

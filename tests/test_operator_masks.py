@@ -14,12 +14,12 @@ from sparsefront_kernels.bench.shapes import INPUTS_AND_OUTPUTS
 from sparsefront_kernels.gathered.format import GatheredFormat
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.operator_masks import UnevenWeights, pattern_masks
 from sparsefront.patterns.tile_wise import TileWise
+from sparsefront.pruning.operator_masks import UnevenWeights, pattern_masks
 
 CPU = torch.device("cpu")
 PLAN = Path(__file__).parent.parent / "experiments" / "operators" / "h200.plan"
-NAME = "sparsefront.operator_masks:pattern_masks"
+NAME = "sparsefront.pruning.operator_masks:pattern_masks"
 OF_THE_BARS = [("tile_wise", 128), ("tile_wise", 64), ("tile_wise", 32), ("vector_wise", 32), ("block_wise", 64)]
 
 

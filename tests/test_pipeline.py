@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.pruning.mask_file import load_masks
+from sparsefront.pruning.mask_layout import load_masks
 
 ON_CPU = ["trainer=cpu", "measure.device=cpu", "model.depth=1"]
 PATTERNS = {
@@ -192,13 +192,13 @@ def test_the_exported_checkpoint_is_found_from_the_run(run, composed, tmp_path, 
 
 
 def test_a_damaged_stage_is_named_and_made_again(run, tmp_path, monkeypatch, caplog):
-    from sparsefront.artifacts import record
+    from sparsefront.artifacts import store
 
     first = run("sparsity=0.5", *ON_CPU)
     (dense,) = artifacts(tmp_path / "cache", "dense")
     content = (dense / "weights.safetensors").read_bytes()
     (dense / "weights.safetensors").write_bytes(content[: len(content) // 2])
-    monkeypatch.setattr(record, "_sound", set())  # as in a later process
+    monkeypatch.setattr(store, "_sound", set())  # as in a later process
     again = run("sparsity=0.75", *ON_CPU)
     assert f"{dense}: weights.safetensors has {len(content) // 2} bytes instead of {len(content)}" in caplog.text
     assert (dense / "weights.safetensors").read_bytes() == content and again.quality.dense == first.quality.dense
@@ -211,7 +211,7 @@ def test_a_page_that_cannot_be_written_leaves_no_result(full_run, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr("sparsefront.report.run_report.write_run_page", full)
+        patch.setattr("sparsefront.results.run_report.write_run_page", full)
         with pytest.raises(OSError, match="No space left"):
             full_run("sparsity=0.9", *ON_CPU)
     folder = Path(HydraConfig.get().runtime.output_dir)
@@ -223,7 +223,7 @@ def test_the_same_seed_gives_the_same_result(composed, tmp_path):
     from hydra.core.hydra_config import HydraConfig
 
     from sparsefront.pipeline import run_experiment
-    from sparsefront.report.result import Result
+    from sparsefront.results.record import Result
 
     results = []
     for cache in ("one", "two"):

@@ -2,8 +2,7 @@
 
 import pytest
 
-from sparsefront.errors import InvalidSetting, Obstacle
-from sparsefront.printable import printable
+from sparsefront.errors import InvalidSetting, Obstacle, printable
 
 
 @pytest.mark.parametrize(

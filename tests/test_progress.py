@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from sparsefront import progress
 from sparsefront.measure.accuracy import evaluate
-from sparsefront.training.epoch_bar import EpochBar, EpochLines
+from sparsefront.training.trainer import EpochBar, EpochLines
 
 SMALL = ["trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1", "measure.evaluate_limit=8", "logger=csv"]
 
@@ -70,8 +70,8 @@ def test_a_run_without_bars(run, capfd, overrides, request, tmp_path):
 
 
 def test_tokenization_is_silenced_too(capsys, tmp_path):
-    from sparsefront.datasets.sentence_tokens import tokenized
-    from sparsefront.models.wordpiece import train_wordpiece
+    from sparsefront.data.text import tokenized
+    from sparsefront.models.bert import train_wordpiece
 
     def tokenize() -> str:
         tokenizer = train_wordpiece(["good bad film"] * 4, vocabulary_size=40, max_length=16)
@@ -138,7 +138,7 @@ def test_no_version_number_of_a_logger():
 
 def test_a_long_training_without_a_bar_tells_now_and_then(caplog, monkeypatch):
     clock = [0.0]
-    monkeypatch.setattr("sparsefront.training.epoch_bar.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("sparsefront.training.trainer.time.monotonic", lambda: clock[0])
     lines = EpochLines()
     with caplog.at_level(logging.INFO):
         for epoch in range(6):

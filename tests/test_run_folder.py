@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from sparsefront import run_folder
-from sparsefront.artifacts import owner
+from sparsefront.artifacts import lease
 from sparsefront.artifacts.lease import GONE_S, LEASE_S, LeaseLost, require_all
-from sparsefront.run_folder import close_killed_runs, discard_if_empty, occupied, record_failure
+from sparsefront.results import run_folder
+from sparsefront.results.run_folder import close_killed_runs, discard_if_empty, occupied, record_failure
 
 CHILD = """
 import sys, time
 from pathlib import Path
-from sparsefront.run_folder import occupied
+from sparsefront.results.run_folder import occupied
 with occupied(Path(sys.argv[1])):
     time.sleep(60)
 """
@@ -122,7 +122,7 @@ def test_folders_that_come_and_go_beside_the_runs_are_no_obstacle(tmp_path, monk
 
 def test_a_run_of_another_host_is_closed_when_it_gives_no_sign_of_life(tmp_path, monkeypatch):
     folder = begin(tmp_path / "run", "dense: training")
-    monkeypatch.setattr(owner, "host", lambda: "elsewhere_0")
+    monkeypatch.setattr(lease, "host", lambda: "elsewhere_0")
     with occupied(folder):
         monkeypatch.undo()
         close_killed_runs(tmp_path)
@@ -143,7 +143,7 @@ def sleep(folder: Path, seconds: float) -> None:
 def test_a_run_of_another_host_that_sleeps_is_left_alone_and_goes_on(tmp_path, monkeypatch, log):
     folder = begin(tmp_path / "results" / "run", log)
     (folder / ".partial-1-row.json").write_text("{")
-    monkeypatch.setattr(owner, "host", lambda: "elsewhere_0")
+    monkeypatch.setattr(lease, "host", lambda: "elsewhere_0")
     with occupied(folder):
         monkeypatch.undo()
         sleep(folder, LEASE_S + 60)
@@ -156,13 +156,13 @@ def test_a_run_of_another_host_that_sleeps_is_left_alone_and_goes_on(tmp_path, m
 @pytest.mark.parametrize("log", ["", "dense: training"], ids=["discarded", "closed"])
 def test_one_that_wakes_after_a_day_has_its_folder_and_did_not_fail(tmp_path, monkeypatch, log):
     folder = begin(tmp_path / "results" / "run", log)
-    monkeypatch.setattr(owner, "host", lambda: "elsewhere_0")
+    monkeypatch.setattr(lease, "host", lambda: "elsewhere_0")
     with occupied(folder):
         monkeypatch.undo()
         sleep(folder, GONE_S + 60)
         close_killed_runs(tmp_path / "results")
         assert folder.exists() == bool(log) and (folder / "failure.json").exists() == bool(log)
-        monkeypatch.setattr(owner, "host", lambda: "elsewhere_0")
+        monkeypatch.setattr(lease, "host", lambda: "elsewhere_0")
         require_all()
         monkeypatch.undo()
         close_killed_runs(tmp_path / "results")
@@ -172,7 +172,7 @@ def test_one_that_wakes_after_a_day_has_its_folder_and_did_not_fail(tmp_path, mo
 
 def test_one_that_wakes_while_another_runs_in_its_folder_is_told(tmp_path, monkeypatch):
     folder = begin(tmp_path / "run", "dense: training")
-    monkeypatch.setattr(owner, "host", lambda: "elsewhere_0")
+    monkeypatch.setattr(lease, "host", lambda: "elsewhere_0")
     with occupied(folder):
         monkeypatch.undo()
         sleep(folder, LEASE_S + 60)

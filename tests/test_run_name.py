@@ -7,7 +7,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import open_dict
 
-from sparsefront import config  # noqa: F401  (registers the resolvers)
+from sparsefront.config import schema  # noqa: F401  (registers the resolvers)
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from omegaconf import OmegaConf
 from pydantic import Field, PositiveInt
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from sparsefront.datasets.base import Dataset
+from sparsefront.config.settings import build_settings
+from sparsefront.data.base import Dataset
 from sparsefront.errors import InvalidSetting
-from sparsefront.settings import build_settings
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from sparsefront.side_by_side import side_by_side
+from sparsefront.processes import side_by_side
 
 
 def squared(number: int) -> int:

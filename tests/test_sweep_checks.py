@@ -3,10 +3,10 @@
 import pytest
 from omegaconf import OmegaConf
 
-from sparsefront import command_line
+from sparsefront.config import command_line
+from sparsefront.config.command_line import check_sweep
 from sparsefront.errors import InvalidSetting
 from sparsefront.runs import CONFIG_DIR
-from sparsefront.sweep_checks import check_sweep
 
 BASIC = {"_target_": "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"}
 OPTUNA = {"_target_": "hydra_plugins.hydra_optuna_sweeper.OptunaSweeper", "n_jobs": 1}

@@ -5,7 +5,7 @@ import json
 import pytest
 from omegaconf import OmegaConf
 
-from sparsefront.sweep_progress import (
+from sparsefront.config.sweeps import (
     PROGRESS_FILE,
     Point,
     begin_sweep,

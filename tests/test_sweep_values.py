@@ -5,10 +5,10 @@ from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 
-import sparsefront.config  # noqa: F401  (registers the schema and the resolvers)
+import sparsefront.config.schema  # noqa: F401  (registers the schema and the resolvers)
+from sparsefront.config.sweeps import check_values, point_check
 from sparsefront.errors import InvalidSetting
 from sparsefront.runs import CONFIG_DIR
-from sparsefront.sweep_values import check_values, point_check
 
 
 @pytest.fixture

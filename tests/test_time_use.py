@@ -3,7 +3,7 @@
 import time
 from itertools import pairwise
 
-from sparsefront.time_use import EVALUATION, TIMING, WAITING, recorded, spent_on, working_time
+from sparsefront.progress import EVALUATION, TIMING, WAITING, recorded, spent_on, working_time
 
 
 def test_a_block_inside_another_counts_for_itself():

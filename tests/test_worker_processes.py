@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sparsefront.worker_processes import TERMINATED, worker_processes
+from sparsefront.processes import TERMINATED, worker_processes
 
 PROGRAM = """
 import os
@@ -18,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-from sparsefront.worker_processes import worker_processes
+from sparsefront.processes import worker_processes
 
 
 def note_and_sleep(folder, number):
@@ -96,8 +96,8 @@ from joblib import Parallel, delayed
 
 def point(folder, number, conf):
     from hydra.core.hydra_config import HydraConfig
-    import sparsefront.config
-    from sparsefront.command_line import job
+    import sparsefront.config.schema
+    from sparsefront.config.command_line import job
 
     with initialize_config_dir(conf, version_base="1.3"):
         config = compose("config", overrides=[f"hydra.runtime.output_dir={folder}/{number}"], return_hydra_config=True)

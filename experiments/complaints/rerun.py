@@ -24,9 +24,9 @@ from ways import as_in_the_thread, dense_net, masked_net, weight_bytes
 
 import sparsefront as sf
 from sparsefront.errors import InvalidSetting, failure_reason
-from sparsefront.measure.agreement import NETWORK_ERROR_LIMIT, output_error
+from sparsefront.measure.correctness import NETWORK_ERROR_LIMIT, output_error
 from sparsefront.provenance import provenance
-from sparsefront.report.speed_verdict import FASTER, SLOWER, UNCLEAR, speed_verdict
+from sparsefront.results.statistics import FASTER, SLOWER, UNCLEAR, speed_verdict
 
 HERE = Path(__file__).resolve().parent
 THREAD, OURS = "as in the thread", "kernels here"

@@ -21,15 +21,14 @@ import torch
 from sparsefront_kernels import Problem
 from torch import nn
 
-from sparsefront.artifacts.csv_lines import append_line, read_lines
-from sparsefront.export.stored_weight import store
-from sparsefront.inference.autotune import autotune_layer
-from sparsefront.inference.candidates import find_candidates
+from sparsefront.export.packed_layers import store
+from sparsefront.inference.autotune import autotune_layer, find_candidates
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.masks.weight_view import as_matrix, like_weight
 from sparsefront.measure.problems import LayerInput
-from sparsefront.operator_masks import UnevenWeights, pattern_masks
 from sparsefront.provenance import provenance
+from sparsefront.pruning.operator_masks import UnevenWeights, pattern_masks
+from sparsefront.results.store import append_line, read_lines
 
 HERE = Path(__file__).resolve().parent
 IMAGE_SIZE = 224

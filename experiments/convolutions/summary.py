@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from sparsefront.artifacts.csv_lines import read_lines
+from sparsefront.results.store import read_lines
 
 HERE = Path(__file__).resolve().parent
 START, END = "<!-- tables: made by summary.py -->", "<!-- end of tables -->"

@@ -24,7 +24,7 @@ from page import fill, merge_lines  # beside this file
 from training import Work, train
 
 from sparsefront.provenance import provenance
-from sparsefront.training.rank_processes import on_every_rank
+from sparsefront.training.ranks import on_every_rank
 from sparsefront.training.trainer import TrainerSettings
 
 HERE = Path(__file__).resolve().parent

@@ -12,23 +12,22 @@ from exchange import exchange_times_ms  # beside this file
 from step_kernels import ProfileSteps, step_times_ms  # beside this file
 
 from sparsefront import distributed
-from sparsefront.datasets.encoded_text import EncodedText, TextPart
-from sparsefront.datasets.info import DataInfo
-from sparsefront.datasets.split_data import NoRows, Part, SplitData
-from sparsefront.export.tensors_digest import tensors_digest
-from sparsefront.library.prune import prune
-from sparsefront.library.recover import recover
+from sparsefront.data.base import DataInfo
+from sparsefront.data.split_data import NoRows, Part, SplitData
+from sparsefront.data.text import EncodedText, TextPart
 from sparsefront.models.bert import SIZES, Bert
+from sparsefront.networks import tensors_digest
 from sparsefront.patterns.n_m import NM
+from sparsefront.pruning.prune import prune
 from sparsefront.recovery.base import Round
 from sparsefront.recovery.finetune import Finetune
+from sparsefront.recovery.recover import recover
 from sparsefront.schedule.base import Schedule
 from sparsefront.schedule.gradual import Gradual
 from sparsefront.schedule.one_shot import OneShot
 from sparsefront.tasks.base import Task
-from sparsefront.tasks.sequence_classification import SequenceClassification
-from sparsefront.training.optimization import Optimization
-from sparsefront.training.recipe import Recipe
+from sparsefront.tasks.classification import SequenceClassification
+from sparsefront.training.recipe import Optimization, Recipe
 from sparsefront.training.trainer import TrainerSettings
 
 CLASSES, SPARSITY = 2, 0.5

@@ -29,17 +29,16 @@ from study import arguments, log_to_terminal, many_networks, options_of
 from timing import timed_in_turn
 from torch import nn
 
-from sparsefront.artifacts.csv_lines import append_line, read_lines
 from sparsefront.errors import InvalidSetting, failure_reason
-from sparsefront.gpu_sharing.access import alone, sharing
+from sparsefront.gpu import alone, sharing
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion.fuse import fuse_blocks
+from sparsefront.inference.fusion.block_pass import fuse_blocks
 from sparsefront.inference.fusion.plan import ALL_PARTS, FusionParts
 from sparsefront.inference.network_modules import release_formats
-from sparsefront.measure.end_to_end import find_execution
-from sparsefront.measure.latency import summarise
-from sparsefront.measure.speedup import speedup_of
+from sparsefront.measure.end_to_end import find_execution, speedup_of
+from sparsefront.measure.timers import summarise
 from sparsefront.patterns.tile_wise import SOURCES
+from sparsefront.results.store import append_line, read_lines
 
 log = logging.getLogger("ablation")
 HERE = Path(__file__).resolve().parent

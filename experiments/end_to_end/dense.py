@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from sparsefront.artifacts.durable import whole_file
 from sparsefront.errors import failure_reason
-from sparsefront.inference.fusion.fuse import fused_dense_graph
+from sparsefront.inference.fusion.block_pass import fused_dense_graph
 from sparsefront.measure.end_to_end import find_execution
 from sparsefront.measure.execution_mode import fastest_execution_mode
-from sparsefront.measure.latency import summarise
-from sparsefront.measure.search import Execution
+from sparsefront.measure.fastest import Execution
 from sparsefront.measure.settings import Measure
+from sparsefront.measure.timers import summarise
 from sparsefront.measure.variants import make_variant
 
 log = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-from sparsefront.artifacts.csv_lines import read_lines
-from sparsefront.report.series_style import DENSE_COLOR, pattern_color
+from sparsefront.results.plots import DENSE_COLOR, pattern_color
+from sparsefront.results.store import read_lines
 
 PATTERNS = ("tile_wise", "vector_wise", "block_wise", "n_m", "element_wise", "dense")  # in the order of the legend
 HERE = Path(__file__).resolve().parent

@@ -10,8 +10,8 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity
 
-from sparsefront.artifacts.csv_lines import append_line, drop_lines
 from sparsefront.artifacts.lease import held_alone
+from sparsefront.results.store import append_line, drop_lines
 
 CALLS, MOST = 3, 12
 # Products with weights, whoever's: cuBLAS (nvjet, cutlass, gemm, xmma), cuSPARSELt (sparse ones among them), ours.

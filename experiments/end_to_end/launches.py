@@ -10,8 +10,8 @@ from sparsefront_kernels import entries
 from sparsefront_kernels.tuning.launches import TunedLaunches, chosen_launch
 from sparsefront_kernels.tuning.store import SHIPPED, file_name, tuned_kernel
 
-from sparsefront.inference.fusion import product_tuning
-from sparsefront.measure import kernel_timer
+from sparsefront.inference.fusion import products
+from sparsefront.measure import timers
 
 
 @contextmanager
@@ -32,8 +32,8 @@ def shipped_launches_only() -> Iterator[None]:
     chosen_launch.cache_clear()
     try:
         with (
-            patch.object(kernel_timer, "untried_launches", lambda *given: None),
-            patch.object(product_tuning, "assume_launch", lambda *given: None),
+            patch.object(timers, "untried_launches", lambda *given: None),
+            patch.object(products, "assume_launch", lambda *given: None),
         ):
             yield
     finally:

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sparsefront.datasets.info import DataInfo
+from sparsefront.data.base import DataInfo
 from sparsefront.errors import InvalidSetting
 from sparsefront.masks.weight_view import as_matrix, like_weight
-from sparsefront.measure.agreement import floating_tensors
+from sparsefront.measure.correctness import floating_tensors
 from sparsefront.models.base import linear_and_conv_layers
 from sparsefront.models.bert import SIZES as BERT_SIZES
 from sparsefront.models.resnet50 import BODY as STAGES
-from sparsefront.operator_masks import UnevenWeights
+from sparsefront.pruning.operator_masks import UnevenWeights
 
 SPREAD = 0.02  # standard deviation of weights, before rows and columns are scaled, and of biases
 IMAGE_SIZE, CLASSES = 224, 1000

@@ -13,13 +13,12 @@ from torch import Tensor, nn
 from sparsefront.allocation.global_threshold import GlobalThreshold
 from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.errors import InvalidSetting
-from sparsefront.export.manifest import LayerRecord, Manifest
-from sparsefront.export.stored_weight import store
+from sparsefront.export.packed_layers import LayerRecord, Manifest, store
 from sparsefront.importance.magnitude import Magnitude
 from sparsefront.masks.weight_view import as_matrix, like_weight
-from sparsefront.operator_masks import pattern_masks
 from sparsefront.patterns.base import Pattern
 from sparsefront.pruning.make_masks import make_masks
+from sparsefront.pruning.operator_masks import pattern_masks
 
 ALLOCATIONS = {"per_layer": PerLayer, "global_threshold": GlobalThreshold}
 

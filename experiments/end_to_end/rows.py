@@ -10,10 +10,10 @@ from points import Point
 from pruned import Masks, distribution_of
 from sparse import Sparse
 
-from sparsefront.artifacts.csv_lines import append_line, read_lines
-from sparsefront.measure.latency import summarise
-from sparsefront.measure.speedup import speedup_of
+from sparsefront.measure.end_to_end import speedup_of
+from sparsefront.measure.timers import summarise
 from sparsefront.provenance import provenance
+from sparsefront.results.store import append_line, read_lines
 
 COLUMNS = (
     "model,batch,sequence_length,dtype,pattern,granularity,distribution,group_m,sparsity,allocation,min_layer_density,"

@@ -18,13 +18,13 @@ from steps import Steps
 from timing import timed_in_turn
 
 from sparsefront.errors import InvalidSetting, failure_reason
-from sparsefront.gpu_sharing.access import alone, sharing
+from sparsefront.gpu import alone, sharing
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion.timed_products import TimedProducts
-from sparsefront.inference.kept_dense import why_dense
-from sparsefront.measure.latency import summarise
+from sparsefront.inference.fusion.products import TimedProducts
+from sparsefront.inference.swap import why_dense
 from sparsefront.measure.settings import DTYPES, Measure
-from sparsefront.time_use import recorded
+from sparsefront.measure.timers import summarise
+from sparsefront.progress import recorded
 
 log = logging.getLogger(__name__)
 ALL_SPARSE = 0.999  # of the flops: then forcing sparse kernels changes nothing

@@ -15,12 +15,11 @@ from steps import Steps
 from torch import Tensor, nn
 
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion.timed_products import TimedProducts
-from sparsefront.inference.kept_dense import kept_dense
+from sparsefront.inference.fusion.products import TimedProducts
 from sparsefront.inference.network_modules import release_formats
-from sparsefront.inference.swap import swap
+from sparsefront.inference.swap import kept_dense, swap_layers
 from sparsefront.inference.swap_report import SwapReport
-from sparsefront.measure.agreement import NETWORK_ERROR_LIMIT, output_error, relative_error
+from sparsefront.measure.correctness import NETWORK_ERROR_LIMIT, output_error, relative_error
 from sparsefront.measure.end_to_end import find_execution
 from sparsefront.measure.problems import observe_problems
 from sparsefront.measure.settings import Measure
@@ -76,7 +75,7 @@ def swapped_net(
     net = copy.deepcopy(dense.net)
     export = PrunedInMemory(masked, masks)
     where = {"device": first.device, "dtype": first.dtype, "inputs": dense.inputs}
-    report = swap(net, export, problems, choice, **where, timed=timed)
+    report = swap_layers(net, export, problems, choice, **where, timed=timed)
     release_formats(net)
     return net, report
 

@@ -27,8 +27,7 @@ from sparsefront.errors import InvalidSetting, failure_reason
 from sparsefront.measure.execution_mode import EXECUTION_MODES
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.variants import VARIANTS
-from sparsefront.side_by_side import side_by_side
-from sparsefront.worker_processes import worker_processes
+from sparsefront.processes import side_by_side, worker_processes
 
 log = logging.getLogger("study")
 HERE = Path(__file__).resolve().parent

@@ -14,8 +14,8 @@ from statistics import median
 
 from points import MODELS, SETTINGS, SIZES, TARGETS, Setting, Target
 
-from sparsefront.artifacts.csv_lines import read_lines
-from sparsefront.report.speed_verdict import FASTER, LEAST_SPARSE_SHARE, speed_verdict
+from sparsefront.results.statistics import FASTER, LEAST_SPARSE_SHARE, speed_verdict
+from sparsefront.results.store import read_lines
 
 HERE = Path(__file__).resolve().parent
 START, END = "<!-- tables: made by summary.py -->", "<!-- end of tables -->"

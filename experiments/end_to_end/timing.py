@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from sparsefront.measure.latency import time_interleaved
 from sparsefront.measure.settings import FEWEST_SAMPLES, Measure
+from sparsefront.measure.timers import time_interleaved
 
 SECONDS_PER_REPEAT = 0.8
 

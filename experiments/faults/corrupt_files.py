@@ -37,13 +37,13 @@ os.environ["WANDB_MODE"] = "offline"
 import torch
 
 import sparsefront as sf
-from sparsefront import config, runs  # noqa: F401  (config registers the resolvers)
-from sparsefront.artifacts.record import RECORD
+from sparsefront import runs  # noqa: F401  (registers the resolvers)
+from sparsefront.artifacts.store import RECORD
 from sparsefront.cache.__main__ import main as cache
 from sparsefront.errors import InvalidSetting
-from sparsefront.report import plots  # noqa: F401  (imported before the fork)
-from sparsefront.report.compare import main as compare
-from sparsefront.report.page import comparison  # noqa: F401
+from sparsefront.results import plots  # noqa: F401  (imported before the fork)
+from sparsefront.results.compare import main as compare
+from sparsefront.results.page import comparison  # noqa: F401
 from sparsefront.verify.__main__ import main as verify
 
 ROOT = Path(__file__).resolve().parents[2]

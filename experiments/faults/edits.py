@@ -17,12 +17,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from sparsefront.artifacts.content_digest import checksums, file_digest
-from sparsefront.artifacts.record_digest import record_digest
-from sparsefront.report.result import result_fields
+from sparsefront.results.record import record_digest, result_fields
 from sparsefront.verify.__main__ import main as verify
 
 HERE = Path(__file__).parent
@@ -113,8 +115,10 @@ def _other_content(file: Path) -> None:
     from sparsefront.tasks.outcomes import load_outcomes, save_outcomes
 
     found = load_outcomes(file)
-    for outcomes in found.values():
-        outcomes.values[:] = outcomes.values[::-1].copy()
+    for side, outcomes in found.items():
+        shifted = [np.roll(outcomes.values, by) for by in range(1, len(outcomes))]
+        values = max(shifted, key=lambda values: (values != outcomes.values).sum())
+        found[side] = replace(outcomes, values=values)
     save_outcomes(file, found)
 
 

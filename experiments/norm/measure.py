@@ -24,11 +24,11 @@ from sparsefront_kernels.norm.launch import NormLaunch
 from sparsefront_kernels.norm.tuning import NormProblem, candidates
 from torch import nn
 
-from sparsefront.artifacts.csv_lines import append_line
 from sparsefront.errors import failure_reason
-from sparsefront.inference.fusion.fused_norm import FusedNorm, FusedResidualNorm
-from sparsefront.inference.fusion.norm_trial import NormTrial
+from sparsefront.inference.fusion.fused import FusedNorm, FusedResidualNorm
+from sparsefront.inference.fusion.norms import NormTrial
 from sparsefront.provenance import provenance
+from sparsefront.results.store import append_line
 
 # features x columns: ViT-L at 256 and 64 images, BERT-large at 96 x 128 tokens, BERT-base at 128 x 128 and 8 x 128, ViT-B at 256
 # images, MiniLM at 128 x 128 tokens

@@ -10,7 +10,7 @@ from pathlib import Path
 from measurements import SAME_SPARSITY, Measurement, Weight, fastest
 from picture import draw_grid, new_figure, save_png
 
-from sparsefront.report.series_style import DENSE_COLOR
+from sparsefront.results.plots import DENSE_COLOR
 
 # (family, granularity) -> critical sparsity on a V100: Guo et al., "Accelerating Sparse DNN Models without
 # Hardware-Support via Tile-Wise Sparsity", SC20, slide "Impact of TW Granularity" (execution time of the products).

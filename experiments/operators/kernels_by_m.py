@@ -11,7 +11,7 @@ from pathlib import Path
 from measurements import SAME_SPARSITY, Measurement, Weight
 from picture import draw_grid, new_figure, save_png
 
-from sparsefront.report.series_style import DENSE_COLOR, series_styles
+from sparsefront.results.plots import DENSE_COLOR, series_styles
 
 FEWEST_SIZES = 5  # of M, of a weight that is shown
 CELL_INCHES, LEGEND_COLUMNS = (0.5, 0.22), 4

@@ -10,7 +10,7 @@ from picture import new_figure, save_png
 from sparsefront_kernels.performance_model.errors import Errors
 from sparsefront_kernels.performance_model.kernel_latency import family_of
 
-from sparsefront.report.series_style import FRONT_COLOR, SERIES_COLORS
+from sparsefront.results.plots import FRONT_COLOR, SERIES_COLORS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

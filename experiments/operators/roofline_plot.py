@@ -8,7 +8,7 @@ from measurements import M_CLASSES, MClass, Measurement, fastest, m_class
 from picture import new_figure, save_png
 from sparsefront_kernels.problem import LAYOUTS
 
-from sparsefront.report.series_style import DENSE_COLOR, FRONT_COLOR, MARKERS, SeriesStyle, series_styles
+from sparsefront.results.plots import DENSE_COLOR, FRONT_COLOR, MARKERS, SeriesStyle, series_styles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

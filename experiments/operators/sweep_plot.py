@@ -11,7 +11,7 @@ from measurements import Measurement
 from picture import new_figure, save_png
 from sparsefront_kernels.problem import LAYOUTS
 
-from sparsefront.report.series_style import DENSE_COLOR, SERIES_COLORS
+from sparsefront.results.plots import DENSE_COLOR, SERIES_COLORS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

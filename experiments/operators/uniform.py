@@ -22,7 +22,7 @@ from networks_of_table_1 import PaperNetwork, table_1
 from picture import new_figure, save_png
 from sparsefront_kernels.bench.row import read_rows
 
-from sparsefront.report.series_style import SERIES_COLORS
+from sparsefront.results.plots import SERIES_COLORS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

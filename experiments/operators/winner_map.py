@@ -12,7 +12,7 @@ from measurements import Measurement
 from picture import draw_grid, new_figure, save_png
 from sparsefront_kernels.problem import LAYOUTS
 
-from sparsefront.report.series_style import DENSE_COLOR, series_styles
+from sparsefront.results.plots import DENSE_COLOR, series_styles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,7 +8,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from sparsefront.report.series_style import FRONT_COLOR, pattern_color
+from sparsefront.results.plots import FRONT_COLOR, pattern_color
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

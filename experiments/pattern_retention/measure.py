@@ -23,9 +23,10 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 from torch import Tensor
 
-import sparsefront.config  # noqa: F401  registers the root's schema and resolvers
+import sparsefront.config.schema  # noqa: F401  registers the root's schema and resolvers
 from sparsefront.allocation.base import Allocation
-from sparsefront.datasets.info import DataInfo
+from sparsefront.config.settings import build_settings
+from sparsefront.data.base import DataInfo
 from sparsefront.errors import InvalidSetting
 from sparsefront.importance.magnitude import Magnitude
 from sparsefront.masks.weight_view import as_matrix
@@ -33,7 +34,6 @@ from sparsefront.patterns.base import Pattern
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.provenance import provenance
 from sparsefront.pruning.make_masks import make_masks
-from sparsefront.settings import build_settings
 
 HERE = Path(__file__).resolve().parent
 CONF = HERE.parents[1] / "conf"

@@ -12,12 +12,11 @@ from pathlib import Path
 from measure import HERE, composed, read_importance
 from torch import Tensor
 
-from sparsefront.masks.boundaries import Boundaries
-from sparsefront.masks.permutation import Permutation
+from sparsefront.config.settings import build_settings
+from sparsefront.masks.groups import Boundaries
+from sparsefront.masks.weight_view import Permutation
 from sparsefront.patterns.base import Pattern
-from sparsefront.report.mask_image import Scale, mask_image
-from sparsefront.report.mask_pictures import write_panels
-from sparsefront.settings import build_settings
+from sparsefront.results.mask_pictures import Scale, mask_image, write_panels
 
 FOLDER = HERE.parents[1] / "docs" / "patterns"
 LAYER, SIDE, SPARSITY = "bert.encoder.layer.0.attention.self.query", 64, 0.75

@@ -13,8 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from points import SEARCH  # beside this file
 
-from sparsefront.artifacts.csv_lines import read_lines
-from sparsefront.report.series_style import DENSE_COLOR, FRONT_COLOR, pattern_color
+from sparsefront.results.plots import DENSE_COLOR, FRONT_COLOR, pattern_color
+from sparsefront.results.store import read_lines
 
 HERE = Path(__file__).resolve().parent
 HELD_OUT = "val_"

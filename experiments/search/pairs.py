@@ -14,9 +14,8 @@ from pathlib import Path
 from points import SEARCH  # beside this file
 from summary import Row, best_single
 
-from sparsefront.artifacts.csv_lines import read_lines
-from sparsefront.report.paired_bootstrap import paired_difference
-from sparsefront.report.store import read_results
+from sparsefront.results.statistics import paired_difference
+from sparsefront.results.store import read_lines, read_results
 from sparsefront.tasks.outcomes import Outcomes
 
 COLUMNS = ("level", "seeds", "difference", "low", "high")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sparsefront.report.result import Result
+    from sparsefront.results.record import Result
 
 COMMIT_DIGITS, WEIGHTS_DIGITS = 7, 8
 SEARCH, DENSE = "search", "dense"

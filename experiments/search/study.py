@@ -22,9 +22,8 @@ from pathlib import Path
 import points  # beside this file
 from points import DENSE, SEARCH, Point
 
-from sparsefront.artifacts.csv_lines import append_line, read_lines
-from sparsefront.side_by_side import side_by_side
-from sparsefront.worker_processes import worker_processes
+from sparsefront.processes import side_by_side, worker_processes
+from sparsefront.results.store import append_line, read_lines
 
 HERE = Path(__file__).resolve().parent
 

@@ -11,7 +11,7 @@ from statistics import mean, stdev
 
 from points import SEARCH
 
-from sparsefront.artifacts.csv_lines import read_lines
+from sparsefront.results.store import read_lines
 
 Row = dict[str, str]
 NOT_SLOWER = 1.02  # a single pattern may take this much longer than the search and still stand beside it

@@ -11,7 +11,7 @@ from cells import Cell, Cells  # beside this file
 from definition import Study
 from panels import SHAPES, Entries, Panel, panels, pattern_of, sparsity_of
 
-from sparsefront.report.series_style import DENSE_COLOR, pattern_color
+from sparsefront.results.plots import DENSE_COLOR, pattern_color
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

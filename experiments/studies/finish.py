@@ -31,10 +31,10 @@ def finish(overrides: Sequence[str]) -> dict[str, Any]:
     Raises:
         Obstacle: a disk, a package or memory is in the way, so that nothing is known of the point.
     """
-    from sparsefront.composing import run_overrides
     from sparsefront.errors import InvalidSetting, Obstacle
-    from sparsefront.report.result import Result
-    from sparsefront.run_folder import RESULT_FILE
+    from sparsefront.results.record import Result
+    from sparsefront.results.run_folder import RESULT_FILE
+    from sparsefront.runs import run_overrides
 
     began = time.perf_counter()
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):

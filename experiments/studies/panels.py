@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from cells import Cell, Cells, of_table  # beside this file
 from definition import Point, Study, Table
 
-from sparsefront.report.series_style import MARKERS
+from sparsefront.results.plots import MARKERS
 
 # Enough for the lines of any table: in one panel no marker stands for two.
 SHAPES = (*(marker for marker, _ in MARKERS), "h", "d", "8", "*")

@@ -9,7 +9,7 @@ from typing import Any
 
 from definition import Point, Study, every_point  # beside this file
 
-from sparsefront.artifacts import csv_lines
+from sparsefront.results import store
 
 IDENTITY = tuple(field.name for field in fields(Point) if field.compare)
 # of the result, by the names that it has in every record of the program
@@ -97,7 +97,7 @@ def _current_lines(study: Study, path: Path) -> dict[Key, list[Line]]:
 
 def _all_lines(path: Path) -> dict[Key, list[Line]]:
     lines: dict[Key, list[Line]] = {}
-    for line in csv_lines.read_lines(path):
+    for line in store.read_lines(path):
         lines.setdefault((point_of(line), line[KERNEL]), []).append(line)
     return lines
 
@@ -119,7 +119,7 @@ def append_line(path: Path, point: Point, kernel: str, found: Mapping[str, Any],
         overrides: of run.py, as one text: those of the point, then `QUIET` and whatever else the call gave.
     """
     line = {name: getattr(point, name) for name in IDENTITY} | {KERNEL: kernel, OVERRIDES: overrides} | dict(found)
-    csv_lines.append_line(path, {name: _text(line.get(name)) for name in COLUMNS})
+    store.append_line(path, {name: _text(line.get(name)) for name in COLUMNS})
 
 
 def point_of(line: Line) -> Point:

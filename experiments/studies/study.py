@@ -28,7 +28,7 @@ from crossing import retrainings
 from definition import Point, Study
 from finish import warm_up
 
-from sparsefront.worker_processes import worker_processes
+from sparsefront.processes import worker_processes
 
 
 def parser() -> argparse.ArgumentParser:

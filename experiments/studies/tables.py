@@ -9,7 +9,7 @@ from cells import Cell, Cells, finalists, of_table, spread
 from definition import Study, Table
 from work import DIGEST
 
-from sparsefront.counted import counted
+from sparsefront.progress import counted
 
 DAY = len("2026-11-24")
 LEAST_SHORTFALL = 0.02  # of the sparsity: below it is rounding

@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sparsefront.artifacts.digest import versions
+from sparsefront.artifacts.content_digest import versions
 from sparsefront.provenance import code_commit
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -21,9 +21,8 @@ from typing import Any
 import minilm_points as points  # beside this file
 from minilm_points import Point
 
-from sparsefront.artifacts.csv_lines import append_line, put_line, read_lines
-from sparsefront.side_by_side import side_by_side
-from sparsefront.worker_processes import worker_processes
+from sparsefront.processes import side_by_side, worker_processes
+from sparsefront.results.store import append_line, put_line, read_lines
 
 HERE = Path(__file__).resolve().parent
 

@@ -87,9 +87,9 @@ def finish(point: Point, overrides: Sequence[str]) -> Cost:
     began = time.monotonic()
     import torch
 
-    from sparsefront.composing import run_overrides
+    from sparsefront.progress import ALONE, TIMING, recorded
     from sparsefront.provenance import provenance
-    from sparsefront.time_use import ALONE, TIMING, recorded
+    from sparsefront.runs import run_overrides
 
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), recorded() as spans:  # tables of each result
         folder = run_overrides([*point.overrides, *overrides], CONF)

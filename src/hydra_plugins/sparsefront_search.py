@@ -24,9 +24,8 @@ class OptunaSweeper(Sweeper):
     def sweep(self, arguments: list[str]) -> None:
         from pathlib import Path
 
-        from sparsefront.command_line import BadInput
+        from sparsefront.config.command_line import BadInput, in_one_line
         from sparsefront.errors import InvalidSetting
-        from sparsefront.failures import in_one_line
         from sparsefront.search.sweep import run_search
 
         try:

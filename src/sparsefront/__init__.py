@@ -14,14 +14,14 @@ from sparsefront.public_names import __dir__, __getattr__  # noqa: F401
 if TYPE_CHECKING:
     from sparsefront import allocation, importance, patterns, recovery, schedule
     from sparsefront.errors import InvalidSetting
+    from sparsefront.export.save import load, save
+    from sparsefront.inference.benchmark import Comparison, benchmark
     from sparsefront.inference.choice import KernelChoice
-    from sparsefront.library.benchmark import Comparison, benchmark
-    from sparsefront.library.export import load, save
-    from sparsefront.library.masks import Masks
-    from sparsefront.library.prune import prune
-    from sparsefront.library.recover import recover
-    from sparsefront.library.swap import swap
+    from sparsefront.inference.swap import swap
     from sparsefront.measure.settings import Measure
+    from sparsefront.pruning.masks import Masks
+    from sparsefront.pruning.prune import prune
+    from sparsefront.recovery.recover import recover
     from sparsefront.runs import FinishedRun, load_run, run
     from sparsefront.training.recipe import Recipe
     from sparsefront.training.trainer import TrainerSettings

@@ -1,10 +1,35 @@
-"""The exceptions for input that a user can fix and for SIGTERM, and what any exception says in one line."""
+"""The exceptions for input that a user can fix and for SIGTERM, and text that others wrote as a terminal may show it."""
 
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sparsefront.printable import printable
+# Text that others wrote, as a terminal may show it: names of runs, messages, cells of tables.
+
+MOST_DRAWN = 300  # characters of a line in a plot
+# What moves the cursor, rings, colors, or turns the order of letters round; and halves of characters, which cannot be encoded.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_CONTROL_IN_LINES = re.compile(_CONTROL.pattern.replace("\x00-\x1f", "\x00-\x09\x0b-\x1f"))
+
+
+def printable(text: object, *, lines: bool = False) -> str:
+    r"""Text without control characters: each stands as its escape, such as `\x1b`, `\r`, `\u202e`.
+
+    Args:
+        lines: line ends stay; else they are control characters, too.
+    """
+    return (_CONTROL_IN_LINES if lines else _CONTROL).sub(_escaped, str(text))
+
+
+def plot_text(text: object) -> str:
+    """Text that matplotlib draws as it is: no control characters, no formula between dollar signs, no endless line."""
+    lines = (line if len(line) <= MOST_DRAWN else f"{line[:MOST_DRAWN]}..." for line in str(text).split("\n"))
+    return printable("\n".join(lines), lines=True).replace("$", r"\$")
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()
 
 
 class InvalidSetting(ValueError):
@@ -14,7 +39,11 @@ class InvalidSetting(ValueError):
         key: the configuration key as the user types it, or relative to its group (`validate` adds the group's name).
         value: what was given.
         allowed: in words, what is allowed instead, or why this value cannot work here.
+
+    `passing`: whether the same settings may work later, without any change to them.
     """
+
+    passing = False
 
     def __init__(self, key: str, value: object, allowed: str) -> None:
         super().__init__(key, value, allowed)
@@ -30,7 +59,9 @@ class InvalidSetting(ValueError):
         """
         if "." in self.key:
             return self
-        return InvalidSetting(f"{group}.{self.key}", self.value, self.allowed)
+        complaint = InvalidSetting(f"{group}.{self.key}", self.value, self.allowed)
+        complaint.passing = self.passing
+        return complaint
 
 
 class Obstacle(InvalidSetting):
@@ -42,6 +73,14 @@ class Obstacle(InvalidSetting):
 
 class PassingObstacle(Obstacle):
     """One that says nothing about the settings of the run, such as a full disk: the same run may work later."""
+
+    passing = True
+
+
+class NoRoom(InvalidSetting):
+    """A disk lacks room for what would be written to it; it may have it later. `key` is the setting that names the disk."""
+
+    passing = True
 
 
 class Edited(Obstacle):

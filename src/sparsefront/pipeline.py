@@ -7,26 +7,24 @@ from functools import partial
 
 from omegaconf import DictConfig
 
-from sparsefront.artifacts.digest import digest
-from sparsefront.artifacts.leftovers import remove_leftovers
-from sparsefront.artifacts.store import Artifact, ArtifactStore
-from sparsefront.cache.results import remember_results
-from sparsefront.experiment import Experiment
-from sparsefront.inference.fusion.fuse import fused_dense_graph
+from sparsefront.artifacts.content_digest import digest
+from sparsefront.artifacts.store import Artifact, ArtifactStore, remove_leftovers
+from sparsefront.cache.inventory import remember_results
+from sparsefront.config.experiment import Experiment
+from sparsefront.config.sweeps import note_work
+from sparsefront.config.validate import require_found, validate
+from sparsefront.inference.fusion.block_pass import fused_dense_graph
 from sparsefront.progress import bars_as_configured
 from sparsefront.provenance import code_commit
-from sparsefront.report.loggers import close_loggers, log_result
-from sparsefront.report.result import Result
-from sparsefront.run_folder import close_killed_runs, link_checkpoint
+from sparsefront.results.loggers import close_loggers, log_result
+from sparsefront.results.record import Result
+from sparsefront.results.run_folder import close_killed_runs, link_checkpoint
 from sparsefront.stages import control, dense, export, measure, prune, recover, report
 from sparsefront.stages.keys import StageKeys, stage_keys
 from sparsefront.stages.latency_search import make_search
-from sparsefront.stages.optimized_values import require_found
 from sparsefront.stages.predicted_latency import warn_where_nothing_wins
-from sparsefront.sweep_progress import note_work
-from sparsefront.training.lent_ranks import lend_ranks
 from sparsefront.training.machines import leading, this_machine
-from sparsefront.validate import validate
+from sparsefront.training.ranks import lend_ranks
 
 log = logging.getLogger(__name__)
 

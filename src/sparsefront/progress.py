@@ -1,13 +1,148 @@
-"""Progress bars: one switch for ours, Lightning's and those of the libraries that fetch data and weights."""
+"""What a program says while it runs: progress bars, numbers with their nouns, and a clock that leaves waits out."""
 
+import os
+import select
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from tqdm import tqdm
+
+# A number with its noun: `1 layer`, `2 layers`.
+
+
+def counted(number: int | str, noun: str) -> str:
+    """`1 run`, `2 runs`, `0.5 epochs`.
+
+    Args:
+        number: as it is to be read.
+        noun: of one thing; of several it ends in s.
+    """
+    return f"{number} {noun}" + ("" if str(number) == "1" else "s")
+
+
+# A program whose output is read no further, as in `python compare.py | head`, ends quietly.
+
+READER_GONE = 1  # exit status; rich, which prints the tables, ends a program with the same
+
+
+@contextmanager
+def ending_with_its_reader() -> Iterator[None]:
+    """Around a program, or as the decorator of its `main`: nothing is said where standard output is a pipe that nobody reads.
+
+    Raises:
+        SystemExit: with READER_GONE.
+    """
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()  # here, since Python would complain of it at its end
+    except BrokenPipeError:
+        if not _reader_is_gone():  # another pipe than standard output
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still buffered
+        raise SystemExit(READER_GONE) from None
+
+
+def _reader_is_gone() -> bool:
+    poll = select.poll()
+    try:
+        poll.register(sys.stdout.fileno(), 0)
+    except OSError:  # what stands in for standard output may be no file
+        return False
+    return any(events & select.POLLERR for _, events in poll.poll(0))
+
+
+# What a process spends its time on, and a clock that stands still while it waits for others.
+
+WAITING, TRAINING, PRUNING, EVALUATION = "waiting", "training", "pruning", "evaluation"
+TIMING = "timing"
+"""Latencies: choosing kernels, compiling and searching execution modes included."""
+ALONE = "alone"
+"""The part of `TIMING` that no other process may run beside."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Seconds of `time.monotonic`, which the processes of a host share. `detail` tells spans of a kind apart."""
+
+    kind: str
+    start: float
+    end: float
+    detail: str = ""
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
+
+@dataclass(eq=False)
+class _Block:
+    """A block that this process is in. `resumed`: when it began, or the last block inside it ended."""
+
+    kind: str
+    detail: str
+    resumed: float
+
+
+_waited_s = 0.0
+_open: list[_Block] = []
+_recorders: list[list[Span]] = []
+
+
+def working_time() -> float:
+    """Seconds of a clock that stands still while this process waits for others; only differences mean something."""
+    return time.perf_counter() - _waited_s
+
+
+@contextmanager
+def spent_on(kind: str, detail: str = "") -> Iterator[None]:
+    """Account for the block; one inside it counts for itself. Time in `WAITING` is none of `working_time`. For one thread."""
+    global _waited_s
+    block = _Block(kind, detail, _interrupt())
+    _open.append(block)
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        now = time.monotonic()
+        _note(block, now)
+        _open.remove(block)
+        if kind == WAITING and all(outer.kind != WAITING for outer in _open):
+            _waited_s += time.perf_counter() - start
+        if _open:
+            _open[-1].resumed = now
+
+
+@contextmanager
+def recorded() -> Iterator[list[Span]]:
+    """Gives the list of what this process spends its time on in the block; what is in no `spent_on` is in no span."""
+    spans: list[Span] = []
+    _recorders.append(spans)
+    try:
+        yield spans
+    finally:
+        _recorders.remove(spans)
+
+
+def _interrupt() -> float:
+    """Close the span of the block that another one begins in; returns when."""
+    now = time.monotonic()
+    if _open:
+        _note(_open[-1], now)
+    return now
+
+
+def _note(block: _Block, now: float) -> None:
+    for spans in _recorders:
+        spans.append(Span(block.kind, block.resumed, now, block.detail))
+
 
 _shown: bool | None = None  # nobody said
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
-from sparsefront.artifacts.digest import versions
-from sparsefront.gpu_query import GpuQuery
+from sparsefront.artifacts.content_digest import versions
+from sparsefront.gpu import GpuQuery
 
 
 @dataclass(frozen=True)

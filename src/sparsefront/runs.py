@@ -1,25 +1,200 @@
-"""Runs of the program from Python, and what a finished one left."""
+"""Runs of the program from Python, and what finished ones left, which somebody else may have written."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import torch
+from hydra import compose, initialize_config_dir
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf, open_dict
 from torch import nn
+from yaml import YAMLError
 
 from sparsefront.artifacts.bounded_files import read_text_bounded
-from sparsefront.datasets.base import Dataset
-from sparsefront.errors import InvalidSetting, first_line, keys_of
-from sparsefront.library.export import load
-from sparsefront.library.masks import Masks
+from sparsefront.config.command_line import GROUPS, OPTIONAL, ROOT_KEYS, BadInput, job, option_folders, understood
+from sparsefront.config.settings import build_settings, options_of
+from sparsefront.data.base import Dataset
+from sparsefront.errors import InvalidSetting, first_line, keys_of, yaml_complaint
+from sparsefront.export.save import load
 from sparsefront.models.base import Model
-from sparsefront.patterns.base import Pattern
-from sparsefront.patterns.records import modules_of
-from sparsefront.recorded import composable_overrides
-from sparsefront.report.result import Result
-from sparsefront.run_folder import LINK, PATH_FILE, RESULT_FILE
-from sparsefront.settings import build_settings
+from sparsefront.options import shortened
+from sparsefront.patterns.base import Pattern, modules_of
+from sparsefront.pruning.masks import Masks
+from sparsefront.results.record import Result
+from sparsefront.results.run_folder import LINK, PATH_FILE, RESULT_FILE, make_writable, recorded_overrides
+
+# The configuration that a stored run recorded, composed again: as data that somebody else may have written.
+#
+# Of a run's folder only `.hydra/overrides.yaml` is read. An override of it may choose an option of our own conf/ or
+# set a key of one, and nothing else: `hydra.*` with its search path, and where the run kept its files, are left out;
+# no path is followed; a value is plain, without a resolver. What they compose names classes of sparsefront alone,
+# unless the caller trusts a package (`settings.typed_settings`).
+
+# of the run, and not of what it measured
+LEFT_OUT = ("cache_dir", "results_dir", "logger", "stages", "reuse", "optimize", "report", "hydra")
+# of the options that read files; a result holds their last part alone, since it names no machine
+PATHS = (
+    "model.path",
+    "dataset.path",
+    "dataset.train_file",
+    "dataset.dev_file",
+    "allocation.table",
+    "recovery.teacher",
+)
+RESOLVER = re.compile(r"\$\{[^}]*:")  # ${oc.env:HOME} and the like; ${seed} names another key
+
+
+def composable_overrides(folder: Path, given: Sequence[str], *, need_paths: bool = True) -> list[str]:
+    """What composes the experiment of a stored run: what it recorded, checked, then the overrides given here.
+
+    Args:
+        folder: of the run.
+        given: the user's own; they replace recorded ones of the same key, and their search path is looked through.
+        need_paths: recorded paths are needed where they are not given; otherwise they are left out.
+    Raises:
+        InvalidSetting: a recorded override that sets more than options and their keys, or a path that is not given here.
+    """
+    replaced = {_key(text) for text in given}
+    folders = option_folders(given)
+    taken, paths = [], []
+    for text in recorded_overrides(folder) or []:
+        key = _key(text)
+        if _head(key) in LEFT_OUT or key in replaced or ("trainer" in replaced and _head(key) == "trainer"):
+            continue
+        _require_plain(text, folders)
+        if key not in PATHS:
+            taken.append(text)
+        elif text.partition("=")[2] not in ("null", "") and need_paths:
+            paths.append(text)
+    if paths:
+        add = " ".join(f"{_key(text)}=..." for text in paths)
+        how = f"is a path of the run's own machine, and no path of a record is followed: add {add} to the command"
+        raise InvalidSetting(_key(paths[0]), shortened(paths[0].partition("=")[2]), how)
+    return [*taken, *given]
+
+
+def _require_plain(text: str, folders: Iterable[Path]) -> None:
+    """Raise unless an override chooses an option that is there, or sets a key of one, to a plain value."""
+    try:
+        override = OverridesParser.create().parse_override(text)
+    except HydraException:
+        raise _refused(text, "is no override") from None
+    key = override.key_or_group
+    if override.package is not None or not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", key, flags=re.ASCII):
+        raise _refused(text, "sets more than a key")
+    if _head(key) not in (*ROOT_KEYS, *OPTIONAL):
+        raise _refused(text, f"is no setting of a run; the root takes {', '.join(ROOT_KEYS)}")
+    if override.is_sweep_override():
+        raise _refused(text, "is a sweep, and a result is of one point")
+    if RESOLVER.search(text):
+        raise _refused(text, "asks for a resolver")
+    if key in GROUPS and not override.is_delete():
+        _require_options(text, key, override, folders)
+
+
+def _require_options(text: str, group: str, override: Override, folders: Iterable[Path]) -> None:
+    """Of names such as `../../elsewhere` Hydra would read the file."""
+    value = override.value()
+    names = value if isinstance(value, list) else [value]
+    known = options_of(group, folders)
+    for name in names:
+        if str(name) not in known:
+            own = f"{group} has no such option here; there are {', '.join(known)}"
+            remedy = "one of the author's own is found with hydra.searchpath=[file://DIR], and its class with trust=[PACKAGE]"
+            raise _refused(text, f"{own}; {remedy}")
+
+
+def _refused(text: str, why: str) -> InvalidSetting:
+    key, _, value = text.partition("=")
+    return InvalidSetting(shortened(key), shortened(value), f"(recorded in .hydra/overrides.yaml) {why}")
+
+
+def _key(text: str) -> str:
+    return text.partition("=")[0].lstrip("+~")
+
+
+def _head(key: str) -> str:
+    """Of a key or a group: `hydra` of hydra/launcher and of hydra.run.dir."""
+    return re.split(r"[./@]", key, maxsplit=1)[0]
+
+
+# From overrides to a configuration, and one run of it, in this process and without the command line.
+
+
+def run_overrides(overrides: Sequence[str], config_dir: Path) -> Path:
+    """One run from Python, as `python run.py OVERRIDES` does it, but for its log file.
+
+    Args:
+        config_dir: the folder of the configuration, conf/ of the repository.
+    Returns:
+        the run's folder.
+    Raises:
+        InvalidSetting: a configuration that cannot be composed, or that cannot work.
+    """
+    from sparsefront.config.command_line import in_one_line
+    from sparsefront.pipeline import run_experiment
+
+    with configured(overrides, config_dir) as (config, directory):
+        make_writable(config.results_dir, directory)
+        (directory / ".hydra").mkdir(exist_ok=True)
+        OmegaConf.save(config, directory / ".hydra" / "config.yaml")
+        OmegaConf.save(HydraConfig.get().overrides.task, directory / ".hydra" / "overrides.yaml")
+        sources = {"hydra": {"runtime": {"config_sources": HydraConfig.get().runtime.config_sources}}}
+        OmegaConf.save(OmegaConf.create(sources), directory / ".hydra" / "hydra.yaml")
+        try:
+            with job(), in_one_line(config, directory):
+                run_experiment(config)
+        except BadInput as error:
+            raise error.__cause__ or error from None
+    return directory
+
+
+@contextmanager
+def configured(overrides: Sequence[str], config_dir: Path) -> Iterator[tuple[DictConfig, Path]]:
+    """A composed configuration of one run, while Hydra's own settings are those of this run.
+
+    Gives it with the folder that the run would write to, which is not made.
+
+    Raises:
+        InvalidSetting: a configuration that cannot be composed.
+    """
+    import sparsefront.config.schema  # noqa: F401  (registers the schema and the resolvers)
+
+    hydra, before = HydraConfig.instance(), HydraConfig.instance().cfg
+    config, directory = _composed(overrides, config_dir)
+    try:
+        with open_dict(config):
+            config.hydra.runtime.output_dir = str(directory)
+            hydra.set_config(config)
+            del config["hydra"]
+        yield config, directory
+    finally:
+        hydra.cfg = before
+
+
+def _composed(overrides: Sequence[str], config_dir: Path) -> tuple[DictConfig, Path]:
+    """The configuration, Hydra's own part included, and the folder of the run."""
+    plain = understood(overrides)
+    try:
+        with initialize_config_dir(str(config_dir), version_base="1.3", job_name="run"):
+            config = compose("config", overrides=plain, return_hydra_config=True)
+        return config, Path(config.hydra.run.dir).absolute()
+    except YAMLError as error:
+        raise InvalidSetting("overrides", " ".join(overrides), f"is no YAML: {yaml_complaint(error)}") from error
+    except (
+        HydraException,
+        ValueError,
+    ) as error:  # ValueError: of hydra/output=null, and of an interpolation of nothing
+        said = f"{error} ({first_line(error.__cause__)})" if error.__cause__ else str(error)
+        raise InvalidSetting("overrides", " ".join(overrides), " ".join(said.split())) from error
+
 
 CONFIG_DIR = Path(__file__).resolve().parents[2] / "conf"  # of the repository that this package is installed from
 
@@ -56,7 +231,6 @@ class FinishedRun:
 
     @cached_property
     def _loaded(self) -> tuple[nn.Module, Masks]:
-        from sparsefront.composing import configured
 
         checkpoint = linked_checkpoint(self.folder)
         if checkpoint is None:
@@ -89,7 +263,6 @@ def run(*overrides: str, config_dir: Path | str = CONFIG_DIR) -> FinishedRun:
     Raises:
         InvalidSetting: a configuration that cannot be composed or cannot work; names the key, its value and what is allowed.
     """
-    from sparsefront.composing import run_overrides
 
     directory = Path(config_dir).absolute()
     if not (directory / "config.yaml").is_file():

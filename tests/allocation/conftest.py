@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sparsefront.allocation.latency_table import LayerTime, write_table
+from sparsefront.allocation.latency_aware import LayerTime, write_table
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsefront.allocation.knapsack import Way, choose_along, choose_within
+from sparsefront.allocation.assignment import Way, choose_along, choose_within
 
 few = settings(max_examples=200, deadline=None, derandomize=True)
 # Losses are quarters, so that sums are exact and ties really tie.

@@ -8,8 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsefront.allocation.latency_aware import LatencyAware
-from sparsefront.allocation.latency_table import LayerTime, write_table
+from sparsefront.allocation.latency_aware import LatencyAware, LayerTime, write_table
 from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.block_wise import BlockWise
 from sparsefront.patterns.element_wise import ElementWise

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from sparsefront.allocation.choice_table import ROW_MAJOR, Assignment, ChoiceTable, Item, Option
+from sparsefront.allocation.assignment import ROW_MAJOR, Assignment, ChoiceTable, Item, Option
+from sparsefront.allocation.base import Measured
 from sparsefront.allocation.latency_aware import LatencyAware
 from sparsefront.allocation.latency_search import LatencySearch
-from sparsefront.allocation.measuring import Measured
 from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.dense import Dense
 from sparsefront.patterns.mixed import Mixed

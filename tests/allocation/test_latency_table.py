@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sparsefront.allocation.latency_table import COLUMNS, read_table
+from sparsefront.allocation.latency_aware import COLUMNS, read_table
 from sparsefront.errors import InvalidSetting
 
 
@@ -23,7 +23,7 @@ def test_a_table_written_by_hand_needs_three_columns(tmp_path: Path):
 def test_no_table_says_how_to_make_one():
     with pytest.raises(InvalidSetting, match=r"table=None.*run\.py -m sparsity=.*allocation=per_layer.*latency_table"):
         read_table(None)
-    with pytest.raises(InvalidSetting, match=r"table=/nowhere\.csv: is no file.*sparsefront\.report\.latency_table"):
+    with pytest.raises(InvalidSetting, match=r"table=/nowhere\.csv: is no file.*sparsefront\.results\.latency_table"):
         read_table("/nowhere.csv")
 
 

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from sparsefront.allocation.choice_table import ROW_MAJOR, Assignment, ChoiceTable, Item, Option
-from sparsefront.allocation.solve import least_us, solve
+from sparsefront.allocation.assignment import ROW_MAJOR, Assignment, ChoiceTable, Item, Option, least_us, solve
 
 LAYOUTS = ("feature_major", ROW_MAJOR)
 BINS = 10_000

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from sparsefront.allocation.choice_table import ROW_MAJOR, Assignment, ChoiceTable, Item, Option
-from sparsefront.allocation.swaps import refine, within
+from sparsefront.allocation.assignment import ROW_MAJOR, Assignment, ChoiceTable, Item, Option, refine, within
 
 TIMES = (10.0, 6.0, 3.0)  # dense, and two levels
 BUDGET = 34.0

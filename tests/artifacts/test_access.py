@@ -11,9 +11,8 @@ from other_users import said_without_privileges
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from sparsefront.artifacts import access
-from sparsefront.artifacts.access import denied, require_readable, unreadable
-from sparsefront.artifacts.durable import save_tensors
+from sparsefront.artifacts import durable
+from sparsefront.artifacts.durable import denied, require_readable, save_tensors, unreadable
 from sparsefront.artifacts.store import ArtifactStore
 from sparsefront.errors import Obstacle
 
@@ -68,7 +67,7 @@ def test_a_stage_of_another_user_is_told_with_its_owner_and_the_remedy(tmp_path,
     made = store(tmp_path).get_or_create("dense", {}, write).path
     closed = made / part
     closed.chmod(0)
-    remedy = f"`chmod -R a+rX {made}` by {access._name(os.geteuid())} shares it; or name another cache_dir"
+    remedy = f"`chmod -R a+rX {made}` by {durable._name(os.geteuid())} shares it; or name another cache_dir"
 
     def finds() -> str:
         with pytest.raises(Obstacle) as told:
@@ -81,7 +80,8 @@ def test_a_stage_of_another_user_is_told_with_its_owner_and_the_remedy(tmp_path,
         closed.chmod(0o755)
     which = "it" if closed == made else closed
     assert (
-        said == f"{made}: cannot be read, since {which} belongs to {access._name(os.geteuid())} with mode 000: {remedy}"
+        said
+        == f"{made}: cannot be read, since {which} belongs to {durable._name(os.geteuid())} with mode 000: {remedy}"
     )
     assert store(tmp_path).find("dense", {}).reused, "nothing of it was touched"
 
@@ -102,7 +102,7 @@ def test_a_process_of_another_user():
         assert said_without_privileges(finds, OTHER_USER) == "content"
         made.chmod(0o700)
         said = said_without_privileges(finds, OTHER_USER)
-        assert said.startswith(f"{made}: cannot be read, since it belongs to {access._name(0)} with mode 700: ")
+        assert said.startswith(f"{made}: cannot be read, since it belongs to {durable._name(0)} with mode 700: ")
     finally:
         shutil.rmtree(folder)
 
@@ -110,7 +110,7 @@ def test_a_process_of_another_user():
 def test_a_folder_above_that_is_closed_is_the_one_that_its_owner_must_open(tmp_path, monkeypatch):
     above, inside = tmp_path / "above", tmp_path / "above" / "stage"
     inside.mkdir(parents=True)
-    monkeypatch.setattr(access.os, "access", lambda path, wanted: Path(path) != above)
+    monkeypatch.setattr(durable.os, "access", lambda path, wanted: Path(path) != above)
     with pytest.raises(
         Obstacle, match=rf"^{inside}: cannot be read, since {above} belongs .*`chmod a\+rx {above}` by "
     ):

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from sparsefront.artifacts import content_digest
-from sparsefront.artifacts.content_digest import by_content, file_digest, listing_digest, path_digest
-from sparsefront.artifacts.digest_memo import remembering
+from sparsefront.artifacts.content_digest import by_content, file_digest, listing_digest, path_digest, remembering
 
 
 @pytest.fixture
@@ -64,7 +63,7 @@ def test_a_large_file_is_read_by_one_process_and_again_once_it_changes(tmp_path:
     monkeypatch.setattr(content_digest.hashlib, "file_digest", lambda *given: read.append(1) or real(*given))
 
     def as_another_process() -> str:
-        content_digest._read.cache_clear()
+        content_digest._read_digest.cache_clear()
         with remembering(memo):
             return file_digest(file)
 

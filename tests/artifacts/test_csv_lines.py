@@ -2,7 +2,7 @@
 
 import pytest
 
-from sparsefront.artifacts.csv_lines import append_line, put_line, read_lines
+from sparsefront.results.store import append_line, put_line, read_lines
 
 
 def test_lines_come_back_in_their_order(tmp_path):

@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from sparsefront.artifacts import record
+from sparsefront.artifacts import store as record
 from sparsefront.artifacts.durable import whole_file
 from sparsefront.artifacts.lease import hold_shared
-from sparsefront.artifacts.leftovers import remove_leftovers
-from sparsefront.artifacts.store import ArtifactStore
+from sparsefront.artifacts.store import ArtifactStore, remove_leftovers
 from sparsefront.errors import InvalidSetting
 
 WHOLE = b"weights" * 100

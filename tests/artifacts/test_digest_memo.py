@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from sparsefront.artifacts import digest_memo
-from sparsefront.artifacts.digest_memo import DigestMemo, remembered, remembering
+from sparsefront.artifacts import content_digest
+from sparsefront.artifacts.content_digest import DigestMemo, remembered, remembering
 
 
 def asked(file: Path, *keys: str) -> list[str]:
@@ -39,7 +39,7 @@ def test_a_memo_that_cannot_be_written_is_no_failure(tmp_path: Path):
 
 
 def test_a_memo_does_not_grow_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(digest_memo, "MOST", 3)
+    monkeypatch.setattr(content_digest, "MOST", 3)
     asked(tmp_path / "memo.json", "a", "b", "c")
     asked(tmp_path / "memo.json", "d")
     assert asked(tmp_path / "memo.json", "d", "a") == ["a"]

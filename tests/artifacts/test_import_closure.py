@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sparsefront.artifacts.code_digest import BOOKKEEPING, code_digest
-from sparsefront.artifacts.import_closure import import_closure
-from sparsefront.artifacts.python_modules import counts_by_version, find_module
+from sparsefront.artifacts.code_digest import BOOKKEEPING, code_digest, counts_by_version, find_module, import_closure
 
 USER = {
     "mine/__init__.py": "from mine.pattern import Mine\nfrom mine.other import Other\n",
@@ -157,12 +155,12 @@ def test_an_edit_counts_where_it_can_change_a_result(own_modules, file, content,
 
 def test_closures_of_stages_stay_apart():
     """What a stage cannot reach changes none of its results."""
-    dense = names("sparsefront.stages.dense", "sparsefront.models.vit_small", "sparsefront.datasets.digits")
+    dense = names("sparsefront.stages.dense", "sparsefront.models.vit_small", "sparsefront.data.digits")
     prune = names("sparsefront.stages.prune", "sparsefront.patterns.tile_wise")
     export = names("sparsefront.stages.export")
     assert {"sparsefront.training.fit", "sparsefront.models.attention", "sparsefront.tasks.base"} <= dense
     assert not any(name.startswith(("sparsefront.patterns", "sparsefront_kernels")) for name in dense)
-    assert "sparsefront.patterns.structure.tile_steps" in prune and "sparsefront.patterns.block_wise" not in prune
+    assert "sparsefront.patterns.tile_steps" in prune and "sparsefront.patterns.block_wise" not in prune
     assert "sparsefront_kernels.gathered.format" in export
     kernels = {name.rpartition(".")[2] for name in export if name.startswith("sparsefront_kernels.")}
     assert not kernels & {"op", "spmm", "triton_spmm", "entries", "registry", "cuda_library"}

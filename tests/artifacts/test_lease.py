@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparsefront.artifacts import lease, owner
+from sparsefront.artifacts import lease
 from sparsefront.artifacts.lease import (
     GONE_S,
     LEASE_S,
@@ -28,11 +28,11 @@ from sparsefront.artifacts.lease import (
 @pytest.fixture
 def other_host(monkeypatch):
     """other_host() -> from here on this process is one of another machine; called again, it is itself."""
-    own, hosts = owner.host(), iter(["elsewhere_0", None] * 9)
+    own, hosts = lease.host(), iter(["elsewhere_0", None] * 9)
 
     def move() -> None:
         name = next(hosts) or own
-        monkeypatch.setattr(owner, "host", lambda: name)
+        monkeypatch.setattr(lease, "host", lambda: name)
 
     return move
 
@@ -171,11 +171,11 @@ def test_a_killed_process_holds_nothing(tmp_path, waited_for):
 
 
 def test_a_number_that_was_given_again_is_another_process(tmp_path):
-    tag = owner.process_tag()
-    assert owner.lives(tag)
-    assert owner.lives(tag.rpartition(".")[0] + ".1") is False
-    assert owner.lives(f"elsewhere_0.{os.getpid()}.1") is None
-    assert owner.lives(f"{owner.host()}.x.1") is None and owner.lives("nfs0001") is None
+    tag = lease.process_tag()
+    assert lease.lives(tag)
+    assert lease.lives(tag.rpartition(".")[0] + ".1") is False
+    assert lease.lives(f"elsewhere_0.{os.getpid()}.1") is None
+    assert lease.lives(f"{lease.host()}.x.1") is None and lease.lives("nfs0001") is None
 
 
 def test_a_forked_process_does_not_release_what_its_parent_holds(tmp_path):
@@ -190,7 +190,7 @@ def test_a_forked_process_does_not_release_what_its_parent_holds(tmp_path):
 RACER = """
 import os, sys
 from pathlib import Path
-from sparsefront.artifacts import lease, owner
+from sparsefront.artifacts import lease; from sparsefront.artifacts import lease as owner
 root, name = Path(sys.argv[1]), sys.argv[2]
 owner.host = lambda: name
 lease.LEASE_S = float(sys.argv[3])

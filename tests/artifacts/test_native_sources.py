@@ -3,8 +3,14 @@
 import pytest
 from sparsefront_kernels.cuda_library import SOURCES as BUILT
 
-from sparsefront.artifacts.import_closure import import_closure
-from sparsefront.artifacts.native_sources import SOURCES, TABLES, native_digest, native_sources, without_layout
+from sparsefront.artifacts.code_digest import (
+    SOURCES,
+    TABLES,
+    import_closure,
+    native_digest,
+    native_sources,
+    without_layout,
+)
 
 SOURCE = """#include "work.cuh"
 #define TWICE(x) \\

@@ -10,18 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from sparsefront.artifacts import lease, owner
-from sparsefront.artifacts.generations import maker_of
+from sparsefront.artifacts import lease
 from sparsefront.artifacts.lease import require_all
-from sparsefront.artifacts.leftovers import remove_leftovers
-from sparsefront.artifacts.store import ArtifactStore
-from sparsefront.cache.inventory import read_inventory
-from sparsefront.cache.removal import remove
+from sparsefront.artifacts.store import ArtifactStore, maker_of, remove_leftovers
+from sparsefront.cache.inventory import read_inventory, remove
 
 ELSEWHERE = """
 import os, signal, sys, time
 from pathlib import Path
-from sparsefront.artifacts import lease, owner
+from sparsefront.artifacts import lease; from sparsefront.artifacts import lease as owner
 from sparsefront.artifacts.store import ArtifactStore
 owner.host = lambda: "elsewhere_0"
 root, do = Path(sys.argv[1]), sys.argv[2]
@@ -113,7 +110,7 @@ def test_what_was_made_under_a_lost_lease_is_never_put(tmp_path, monkeypatch):
         (folder / "weights").write_text("slow")
         (held,) = root.glob("dense/.*.maker.leases/*")
         held.unlink()  # as its successor does
-        monkeypatch.setattr(owner, "host", lambda: "elsewhere_0")
+        monkeypatch.setattr(lease, "host", lambda: "elsewhere_0")
         makers.append(store(root).get_or_create("dense", {}, ours))
         monkeypatch.undo()
 
@@ -123,7 +120,7 @@ def test_what_was_made_under_a_lost_lease_is_never_put(tmp_path, monkeypatch):
 
 
 def test_what_another_host_reads_is_not_removed(tmp_path, monkeypatch):
-    monkeypatch.setattr(owner, "host", lambda: "elsewhere_0")
+    monkeypatch.setattr(lease, "host", lambda: "elsewhere_0")
     theirs = store(tmp_path).get_or_create("dense", {}, ours)
     monkeypatch.undo()
     again = store(tmp_path, reuse=False).get_or_create("dense", {}, ours)
@@ -168,7 +165,7 @@ def test_what_one_that_may_sleep_makes_and_reads_is_left_by_runs_that_need_somet
 
 
 def test_a_stage_that_one_that_sleeps_reads_is_not_replaced(tmp_path, monkeypatch):
-    monkeypatch.setattr(owner, "host", lambda: "elsewhere_0")
+    monkeypatch.setattr(lease, "host", lambda: "elsewhere_0")
     theirs = store(tmp_path).get_or_create("dense", {}, ours)
     monkeypatch.undo()
     os.utime(theirs.held.hold.file, (time.time() - lease.LEASE_S - 60,) * 2)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sparsefront.artifacts.python_source import read_python
+from sparsefront.artifacts.code_digest import read_python
 
 CODE = '''"""What it is for."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sparsefront.artifacts.digest import digest
+from sparsefront.artifacts.content_digest import digest
 from sparsefront.artifacts.store import ArtifactStore
 from sparsefront.errors import InvalidSetting
 

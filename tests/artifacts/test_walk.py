@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from sparsefront.artifacts.walk import below, below_with_links
+from sparsefront.artifacts.durable import below, below_with_links
 
 
 def test_files_and_folders_of_a_name_at_any_depth(tmp_path):

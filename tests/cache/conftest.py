@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from sparsefront.artifacts.digest import digest
+from sparsefront.artifacts.content_digest import digest
 from sparsefront.artifacts.durable import link_or_copy
 from sparsefront.artifacts.store import ArtifactStore
 from sparsefront.cache.__main__ import main
-from sparsefront.config import STAGES
+from sparsefront.config.schema import STAGES
 
 SIZE = 100_000
 

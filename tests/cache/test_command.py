@@ -12,11 +12,17 @@ from contextlib import redirect_stderr, redirect_stdout
 import pytest
 from other_users import said_without_privileges
 
-from sparsefront.artifacts import record
+from sparsefront.artifacts import store
 from sparsefront.artifacts.store import ArtifactStore
 from sparsefront.cache.__main__ import main
-from sparsefront.cache.inventory import bytes_by_stage, disk_bytes, freed_bytes, read_inventory
-from sparsefront.cache.results import read_results, remember_results
+from sparsefront.cache.inventory import (
+    bytes_by_stage,
+    disk_bytes,
+    freed_bytes,
+    read_inventory,
+    read_results,
+    remember_results,
+)
 
 SIZE = 100_000  # of the files of each stage in `filled`
 
@@ -145,13 +151,13 @@ def test_what_killed_trainings_left_goes_only_where_it_is_named(filled):
 
 def test_damage_is_found_named_and_removed(filled, capsys, monkeypatch):
     cache, paths = filled
-    monkeypatch.setattr(record, "_sound", set())
+    monkeypatch.setattr(store, "_sound", set())
     assert cache.command("check") == 0
     assert "0 damaged" in capsys.readouterr().out
     weights = paths["first_recover"] / "weights"
     first, *others = weights.read_bytes()
     weights.write_bytes(bytes([first ^ 1, *others]))  # another first byte, whatever the random one was
-    monkeypatch.setattr(record, "_sound", set())
+    monkeypatch.setattr(store, "_sound", set())
     assert cache.command("check") == 1
     shown = capsys.readouterr().out
     assert f"{paths['first_recover']}: weights does not hold what was stored" in shown

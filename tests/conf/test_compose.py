@@ -8,9 +8,9 @@ from omegaconf import MISSING
 
 from sparsefront.allocation.global_threshold import GlobalThreshold
 from sparsefront.allocation.per_layer import PerLayer
-from sparsefront.config import GROUPS, Config
-from sparsefront.settings import build_settings
-from sparsefront.validate import validate
+from sparsefront.config.schema import GROUPS, Config
+from sparsefront.config.settings import build_settings
+from sparsefront.config.validate import validate
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 OPTIONS = sorted(

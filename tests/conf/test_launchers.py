@@ -11,7 +11,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 from packaging.version import Version
 
-import sparsefront.config  # noqa: F401  (registers the resolvers)
+import sparsefront.config.schema  # noqa: F401  (registers the resolvers)
 
 CONF = Path(__file__).resolve().parents[2] / "conf" / "hydra"
 LAUNCHERS = sorted(file.stem for file in (CONF / "launcher").glob("*.yaml"))
@@ -84,8 +84,8 @@ def test_a_preset_called_as_the_option_of_a_plugin_is_composed_without_a_warning
 from hydra.core.config_store import ConfigStore
 ConfigStore.instance().store(group="hydra/launcher", name="joblib", node={"_target_": "", "n_jobs": 1}, provider="a plugin")
 from pathlib import Path
-from sparsefront import arguments
-from sparsefront.composing import configured
+from sparsefront.config import command_line as arguments
+from sparsefront.runs import configured
 arguments._installed = lambda distribution: True
 with configured(["hydra/launcher=joblib"], Path("conf").absolute()):
     print("composed")

@@ -8,9 +8,8 @@ from typing import Annotated, ClassVar, Literal
 import pytest
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from sparsefront.declared.settings_class import settings_class
-from sparsefront.declared.types import Expression, Fraction, ListOf, OneOrMore, Share
 from sparsefront.errors import InvalidSetting
+from sparsefront.settings_class import Expression, Fraction, ListOf, OneOrMore, Share, settings_class
 
 Size = Annotated[int, Field(ge=2, le=64)]
 

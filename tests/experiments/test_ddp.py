@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sparsefront.training.rank_processes import on_every_rank
+from sparsefront.training.ranks import on_every_rank
 from sparsefront.training.trainer import TrainerSettings
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "ddp"

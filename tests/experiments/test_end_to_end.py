@@ -313,14 +313,14 @@ def test_launches_of_the_gpu_at_hand_do_not_count_for_a_while(modules):
     from sparsefront_kernels.gathered.cuda.tuning import LAUNCHES
     from sparsefront_kernels.tuning.store import tuned_kernel
 
-    from sparsefront.measure import kernel_timer
+    from sparsefront.measure import timers
 
-    table, untried = tuned_kernel("", LAUNCHES.kernel, LAUNCHES.version), kernel_timer.untried_launches
+    table, untried = tuned_kernel("", LAUNCHES.kernel, LAUNCHES.version), timers.untried_launches
     table.record("own", {})
     try:
         with modules["launches"].shipped_launches_only():
-            assert "own" not in table.entries and kernel_timer.untried_launches(None, None) is None
-        assert "own" in table.entries and kernel_timer.untried_launches is untried
+            assert "own" not in table.entries and timers.untried_launches(None, None) is None
+        assert "own" in table.entries and timers.untried_launches is untried
     finally:
         del table.entries["own"]
 

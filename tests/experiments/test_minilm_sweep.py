@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from inline_pool import InlinePool
 
-from sparsefront.artifacts.csv_lines import append_line, read_lines
+from sparsefront.results.store import append_line, read_lines
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "sweeps"
 NAMES = ("minilm_points", "minilm")

@@ -8,7 +8,7 @@ from sparsefront_kernels.bench.timing import Latency
 from sparsefront_kernels.norm import add_layer_norm_columns_reference, kernels, layer_norm_columns_reference
 from sparsefront_kernels.norm.launch import CUDA_DIVISIONS, TRITON
 
-from sparsefront.artifacts.csv_lines import read_lines
+from sparsefront.results.store import read_lines
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "norm"
 NAMES = ["measure"]

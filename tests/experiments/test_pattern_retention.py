@@ -82,7 +82,7 @@ def test_rows_measured_again_replace_their_own(experiment, weights, tmp_path):
 
 
 def test_every_setting_is_one_that_run_takes(experiment):
-    from sparsefront.settings import build_settings
+    from sparsefront.config.settings import build_settings
 
     for overrides in experiment.SETTINGS.values():
         build_settings("pattern", experiment.composed(*overrides.split()).pattern)

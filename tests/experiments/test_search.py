@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from sparsefront.artifacts.csv_lines import append_line, read_lines
+from sparsefront.config.validate import validate
 from sparsefront.patterns.mixed import Mixed
 from sparsefront.patterns.n_m import NM
 from sparsefront.patterns.tile_wise import TileWise
+from sparsefront.results.store import append_line, read_lines
 from sparsefront.tasks.outcomes import Outcomes
-from sparsefront.validate import validate
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "search"
 NAMES = ("points", "study", "summary", "pairs", "draw")

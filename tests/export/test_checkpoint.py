@@ -10,7 +10,7 @@ from torch import nn
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.export.checkpoint import plain_state_dict, read_export, write_export
-from sparsefront.export.manifest import Manifest
+from sparsefront.export.packed_layers import Manifest
 from sparsefront.masks.weight_view import as_matrix, like_weight
 from sparsefront.patterns.block_wise import BlockWise
 from sparsefront.patterns.element_wise import ElementWise
@@ -19,7 +19,7 @@ from sparsefront.patterns.shuffled_block import ShuffledBlock
 from sparsefront.patterns.tile_wise import SOURCES, TileWise
 from sparsefront.patterns.uniform import Uniform
 from sparsefront.patterns.vector_wise import VectorWise
-from sparsefront.pruning.mask_file import load_masks
+from sparsefront.pruning.mask_layout import load_masks
 
 TILE_WISE = TileWise(16, **SOURCES)
 PATTERNS = [ElementWise(), NM(2, 4), VectorWise(8), BlockWise(8), TILE_WISE]

@@ -2,7 +2,7 @@
 
 import torch
 
-from sparsefront.datasets.info import DataInfo
+from sparsefront.data.base import DataInfo
 from sparsefront.export.checkpoint import read_export, write_export
 from sparsefront.models.bert import Bert
 from sparsefront.patterns.tile_wise import TileWise

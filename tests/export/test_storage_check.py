@@ -4,8 +4,8 @@ import pytest
 from torch import nn
 
 import sparsefront as sf
+from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
-from sparsefront.validate import validate
 
 OWN = """
 from sparsefront.patterns.element_wise import ElementWise

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import torch
 
-from sparsefront.gpu_sharing import access
-from sparsefront.gpu_sharing.access import alone, give_way, sharing
+from sparsefront import gpu
+from sparsefront.gpu import alone, give_way, sharing
 
 CPU = torch.device("cpu")
 BATCH_S, TIMING_S = 0.004, 0.04
-access.lock_name = lambda device: "stand-in"  # for a GPU, of which there is none
+gpu.lock_name = lambda device: "stand-in"  # for a GPU, of which there is none
 
 
 def train(file: Path, seconds: float) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from sparsefront.gpu_sharing import access
-from sparsefront.gpu_sharing.access import alone, aside, give_way, sharing
-from sparsefront.time_use import ALONE, TRAINING, WAITING, recorded
+from sparsefront import gpu
+from sparsefront.gpu import alone, aside, give_way, sharing
+from sparsefront.progress import ALONE, TRAINING, WAITING, recorded
 
 pytest.importorskip("fcntl", reason="locks of POSIX systems")
 CPU = torch.device("cpu")
@@ -20,9 +20,9 @@ CPU = torch.device("cpu")
 @pytest.fixture
 def locks(tmp_path, monkeypatch) -> Path:
     """The CPU as a stand-in for a GPU."""
-    monkeypatch.setenv(access.FOLDER, str(tmp_path / "locks"))
-    monkeypatch.setattr(access, "lock_name", lambda device: "stand-in")
-    monkeypatch.setattr(access, "_accesses", {})
+    monkeypatch.setenv(gpu.FOLDER, str(tmp_path / "locks"))
+    monkeypatch.setattr(gpu, "lock_name", lambda device: "stand-in")
+    monkeypatch.setattr(gpu, "_accesses", {})
     return tmp_path / "locks"
 
 
@@ -50,11 +50,11 @@ def wait_until(true) -> None:
 
 
 def mode() -> str | None:
-    return access._access_to(CPU).mode
+    return gpu._access_to(CPU).mode
 
 
 def test_a_cpu_is_not_locked(tmp_path, monkeypatch):
-    monkeypatch.setenv(access.FOLDER, str(tmp_path / "locks"))
+    monkeypatch.setenv(gpu.FOLDER, str(tmp_path / "locks"))
     with sharing(CPU), alone(CPU), aside(CPU):
         give_way(CPU)
     assert not (tmp_path / "locks").exists()
@@ -102,7 +102,7 @@ def test_a_folder_without_locks_is_told_and_done_without(locks, caplog):
 
 
 def test_a_long_wait_is_told_in_one_line(timer_elsewhere, monkeypatch, caplog):
-    monkeypatch.setattr(access, "TELL_AFTER_S", 0.05)
+    monkeypatch.setattr(gpu, "TELL_AFTER_S", 0.05)
     wait_until(timer_elsewhere().exists)
     with caplog.at_level(logging.INFO), recorded() as spans, alone(CPU):
         pass
@@ -116,11 +116,10 @@ def test_a_training_gives_way_and_counts_no_wait(timer_elsewhere, tmp_path):
     """A timer comes while the first batch of digits is trained on."""
     import pytorch_lightning as pl
 
-    from sparsefront.datasets.digits import Digits
-    from sparsefront.tasks.image_classification import ImageClassification
+    from sparsefront.data.digits import Digits
+    from sparsefront.tasks.classification import ImageClassification
     from sparsefront.training.fit import fit
-    from sparsefront.training.optimization import Optimization
-    from sparsefront.training.recipe import Recipe
+    from sparsefront.training.recipe import Optimization, Recipe
     from sparsefront.training.trainer import TrainerSettings
 
     class Net(torch.nn.Sequential):
@@ -131,7 +130,7 @@ def test_a_training_gives_way_and_counts_no_wait(timer_elsewhere, tmp_path):
         def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
             if batch_idx == 0:
                 self.held = timer_elsewhere()
-                wait_until(access._access_to(CPU).gate.wanted_alone)
+                wait_until(gpu._access_to(CPU).gate.wanted_alone)
                 assert mode() == "shared" and not self.held.exists()
 
         def on_train_batch_start(self, trainer, module, batch, batch_idx):

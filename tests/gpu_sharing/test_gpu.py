@@ -10,12 +10,12 @@ from statistics import median
 import pytest
 import torch
 
-from sparsefront.gpu_sharing import access
-from sparsefront.measure.latency import time_interleaved
+from sparsefront import gpu
+from sparsefront.measure.timers import time_interleaved
 
 pytestmark = pytest.mark.gpu
 WORK = (
-    "import sys, time, pathlib, torch; from sparsefront.gpu_sharing.access import give_way, sharing\n"
+    "import sys, time, pathlib, torch; from sparsefront.gpu import give_way, sharing\n"
     "device = torch.device('cuda'); x = torch.randn(4096, 4096, device=device); file = pathlib.Path(sys.argv[1])\n"
     "with sharing(device):\n"
     "    ends = time.monotonic() + 60\n"
@@ -25,14 +25,14 @@ WORK = (
 
 
 def test_one_lock_whatever_the_gpu_is_called():
-    name = access.lock_name(torch.device("cuda"))
-    assert name == access.lock_name(torch.device("cuda", torch.cuda.current_device()))
+    name = gpu.lock_name(torch.device("cuda"))
+    assert name == gpu.lock_name(torch.device("cuda", torch.cuda.current_device()))
     assert len(name) >= 32
 
 
 def test_a_timing_is_not_disturbed(tmp_path, monkeypatch):
-    monkeypatch.setenv(access.FOLDER, str(tmp_path / "locks"))
-    monkeypatch.setattr(access, "_accesses", {})
+    monkeypatch.setenv(gpu.FOLDER, str(tmp_path / "locks"))
+    monkeypatch.setattr(gpu, "_accesses", {})
     device = torch.device("cuda")
     x = torch.randn(2048, 2048, device=device)
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from program_server import Program
 
-from sparsefront.gpu_sharing import access
-from sparsefront.gpu_sharing.access import alone, sharing
+from sparsefront import gpu
+from sparsefront.gpu import alone, sharing
 
 pytest.importorskip("fcntl", reason="locks of POSIX systems")
 SCRIPT = Path(__file__).with_name("processes.py")
@@ -21,9 +21,9 @@ CPU = torch.device("cpu")
 @pytest.fixture
 def start(tmp_path, monkeypatch, programs):
     """start(what, seconds) -> the process and the file that it writes; this process uses the same stand-in."""
-    monkeypatch.setenv(access.FOLDER, str(tmp_path / "locks"))
-    monkeypatch.setattr(access, "lock_name", lambda device: "stand-in")
-    monkeypatch.setattr(access, "_accesses", {})
+    monkeypatch.setenv(gpu.FOLDER, str(tmp_path / "locks"))
+    monkeypatch.setattr(gpu, "lock_name", lambda device: "stand-in")
+    monkeypatch.setattr(gpu, "_accesses", {})
     processes = []
 
     def make(what: str, seconds: float) -> tuple[Program, Path]:
@@ -96,7 +96,7 @@ def test_a_killed_process_holds_nothing(start, how):
 def test_a_timer_that_is_killed_while_it_waits_opens_the_turnstile(start):
     _, file = start("hold_shared", 600)
     wait_for(file)
-    gate = access._access_to(CPU).gate
+    gate = gpu._access_to(CPU).gate
     waiting, waits = start("hold_alone", 600)
     ends = time.monotonic() + 60
     while not gate.wanted_alone():

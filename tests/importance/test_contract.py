@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
+from sparsefront.config.settings import build_settings
 from sparsefront.pruning.calibration import score_weights
-from sparsefront.pruning.movement import AccumulateMovement
-from sparsefront.settings import build_settings
-from sparsefront.tasks.image_classification import ImageClassification
+from sparsefront.pruning.training_masks import AccumulateMovement
+from sparsefront.tasks.classification import ImageClassification
 
 CONF = Path(__file__).resolve().parents[2] / "conf" / "importance"
 NAMES = sorted(file.stem for file in CONF.glob("*.yaml"))

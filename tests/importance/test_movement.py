@@ -5,14 +5,14 @@ import torch
 
 from sparsefront.allocation.latency_aware import LatencyAware
 from sparsefront.allocation.per_layer import PerLayer
+from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
 from sparsefront.importance.movement import Movement
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.n_m import NM
 from sparsefront.patterns.shuffled_block import ShuffledBlock
-from sparsefront.pruning.settings import PruningSettings
+from sparsefront.pruning.make_masks import PruningSettings
 from sparsefront.schedule.gradual import Gradual
-from sparsefront.validate import validate
 
 
 def test_scores_are_what_training_gathered(hand_made):

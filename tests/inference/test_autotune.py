@@ -9,9 +9,9 @@ from torch import nn
 
 from sparsefront.inference import autotune
 from sparsefront.inference.autotune import Autotuned, add_endings, time_candidates
-from sparsefront.inference.sparse_conv import SparseConv2d
+from sparsefront.inference.network_modules import SparseConv2d
 from sparsefront.masks.weight_view import as_matrix
-from sparsefront.measure.kernel_timer import KernelTime
+from sparsefront.measure.timers import KernelTime
 
 
 def tuned(**latencies_us):

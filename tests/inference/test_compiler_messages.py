@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from torch._inductor.exc import OperatorIssue
 
-from sparsefront.datasets.info import DataInfo
+from sparsefront.data.base import DataInfo
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.compiler_messages import shorten_compiler_messages
-from sparsefront.inference.fusion.fuse import fused_dense_graph
-from sparsefront.inference.swap import swap
+from sparsefront.inference.fusion.block_pass import fused_dense_graph
+from sparsefront.inference.network_modules import shorten_compiler_messages
+from sparsefront.inference.swap import swap_layers
 from sparsefront.measure.problems import observe_problems
 from sparsefront.models.vit_small import VitSmall
 from sparsefront.patterns.n_m import NM
@@ -72,7 +72,7 @@ def test_a_swapped_network_shortens_them(mlp, exported, monkeypatch):
     export = exported(mlp(), NM(), 0.5, ["first"])
     net, inputs = mlp(), {"x": torch.randn(4, 64)}
     problems = observe_problems(net, inputs, ["first"])
-    swap(net, export, problems, KernelChoice(), device=torch.device("cpu"), dtype=torch.float32)
+    swap_layers(net, export, problems, KernelChoice(), device=torch.device("cpu"), dtype=torch.float32)
     assert OperatorIssue.operator_str is not None
 
 

@@ -8,10 +8,10 @@ from sparsefront_kernels import KernelEntry, entry
 from sparsefront_kernels.bench.precision import products_in
 from torch import nn
 
-from sparsefront.inference import autotune, candidates
+from sparsefront.inference import autotune
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.swap import swap
-from sparsefront.measure.correctness_check import CPU_ROWS, CorrectnessCheck
+from sparsefront.inference.swap import swap_layers
+from sparsefront.measure.correctness import CPU_ROWS, CorrectnessCheck
 from sparsefront.measure.problems import observe_problems
 from sparsefront.patterns.tile_wise import TileWise
 
@@ -90,12 +90,12 @@ CHEATS = {
 def swap_with(kernel, monkeypatch, mlp, exported):
     """Swap where `kernel` stands for gathered_reference; anything that is timed is noted."""
     timed = []
-    monkeypatch.setattr(candidates, "entries", lambda: (kernel,))
+    monkeypatch.setattr(autotune, "entries", lambda: (kernel,))
     monkeypatch.setattr(autotune, "time_layer", lambda layer, x: timed.append(layer))
     net = mlp()
     export = exported(net, TileWise(16), 0.5, ["first"])
     problems = observe_problems(net, {"x": torch.randn(100, 64)}, ["first"])
-    return swap(mlp(), export, problems, KernelChoice(), device=CPU, dtype=torch.float32), timed
+    return swap_layers(mlp(), export, problems, KernelChoice(), device=CPU, dtype=torch.float32), timed
 
 
 @pytest.mark.parametrize("cheat", CHEATS)
@@ -128,7 +128,7 @@ def test_a_right_kernel_passes(monkeypatch, mlp, exported):
 
 
 def test_the_dense_layer_agrees_with_itself_in_chunks(monkeypatch):
-    monkeypatch.setattr("sparsefront.measure.correctness_check.CHUNK_ELEMENTS", 64)
+    monkeypatch.setattr("sparsefront.measure.correctness.CHUNK_ELEMENTS", 64)
     for layer, shape in ((nn.Linear(16, 8), (3, 10, 16)), (nn.Conv2d(4, 8, 3, padding=1), (1, 4, 6, 6))):
         assert CorrectnessCheck(layer, shape).error(layer) < 1e-6
 

@@ -6,9 +6,9 @@ from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import nn
 
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.encoder_fast_path import nested_tensor_reason
-from sparsefront.inference.swap import swap
-from sparsefront.measure.agreement import output_error
+from sparsefront.inference.network_modules import nested_tensor_reason
+from sparsefront.inference.swap import swap_layers
+from sparsefront.measure.correctness import output_error
 from sparsefront.measure.problems import observe_problems
 from sparsefront.patterns.n_m import NM
 
@@ -30,7 +30,9 @@ def swapped(net, inputs, exported, **choice):
     layers = [name for name, module in net.named_modules() if isinstance(module, nn.Linear)]
     export = exported(net, NM(2, 4), 0.5, layers)
     problems = observe_problems(net, inputs, layers)
-    return swap(net, export, problems, KernelChoice("sparse", **choice), device=CPU, dtype=torch.float32, inputs=inputs)
+    return swap_layers(
+        net, export, problems, KernelChoice("sparse", **choice), device=CPU, dtype=torch.float32, inputs=inputs
+    )
 
 
 @pytest.mark.parametrize("fuse", [True, False])

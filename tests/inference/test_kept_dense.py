@@ -4,9 +4,7 @@ import torch
 from torch import nn
 
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.kept_dense import kept_dense, why_dense
-from sparsefront.inference.saved_swap import load_sparse, save_choices
-from sparsefront.inference.swap import swap
+from sparsefront.inference.swap import kept_dense, load_sparse, save_choices, swap_layers, why_dense
 from sparsefront.measure.problems import observe_problems
 from sparsefront.patterns.tile_wise import TileWise
 
@@ -24,7 +22,7 @@ def test_every_layer_is_dense_and_says_why(mlp, exported, tmp_path):
     problems = observe_problems(net, inputs, ["first", "second"])
     masked = mlp()
     masked.load_state_dict(net.state_dict())
-    report = swap(net, export, problems, KernelChoice(), device=CPU, dtype=torch.float32, inputs=inputs)
+    report = swap_layers(net, export, problems, KernelChoice(), device=CPU, dtype=torch.float32, inputs=inputs)
     assert report.sparse_flops_share == 1
     kept = kept_dense(report, masked, "it is slower")
     assert kept.kernels == {"dense_linear": 2} and kept.sparse_layer_share == kept.sparse_flops_share == 0

@@ -5,10 +5,10 @@ import torch
 from sparsefront_kernels import Problem, cuda_library
 from torch import nn
 
-from sparsefront.export.stored_weight import store
-from sparsefront.inference.candidates import find_candidates
+from sparsefront.export.packed_layers import store
+from sparsefront.inference.autotune import find_candidates
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.swap import swap
+from sparsefront.inference.swap import swap_layers
 from sparsefront.measure.problems import observe_problems
 from sparsefront.patterns.vector_wise import VectorWise
 
@@ -51,7 +51,7 @@ def test_the_row_holds_what_ran_and_why_not_the_cuda_kernel(exported):
     export = exported(masked, VectorWise(32), 0.5, ["0"])
     inputs = {"input": torch.randn(128, 256, device=device, dtype=torch.float16)}
     problems = observe_problems(masked.to(device, torch.float16), inputs, ["0"])
-    report = swap(net, export, problems, KernelChoice("sparse"), device=device, dtype=torch.float16)
+    report = swap_layers(net, export, problems, KernelChoice("sparse"), device=device, dtype=torch.float16)
     layer = report.to_json()["layers"]["0"]
     assert layer["chosen"].startswith("gathered_triton")
     assert "needs CUDA's compiler nvcc" in layer["unsupported"]["gathered_cuda"]

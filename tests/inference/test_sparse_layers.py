@@ -8,7 +8,7 @@ from sparsefront_kernels import FORMATS, KernelEntry, entry
 from sparsefront_kernels.linear import SparseLinear
 from torch import nn
 
-from sparsefront.inference.sparse_conv import SparseConv2d, conv_unsupported_reason
+from sparsefront.inference.network_modules import SparseConv2d, conv_unsupported_reason
 from sparsefront.masks.weight_view import as_matrix, like_weight
 
 

@@ -12,9 +12,9 @@ from sparsefront.allocation.base import PerLayerAllocation
 from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.export.checkpoint import read_export, write_export
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.swap import swap
+from sparsefront.inference.swap import swap_layers
 from sparsefront.masks.weight_view import as_matrix, like_weight
-from sparsefront.measure.agreement import output_error
+from sparsefront.measure.correctness import output_error
 from sparsefront.measure.problems import observe_problems
 from sparsefront.patterns.block_2_4 import Block24
 from sparsefront.patterns.block_wise import BlockWise
@@ -112,7 +112,7 @@ def test_the_sparse_network_computes_the_masked_one(case, dtype):
     masked, export, kernel = case
     x = torch.randn(3, 4, 6, 6, generator=torch.Generator().manual_seed(1))
     net, chosen = Net().eval(), KernelChoice()
-    report = swap(
+    report = swap_layers(
         net, export, observe_problems(masked, {"x": x}, LAYERS), chosen, device=torch.device("cpu"), dtype=dtype
     )
     assert report.kernels == {kernel: len(LAYERS)} and report.sparse_flops_share == 1.0
@@ -134,7 +134,7 @@ def test_a_permuted_2_4_layer_is_offered_to_sparse_tensor_cores(tmp_path):
     assert layout.permutations
     write_export(tmp_path, masked, masks, pattern=pattern, sparsity=0.5, permutations=layout.permutations)
     x, net = torch.randn(3, 4, 6, 6), Net().eval()
-    report = swap(
+    report = swap_layers(
         net,
         read_export(tmp_path),
         observe_problems(masked, {"x": x}, LAYERS),

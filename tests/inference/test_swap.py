@@ -10,13 +10,13 @@ import torch
 from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import nn
 
-from sparsefront.datasets.info import DataInfo
+from sparsefront.data.base import DataInfo
 from sparsefront.errors import InvalidSetting
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.plan import FusionPlan
-from sparsefront.inference.sparse_conv import SparseConv2d
-from sparsefront.inference.swap import swap
-from sparsefront.measure.agreement import output_error
+from sparsefront.inference.network_modules import SparseConv2d
+from sparsefront.inference.swap import swap_layers
+from sparsefront.measure.correctness import output_error
 from sparsefront.measure.problems import observe_problems
 from sparsefront.models.bert import Bert
 from sparsefront.models.resnet50 import ResNet50
@@ -60,7 +60,7 @@ def networks():
 
 def swapped(net, export, inputs, choice=AUTO, prunable=None, dtype=torch.float32):
     problems = observe_problems(net, inputs, prunable or export.manifest.layers)
-    return swap(net, export, problems, choice, device=CPU, dtype=dtype)
+    return swap_layers(net, export, problems, choice, device=CPU, dtype=dtype)
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
@@ -109,7 +109,9 @@ def test_a_plan_names_the_kernel_and_its_layout(mlp, exported):
     chosen = {"first": "gathered_triton", "second": "gathered_triton_feature_major"}
 
     def replayed(layers):
-        return swap(mlp(), export, problems, AUTO, device=CPU, dtype=torch.float32, plan=FusionPlan(layers=layers))
+        return swap_layers(
+            mlp(), export, problems, AUTO, device=CPU, dtype=torch.float32, plan=FusionPlan(layers=layers)
+        )
 
     report = replayed(chosen)
     assert {name: layer.kernel for name, layer in report.layers.items()} == chosen == report.plan.layers

@@ -13,12 +13,12 @@ from torch import nn
 
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.network_modules import release_formats
-from sparsefront.inference.swap import swap
-from sparsefront.measure.agreement import output_error
+from sparsefront.inference.swap import swap_layers
+from sparsefront.measure.correctness import output_error
 from sparsefront.measure.execution_mode import EXECUTION_MODES, fastest_execution_mode
-from sparsefront.measure.kernel_timer import time_layer
 from sparsefront.measure.memory import resident_bytes
 from sparsefront.measure.problems import observe_problems
+from sparsefront.measure.timers import time_layer
 from sparsefront.patterns.block_wise import BlockWise
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.n_m import NM
@@ -65,7 +65,7 @@ def swapped(exported, pattern, choice, dtype=torch.float16):
     inputs = {"x": torch.randn(8, 128, 256, device=CUDA, dtype=dtype)}
     net = mlp()
     problems = observe_problems(masked, inputs, ["up", "down"])
-    return masked, net, inputs, swap(net, export, problems, choice, device=CUDA, dtype=dtype)
+    return masked, net, inputs, swap_layers(net, export, problems, choice, device=CUDA, dtype=dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
@@ -136,7 +136,7 @@ def test_a_sparse_network_runs_in_every_execution_mode(pattern, exported):
 
 
 def test_a_cheat_is_not_timed(exported, monkeypatch):
-    from sparsefront.inference import autotune, candidates
+    from sparsefront.inference import autotune
 
     def zeros(x, stored, bias):
         return x.new_zeros(len(x), stored.shape[0])
@@ -144,7 +144,7 @@ def test_a_cheat_is_not_timed(exported, monkeypatch):
     cheat = KernelEntry(name="cheat", family="gathered", product=zeros)
     timed = []
     real = autotune.time_layer
-    monkeypatch.setattr(candidates, "entries", lambda: (cheat,))
+    monkeypatch.setattr(autotune, "entries", lambda: (cheat,))
     monkeypatch.setattr(autotune, "time_layer", lambda layer, x: timed.append(type(layer)) or real(layer, x))
     *_, report = swapped(exported, TileWise(64), KernelChoice())
     assert timed == [nn.Linear, nn.Linear]
@@ -200,7 +200,7 @@ def test_a_sparse_network_occupies_what_it_says(pattern, choice, exported):
     problems = observe_problems(masked, inputs, ["up", "down"])
     for _ in range(2):  # the first time libraries make what they keep
         net, before = mlp(), allocated()
-        swap(net, export, problems, choice, device=CUDA, dtype=torch.float16)
+        swap_layers(net, export, problems, choice, device=CUDA, dtype=torch.float16)
         release_formats(net)
         occupied = allocated() - before
         expected = resident_bytes(net, CUDA)

@@ -10,8 +10,8 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.nn.utils import parametrizations
 
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.swap import swap
-from sparsefront.inference.unsupported_layer import layer_unsupported_reason
+from sparsefront.inference.network_modules import layer_unsupported_reason
+from sparsefront.inference.swap import swap_layers
 from sparsefront.measure.problems import observe_problems
 from sparsefront.patterns.n_m import NM
 
@@ -49,7 +49,7 @@ def test_a_swap_leaves_them_dense_with_the_reason(exported):
     with torch.no_grad():
         expected = net(x)
     problems = observe_problems(net, {"x": x}, ["conv", "lora", "plain"])
-    report = swap(net, export, problems, KernelChoice("sparse"), device=CPU, dtype=torch.float32)
+    report = swap_layers(net, export, problems, KernelChoice("sparse"), device=CPU, dtype=torch.float32)
     assert [type(layer) for layer in (net.conv, net.lora)] == [SamePadding, Lora] and report.layers["plain"].is_sparse
     assert "a Lora with a forward of its own" in report.dense_layers["lora"]
     assert "a SamePadding with a _conv_forward of its own" in report.dense_layers["conv"]

@@ -5,11 +5,11 @@ import torch
 from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import nn
 
-from sparsefront.allocation.measuring import Measured
+from sparsefront.allocation.base import Measured
 from sparsefront.inference.fusion import product_choice
-from sparsefront.latency_search import layer_times
-from sparsefront.latency_search.timing import Timing
-from sparsefront.measure.kernel_timer import KernelTime
+from sparsefront.latency_search import table
+from sparsefront.latency_search.table import Timing
+from sparsefront.measure.timers import KernelTime
 
 PER_LAYER_US, PER_WEIGHT_US, REST_US = 2.0, 0.01, 50.0
 GATHERED = 0.7  # of that time: else n:m, which is more accurate, would be all that is worth taking
@@ -35,7 +35,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
         return KernelTime(work_us(module))
 
     monkeypatch.setattr(product_choice, "time_where_it_is", layer)
-    monkeypatch.setattr(layer_times, "time_where_it_is", layer)
+    monkeypatch.setattr(table, "time_where_it_is", layer)
     monkeypatch.setattr(Timing, "network_us", lambda self, net: network_us(net))
     monkeypatch.setattr(Timing, "in_turn", lambda self, net, dense: Measured(network_us(net), dense))
     monkeypatch.setattr(Timing, "dense", lambda self, net: (network_us(net), ("eager",)))

@@ -2,8 +2,8 @@
 
 import torch
 
-from sparsefront.latency_search.errors import output_error
-from sparsefront.obs.hessian import input_hessian
+from sparsefront.latency_search.evaluating import output_error
+from sparsefront.obs.sweep import input_hessian
 
 
 def test_it_is_the_share_of_the_output_that_goes():

@@ -5,8 +5,7 @@ from sparsefront_kernels import Problem
 from torch import nn
 
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.latency_search.layer_times import layer_time
-from sparsefront.latency_search.timing import Timing
+from sparsefront.latency_search.table import Timing, layer_time
 from sparsefront.measure.problems import LayerInput
 from sparsefront.measure.settings import Measure
 

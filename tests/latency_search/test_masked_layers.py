@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from sparsefront.latency_search.masked_layers import masked
+from sparsefront.latency_search.evaluating import masked
 from sparsefront.masks.weight_view import as_matrix
 
 LAYERS = {"linear": nn.Linear(6, 4), "conv": nn.Conv2d(2, 4, 3), "channels_last": nn.Conv2d(2, 4, 3)}

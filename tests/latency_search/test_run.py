@@ -8,8 +8,8 @@ from hydra.core.hydra_config import HydraConfig
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.export.checkpoint import read_export
-from sparsefront.latency_search import table as tables
-from sparsefront.report.result import Result
+from sparsefront.latency_search import table
+from sparsefront.results.record import Result
 
 MIXED = ["pattern=mixed", "pattern.candidates=[n_m,vector_wise:8]", "pattern.sparsities=[0.5,0.75]", "sparsity=0.75"]
 SEARCH = [
@@ -50,7 +50,7 @@ def test_a_speedup_in_a_model_out(full_run, clock, schedule):
 
 
 def test_latencies_share_what_was_measured(run, clock, monkeypatch):
-    made, measure = [], tables.measure_times
+    made, measure = [], table.measure_times
 
     def noted(*arguments, **more):
         made.append(arguments)

@@ -10,16 +10,16 @@ import torch.nn.functional as F
 from torch import nn
 
 import sparsefront as sf
-from sparsefront.allocation.choice_table import Assignment
-from sparsefront.allocation.measuring import Found, MeasuringAllocation
-from sparsefront.datasets.info import DataInfo
+from sparsefront.allocation.assignment import Assignment
+from sparsefront.allocation.base import Found, MeasuringAllocation
+from sparsefront.data.base import DataInfo
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.latency_search.search import Search
-from sparsefront.latency_search.timing import Timing
-from sparsefront.library.batches import NamedBatches
+from sparsefront.latency_search.table import Timing
 from sparsefront.measure.settings import Measure
 from sparsefront.models.vit_small import VitSmall
-from sparsefront.training.determinism import deterministic_algorithms
+from sparsefront.tasks.plain_task import NamedBatches
+from sparsefront.training.compilation import deterministic_algorithms
 
 MIXED = sf.patterns.Mixed(["n_m", "vector_wise:8", {"name": "n_m", "m": 4}], sparsities=[0.5, 0.75])
 

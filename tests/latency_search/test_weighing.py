@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from sparsefront.allocation.choice_table import Item, Option
-from sparsefront.latency_search.candidate_masks import CandidateMasks
-from sparsefront.latency_search.weighing import FLOOR, weighed
+from sparsefront.allocation.assignment import Item, Option
+from sparsefront.latency_search.evaluating import FLOOR, CandidateMasks, weighed
 from sparsefront.patterns.element_wise import ElementWise
 
 ERRORS = {0.25: 0.1, 0.5: 0.3, 0.75: 0.6}

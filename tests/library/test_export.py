@@ -10,12 +10,11 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import sparsefront as sf
-from sparsefront.library.masks import Masks
 from sparsefront.patterns.mixed import Mixed
-from sparsefront.pruning.mask_file import load_masks, pack, save_masks
-from sparsefront.pruning.mask_layout import MaskLayout
-from sparsefront.pruning.settings import PruningSettings
-from sparsefront.training.epoch_weights import save_weights
+from sparsefront.pruning.make_masks import PruningSettings
+from sparsefront.pruning.mask_layout import MaskLayout, load_masks, pack, save_masks
+from sparsefront.pruning.masks import Masks
+from sparsefront.training.resume import save_weights
 
 IMAGES = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 import sparsefront as sf
-from sparsefront.library.measured_dtype import measured_dtype
+from sparsefront.inference.benchmark import measured_dtype
 
-benchmark = importlib.import_module("sparsefront.library.benchmark")  # the package has a function of that name
+benchmark = importlib.import_module("sparsefront.inference.benchmark")  # the package has a function of that name
 QUICK = {"warmup": 1, "samples": 5, "repeats": 1, "execution_modes": ["eager"], "variants": []}
 
 

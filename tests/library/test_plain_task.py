@@ -5,9 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from sparsefront.library.batches import TARGET
-from sparsefront.library.plain_task import PlainTask
 from sparsefront.recovery.distillation import prediction_loss
+from sparsefront.tasks.plain_task import TARGET, PlainTask
 
 B, PLACES, CLASSES = 3, 4, 5
 SHAPES = {

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sparsefront.masks.permutation import Permutation
+from sparsefront.masks.weight_view import Permutation
 
 
 def order(length: int, seed: int) -> torch.Tensor:

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsefront.masks import threshold
+from sparsefront.masks import selection
 from sparsefront.masks.groups import Groups
-from sparsefront.masks.threshold import find_threshold, float_of, rank_of
+from sparsefront.masks.selection import find_threshold, float_of, rank_of
 
 few = settings(max_examples=150, deadline=None, derandomize=True)
 scores = st.one_of(st.sampled_from([-math.inf, math.inf, 0.0, -0.0, 1.0, 2.0, -3.0]), st.floats(-5, 5, width=32))
@@ -34,7 +34,7 @@ def test_any_scores_and_sizes(layers, more, sample):
     allowed = more + sum(size for layer in layers for score, size in layer if score == -math.inf)
     columns = [zip(*layer, strict=True) for layer in layers]
     groups = [Groups(torch.tensor(scores), torch.tensor(sizes)) for scores, sizes in columns]
-    with mock.patch.object(threshold, "SAMPLE", sample):
+    with mock.patch.object(selection, "SAMPLE", sample):
         assert find_threshold(groups, allowed) == oracle(layers, allowed)
 
 
@@ -58,7 +58,7 @@ def test_many_scores(name, share):
     generator = torch.Generator().manual_seed(0)
     values = [SHAPES[name](generator), 2 * SHAPES[name](generator)]
     groups = [Groups(value, 3) for value in values]
-    assert sum(value.numel() for value in values) > threshold.SAMPLE
+    assert sum(value.numel() for value in values) > selection.SAMPLE
     ascending = torch.cat([value.flatten() for value in values]).sort().values
     gone = int((ascending == -math.inf).sum())
     count = gone + int(share * (len(ascending) - gone))
@@ -70,7 +70,7 @@ def test_many_scores(name, share):
 def test_guesses_spare_most_passes():
     """32 halvings become the two guesses and a sort."""
     group = Groups(torch.randn(1000, 1000, generator=torch.Generator().manual_seed(0)), 1)
-    with mock.patch.object(threshold, "_weights_below", wraps=threshold._weights_below) as counted:
+    with mock.patch.object(selection, "_weights_below", wraps=selection._weights_below) as counted:
         find_threshold([group], 750_000)
     assert counted.call_count == 2
 

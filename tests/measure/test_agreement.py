@@ -9,7 +9,7 @@ from sparsefront_kernels.bench.precision import products_in
 from torch import nn
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.measure.agreement import (
+from sparsefront.measure.correctness import (
     NETWORK_ERROR_LIMIT,
     PRODUCT_ERROR_LIMIT,
     TF32_ERROR_LIMIT,
@@ -81,7 +81,7 @@ def test_float32_products_may_be_rounded_where_the_user_lets_pytorch_do_it(preci
 
 OLD_SWITCH = """
 import torch
-from sparsefront.measure.agreement import product_error_limit
+from sparsefront.measure.correctness import product_error_limit
 for precision in ("highest", "high", "medium", "highest"):
     torch.set_float32_matmul_precision(precision)
     print(product_error_limit(torch.float32))

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from sparsefront.gpu_sharing import access
-from sparsefront.gpu_sharing.access import alone, sharing
-from sparsefront.measure.compilation import compile_unshared, first_call
+from sparsefront import gpu
+from sparsefront.gpu import alone, sharing
+from sparsefront.measure.execution_mode import compile_unshared, first_call
 
 CPU = torch.device("cpu")
 
@@ -18,16 +18,16 @@ CPU = torch.device("cpu")
 def modes(tmp_path, monkeypatch) -> list:
     """(what happens, this process's mode on a stand-in for a GPU), of generating code and of running it."""
     pytest.importorskip("fcntl", reason="locks of POSIX systems")
-    monkeypatch.setenv(access.FOLDER, str(tmp_path / "locks"))
-    monkeypatch.setattr(access, "lock_name", lambda device: "stand-in")
-    monkeypatch.setattr(access, "_accesses", {})
+    monkeypatch.setenv(gpu.FOLDER, str(tmp_path / "locks"))
+    monkeypatch.setattr(gpu, "lock_name", lambda device: "stand-in")
+    monkeypatch.setattr(gpu, "_accesses", {})
     seen = []
 
     def generate(graph, inputs):
-        seen.append(("generates", access._access_to(CPU).mode))
+        seen.append(("generates", gpu._access_to(CPU).mode))
 
         def run(*values):
-            seen.append(("runs", access._access_to(CPU).mode))
+            seen.append(("runs", gpu._access_to(CPU).mode))
             return graph(*values)
 
         return run

@@ -8,10 +8,20 @@ from sparsefront_kernels import FORMATS, Problem, entry
 from sparsefront_kernels.linear import SparseLinear
 from torch import nn
 
-from sparsefront.measure.memory import dense_layer_bytes, peak_memory_bytes, resident_bytes, weight_bytes
-from sparsefront.measure.problems import theoretical_dense_flops
-from sparsefront.measure.roofline import MeasuredRates, measured_rates, roofline_bound_us, roofline_fraction
-from sparsefront.measure.sparsity import achieved_sparsity
+from sparsefront.measure.memory import (
+    achieved_sparsity,
+    dense_layer_bytes,
+    peak_memory_bytes,
+    resident_bytes,
+    weight_bytes,
+)
+from sparsefront.measure.problems import (
+    MeasuredRates,
+    measured_rates,
+    roofline_bound_us,
+    roofline_fraction,
+    theoretical_dense_flops,
+)
 
 CPU = torch.device("cpu")
 

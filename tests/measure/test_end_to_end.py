@@ -7,10 +7,10 @@ from sparsefront_kernels.linear import SparseLinear
 from torch import nn
 from torch._dynamo.utils import counters
 
-from sparsefront.measure import end_to_end, execution_mode, search
+from sparsefront.measure import end_to_end, execution_mode, fastest
 from sparsefront.measure.end_to_end import find_dense, rebuild_dense, time_alone, time_beside, time_pair
-from sparsefront.measure.latency import summarise, time_interleaved
 from sparsefront.measure.settings import Measure
+from sparsefront.measure.timers import summarise, time_interleaved
 from sparsefront.measure.variants import DoesNotApply
 
 
@@ -134,7 +134,7 @@ def test_without_kernels_both_sides_have_the_fused_graph():
 def test_short_trials_do_not_decide_which_dense_version_is_the_baseline(monkeypatch):
     """The fused graph won the short timing and loses the timing, or the other way round: the timing counts."""
     taken = {"eager": 1.0, "eager+fused_graph": 2.0, "dense": 5.0, "fused_dense": 3.0, "sparse": 4.0}
-    for module in (search, execution_mode, end_to_end):
+    for module in (fastest, execution_mode, end_to_end):
         monkeypatch.setattr(
             module, "time_interleaved", lambda functions, **rest: {n: [taken[n]] * 5 for n in functions}
         )

@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
-from sparsefront.datasets.info import DataInfo
-from sparsefront.measure.endings import adds_shortcut
+from sparsefront.data.base import DataInfo
+from sparsefront.measure.variants import adds_shortcut
 from sparsefront.models.resnet50 import ResNet50
 
 

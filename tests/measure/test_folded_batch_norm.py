@@ -5,11 +5,10 @@ import torch
 from sparsefront_kernels import FORMATS, entry
 from torch import nn
 
-from sparsefront.inference.sparse_conv import SparseConv2d
+from sparsefront.inference.network_modules import SparseConv2d
 from sparsefront.masks.weight_view import as_matrix
-from sparsefront.measure.folded_batch_norm import CannotFold, fold_batch_norm
-from sparsefront.measure.tracing import CannotTrace
-from sparsefront.measure.variants import DoesNotApply, make_variant
+from sparsefront.measure.execution_mode import CannotTrace
+from sparsefront.measure.variants import CannotFold, DoesNotApply, fold_batch_norm, make_variant
 
 
 class Block(nn.Module):

@@ -8,10 +8,9 @@ from sparsefront_kernels import FORMATS, KernelEntry, entry
 from sparsefront_kernels.convolution import Convolving
 from torch import nn
 
-from sparsefront.inference.sparse_conv import SparseConv2d
+from sparsefront.inference.network_modules import SparseConv2d
 from sparsefront.masks.weight_view import as_matrix, like_weight
-from sparsefront.measure.fused_epilogue import NothingToFuse, fuse_epilogues
-from sparsefront.measure.variants import DoesNotApply, make_variant
+from sparsefront.measure.variants import DoesNotApply, NothingToFuse, fuse_epilogues, make_variant
 
 
 @pytest.fixture

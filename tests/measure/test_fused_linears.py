@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from sparsefront.datasets.info import DataInfo
-from sparsefront.measure.agreement import output_error
-from sparsefront.measure.fused_linears import FusedLinears, FusedPart, fuse_linears, shared_input_linears
+from sparsefront.data.base import DataInfo
+from sparsefront.measure.correctness import output_error
+from sparsefront.measure.variants import FusedLinears, FusedPart, fuse_linears, shared_input_linears
 from sparsefront.models.attention import SelfAttention
 from sparsefront.models.bert import Bert
 from sparsefront.models.vit import Vit

@@ -6,8 +6,8 @@ from functools import partial
 import pytest
 import torch
 
-from sparsefront.measure import graph_capture
-from sparsefront.measure.graph_capture import record
+from sparsefront.measure import timers
+from sparsefront.measure.timers import record
 
 
 class Devices:
@@ -82,10 +82,10 @@ def devices(monkeypatch):
     for name in ("Stream", "CUDAGraph", "current_device", "current_stream", "synchronize", "stream", "graph"):
         monkeypatch.setattr(torch.cuda, name, getattr(made, name))
     monkeypatch.setattr(torch.cuda, "device", made.at)
-    monkeypatch.setattr(graph_capture, "_end_recording_of_random_numbers", lambda: made.waits.append("random"))
-    graph_capture._recording_stream.cache_clear()
+    monkeypatch.setattr(timers, "_end_recording_of_random_numbers", lambda: made.waits.append("random"))
+    timers._recording_stream.cache_clear()
     yield made
-    graph_capture._recording_stream.cache_clear()
+    timers._recording_stream.cache_clear()
 
 
 def test_a_second_device_is_recorded_too(devices):

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from sparsefront.measure import host_time
-from sparsefront.measure.host_time import MOST_MS, TRIES, require_prompt
+from sparsefront.measure import timers
+from sparsefront.measure.timers import MOST_MS, TRIES, require_prompt
 
 CPU = torch.device("cpu")
 
@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 def calls(monkeypatch):
     """calls(milliseconds of each) -> a call that takes so long by the clock, which nothing else moves on."""
     clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(host_time, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    monkeypatch.setattr(timers, "time", SimpleNamespace(perf_counter=lambda: clock.now))
 
     def made(took_ms):
         left = iter(took_ms)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from sparsefront.measure.inputs import timed_inputs
+from sparsefront.measure.problems import timed_inputs
 
 TASK = SimpleNamespace(net_inputs=lambda batch: {name: value for name, value in batch.items() if name != "labels"})
 

@@ -12,8 +12,8 @@ from sparsefront_kernels import FORMATS, KernelEntry, entry
 from sparsefront_kernels.linear import SparseLinear
 from torch import nn
 
-from sparsefront.measure import kernel_timer
-from sparsefront.measure.kernel_timer import FEWEST, SAMPLES, WARMUP, KernelTime, unchecked
+from sparsefront.measure import timers
+from sparsefront.measure.timers import FEWEST, SAMPLES, WARMUP, KernelTime, unchecked
 
 CPU = torch.device("cpu")
 
@@ -29,8 +29,8 @@ CPU = torch.device("cpu")
 )
 def test_the_slow_ones_get_few_samples(took_ms, at_most_us, calls, monkeypatch):
     taken = []
-    monkeypatch.setattr(kernel_timer, "cuda_ms", lambda function, device: taken.append(took_ms) or took_ms)
-    found = kernel_timer._median_us(lambda: None, torch.device("cpu"), per_sample=1, at_most_us=at_most_us)
+    monkeypatch.setattr(timers, "cuda_ms", lambda function, device: taken.append(took_ms) or took_ms)
+    found = timers._median_us(lambda: None, torch.device("cpu"), per_sample=1, at_most_us=at_most_us)
     assert found == pytest.approx(took_ms * 1e3) and len(taken) == calls
 
 
@@ -46,17 +46,15 @@ class Graph:
 )
 def test_time_of_the_processor_makes_no_kernel_slow(call_us, replay_us, found_us, monkeypatch):
     recorded = []
+    monkeypatch.setattr(timers, "record", lambda calls, device, warmup: (recorded.append(len(calls)) or Graph(), []))
     monkeypatch.setattr(
-        kernel_timer, "record", lambda calls, device, warmup: (recorded.append(len(calls)) or Graph(), [])
-    )
-    monkeypatch.setattr(
-        kernel_timer,
+        timers,
         "cuda_ms",
         lambda function, device: (
             (replay_us if isinstance(getattr(function, "__self__", None), Graph) else call_us) / 1e3
         ),
     )
-    found = kernel_timer._time([lambda: None], torch.device("cpu"), at_most_us=120.0)
+    found = timers._time([lambda: None], torch.device("cpu"), at_most_us=120.0)
     assert found.latency_us == pytest.approx(found_us) and found.eager_because is None
     assert len(recorded) == (2 if (call_us, replay_us) == (250_000.0, 90.0) else 1)
 
@@ -85,7 +83,7 @@ class Kernel:
     def __init__(self, monkeypatch, fails=(), busy=(), fails_later=(), wrong=()):
         self.tried, self.timed = Tried(), []
         self.fails, self.busy, self.fails_later, self.wrong = fails, busy, fails_later, wrong
-        monkeypatch.setattr(kernel_timer, "_time", self.time)
+        monkeypatch.setattr(timers, "_time", self.time)
 
     def call(self):
         if self.tried.in_use in self.fails:
@@ -104,7 +102,7 @@ class Kernel:
         return error, "relative error 5.0e-01" if error > 0.1 else None
 
     def fastest(self, at_most_us=math.inf):
-        return kernel_timer._time_launches(self.tried, nn.Identity(), [self.call], CPU, at_most_us, self.check)
+        return timers._time_launches(self.tried, nn.Identity(), [self.call], CPU, at_most_us, self.check)
 
 
 def test_the_fastest_launch_is_kept_with_its_own_error(monkeypatch):
@@ -147,7 +145,7 @@ def test_what_stops_the_timing_leaves_no_trial(monkeypatch):
     def stopped(*given):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(kernel_timer, "_time", stopped)
+    monkeypatch.setattr(timers, "_time", stopped)
     with pytest.raises(KeyboardInterrupt):
         kernel.fastest()
     assert kernel.tried.in_use == 0
@@ -170,7 +168,7 @@ def test_copies_read_tensors_of_their_own(monkeypatch):
 
     seen = []
     x, residual = torch.randn(10, 100), torch.randn(10, 100)
-    calls = kernel_timer._rotation(Adds(), (x,), {"residual": residual, "scale": 2})
+    calls = timers._rotation(Adds(), (x,), {"residual": residual, "scale": 2})
     seen.clear()
     outputs = [call() for call in calls]
     assert len(calls) == 2 and len({x for x, *_ in seen}) == len({residual for _, residual, _ in seen}) == 2
@@ -179,7 +177,7 @@ def test_copies_read_tensors_of_their_own(monkeypatch):
 
 def test_a_gpu_is_asked_for():
     with pytest.raises(RuntimeError, match="on a CUDA device, not on cpu"):
-        kernel_timer.time_layer(nn.Identity(), torch.zeros(1), check=unchecked)
+        timers.time_layer(nn.Identity(), torch.zeros(1), check=unchecked)
 
 
 class OnGpu(torch.Tensor):
@@ -192,9 +190,9 @@ class OnGpu(torch.Tensor):
 def layer(monkeypatch):
     """A sparse layer with launch parameters, of which none are to be tried."""
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
-    monkeypatch.setattr(kernel_timer, "_rotation", lambda layer, args, keywords: [lambda: layer(*args)])
-    monkeypatch.setattr(kernel_timer, "_time", lambda calls, device, at_most_us: KernelTime(3.0))
-    monkeypatch.setattr(kernel_timer, "untried_launches", lambda *given: None)
+    monkeypatch.setattr(timers, "_rotation", lambda layer, args, keywords: [lambda: layer(*args)])
+    monkeypatch.setattr(timers, "_time", lambda calls, device, at_most_us: KernelTime(3.0))
+    monkeypatch.setattr(timers, "untried_launches", lambda *given: None)
     plain = entry("gathered_reference")
     kernel = KernelEntry(name="some", family="gathered", product=plain.run, tunable=object())
     return SparseLinear(kernel, FORMATS["gathered"].from_dense(torch.ones(8, 8), torch.ones(8, 8) > 0, tile=4), None)
@@ -203,23 +201,23 @@ def layer(monkeypatch):
 def test_a_launch_that_was_chosen_in_another_layout_is_checked_too(layer):
     """The check before was of the launch that was used then."""
     x = torch.randn(2, 8).as_subclass(OnGpu)
-    found = kernel_timer.time_layer(layer, x, check=lambda checked: (1e-4, None if checked is layer else "another one"))
+    found = timers.time_layer(layer, x, check=lambda checked: (1e-4, None if checked is layer else "another one"))
     assert (found.latency_us, found.relative_error) == (3.0, 1e-4)
     with pytest.raises(RuntimeError, match="relative error 5.0e-01"):
-        kernel_timer.time_layer(layer, x, check=lambda checked: (0.5, "relative error 5.0e-01"))
+        timers.time_layer(layer, x, check=lambda checked: (0.5, "relative error 5.0e-01"))
 
 
 @pytest.mark.parametrize("tunable", [True, False])
 def test_what_keeps_the_processor_busy_is_not_timed(layer, tunable, monkeypatch):
     """With launch parameters and without; a dense layer is timed whatever it does: there has to be one."""
     x = torch.randn(2, 8).as_subclass(OnGpu)
-    monkeypatch.setattr(kernel_timer, "_rotation", lambda *given: [lambda: time.sleep(0.025)])
+    monkeypatch.setattr(timers, "_rotation", lambda *given: [lambda: time.sleep(0.025)])
     monkeypatch.setattr(SparseLinear, "tunable", (object() if tunable else None, None))
     with pytest.raises(RuntimeError, match="keeps the processor busy"):
-        kernel_timer.time_layer(layer, x)
-    assert kernel_timer.time_layer(nn.Linear(8, 8), x).latency_us == 3.0
+        timers.time_layer(layer, x)
+    assert timers.time_layer(nn.Linear(8, 8), x).latency_us == 3.0
 
 
 def test_what_has_no_launch_parameters_is_checked_once_and_before(layer):
     x = torch.randn(2, 8).as_subclass(OnGpu)
-    assert kernel_timer.time_layer(nn.Linear(8, 8), x, check=pytest.fail).relative_error is None
+    assert timers.time_layer(nn.Linear(8, 8), x, check=pytest.fail).relative_error is None

@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from sparsefront.measure.latency import summarise, time_interleaved
+from sparsefront.measure.timers import summarise, time_interleaved
 
 CPU = torch.device("cpu")
 

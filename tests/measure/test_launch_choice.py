@@ -13,7 +13,8 @@ from sparsefront_kernels.tuning.store import tuned_kernel
 
 from sparsefront.inference.autotune import Autotuned
 from sparsefront.inference.swap import record_layer
-from sparsefront.measure.launch_choice import (
+from sparsefront.measure.problems import LayerInput
+from sparsefront.measure.timers import (
     MOST,
     assume_launch,
     assume_none,
@@ -21,7 +22,6 @@ from sparsefront.measure.launch_choice import (
     launch_of,
     untried_launches,
 )
-from sparsefront.measure.problems import LayerInput
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,11 @@ import torch
 from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import nn
 
-from sparsefront.datasets.info import DataInfo
-from sparsefront.export.stored_weight import store
+from sparsefront.data.base import DataInfo
+from sparsefront.export.packed_layers import store
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion.fuse import fuse_blocks
-from sparsefront.measure.patch_product import CutsNoPatches, PatchProduct, patch_products
-from sparsefront.measure.variants import DoesNotApply, make_variant
+from sparsefront.inference.fusion.block_pass import fuse_blocks
+from sparsefront.measure.variants import CutsNoPatches, DoesNotApply, PatchProduct, make_variant, patch_products
 from sparsefront.models.vit import Vit
 from sparsefront.patterns.tile_wise import TileWise
 

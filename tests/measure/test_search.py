@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from sparsefront.measure import execution_mode, search
+from sparsefront.measure import execution_mode, fastest
 from sparsefront.measure.execution_mode import EXECUTION_MODES, FastestMode, NothingRuns
-from sparsefront.measure.search import fastest_execution
+from sparsefront.measure.fastest import fastest_execution
 from sparsefront.measure.variants import VARIANTS
 
 CPU = torch.device("cpu")
@@ -73,7 +73,7 @@ def test_only_what_is_asked_for_is_tried(net, inputs):
 
 def test_others_may_use_the_gpu_before_each_variant_and_mode(net, inputs, monkeypatch):
     steps = []
-    for module, step in ((execution_mode, "mode"), (search, "variant")):
+    for module, step in ((execution_mode, "mode"), (fastest, "variant")):
         monkeypatch.setattr(module, "give_way", lambda device, step=step: steps.append(step))
     find(net, inputs, execution_modes=["eager"], variants=["fused_qkv"])
     assert steps == ["mode", "variant", "mode"]
@@ -88,22 +88,22 @@ def test_a_faster_fused_graph_is_the_fastest_version(net, inputs):
 def test_the_fused_graph_takes_patches_as_a_product_too(net, inputs, monkeypatch):
     """So that the other forms of a network gain nothing that it lacks."""
     seconds = {"fused_graph": 0.003, "patch_product": 0.0}
-    monkeypatch.setattr(search, "make_variant", lambda name, given, inputs, fuse: as_another(given, seconds[name]))
+    monkeypatch.setattr(fastest, "make_variant", lambda name, given, inputs, fuse: as_another(given, seconds[name]))
     found = find(net, inputs, variants=["patch_product", "fused_graph"])
     assert found.fused.name == "eager+fused_graph+patch_product"
 
 
 def test_a_variant_is_compared_in_turn_and_not_with_an_older_time(net, inputs, monkeypatch):
     """As on a GPU that slows down: each is timed slower than the one before, whatever it is."""
-    real, seconds = search.fastest_execution_mode, itertools.count(1)
+    real, seconds = fastest.fastest_execution_mode, itertools.count(1)
 
     def slower(*given, **more):
         found = real(*given, **more)
         return replace(found, medians_ms={found.name: 1e3 * next(seconds)})
 
-    monkeypatch.setattr(search, "fastest_execution_mode", slower)
+    monkeypatch.setattr(fastest, "fastest_execution_mode", slower)
     taken = {"fused_qkv": 0.002, "channels_last": 0.0}
-    monkeypatch.setattr(search, "make_variant", lambda name, given, inputs, fuse: as_another(given, taken[name]))
+    monkeypatch.setattr(fastest, "make_variant", lambda name, given, inputs, fuse: as_another(given, taken[name]))
     assert set(find(net, inputs, variants=[*taken]).variants) == {*taken}, "the second is added to the first"
 
 
@@ -116,16 +116,16 @@ def test_a_slower_fused_graph_is_timed_beside(net, inputs):
 def test_the_fused_graph_is_not_ranked_by_an_older_time_than_the_others(monkeypatch):
     """It is kept as a fourth candidate, timed when the GPU was cool; the final timing is of all of them."""
     cool_ms = {"a": 1.00, "b": 1.01, "c": 1.02, "fused_graph": 1.10}
-    made = search._Search(nn.Identity(), {}, CPU, torch.float32, 1.0, None)
+    made = fastest._Search(nn.Identity(), {}, CPU, torch.float32, 1.0, None)
     for variant, median_ms in cool_ms.items():
         found = FastestMode("eager", nn.Identity(), lambda: None, {"eager": median_ms})
-        monkeypatch.setattr(search, "fastest_execution_mode", lambda *given, found=found, **more: found)
-        made.run(search._Form(nn.Identity(), (variant,)), ["eager"])
+        monkeypatch.setattr(fastest, "fastest_execution_mode", lambda *given, found=found, **more: found)
+        made.run(fastest._Form(nn.Identity(), (variant,)), ["eager"])
 
     def warm(functions, **settings):
         return {name: [1.25 * cool_ms[name.removeprefix("eager+")]] for name in functions}
 
-    monkeypatch.setattr(search, "time_interleaved", warm)
+    monkeypatch.setattr(fastest, "time_interleaved", warm)
     result = made.result()
     assert result.name == "eager+a" and result.fused.name == "eager+fused_graph"
     assert result.medians_ms == {f"eager+{variant}": pytest.approx(1.25 * ms) for variant, ms in cool_ms.items()}
@@ -162,9 +162,9 @@ def pretend_gpu(monkeypatch):
             return torch.inference_mode()(lambda: net(**static))
 
         clock = [0.0]
-        monkeypatch.setattr(search, "working_time", lambda: clock[0])
+        monkeypatch.setattr(fastest, "working_time", lambda: clock[0])
         monkeypatch.setattr(execution_mode, "call_in_mode", call_in_mode)
-        for module in (execution_mode, search):
+        for module in (execution_mode, fastest):
             monkeypatch.setattr(
                 module, "time_interleaved", lambda functions, *, device, **rest: timed(real_timer, functions, **rest)
             )

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sparsefront.measure.speedup import speedup_of
+from sparsefront.measure.end_to_end import speedup_of
 
 
 def noisy(center, spread, *, repeats=3, samples=30, seed=0):

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from sparsefront.measure.turn_order import balanced_orders
+from sparsefront.measure.timers import balanced_orders
 
 
 @pytest.mark.parametrize("names", ["ab", "abc", "abcd", "abcde", "abcdef", "abcdefghi", "abcdefghij"])

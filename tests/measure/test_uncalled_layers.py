@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from sparsefront.measure.uncalled_layers import UncalledLayers
+from sparsefront.measure.problems import UncalledLayers
 
 
 class Attention(nn.Module):

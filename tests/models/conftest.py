@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from sparsefront.datasets.info import DataInfo
+from sparsefront.data.base import DataInfo
 from sparsefront.models.bert import Bert
 
 SENTENCES = [

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer, BertForQuestionAnswering, BertForSequenceClassification
 
-from sparsefront.datasets.info import DataInfo
+from sparsefront.data.base import DataInfo
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.bert import Bert
 
@@ -219,7 +219,7 @@ def test_bert_runs_where_a_local_folder_is_called_kernels():
     """transformers looks for a package `kernels`; from the root of this repository it finds our folder of that name."""
     code = """
 import torch
-from sparsefront.datasets.info import DataInfo
+from sparsefront.data.base import DataInfo
 from sparsefront.models.bert import Bert
 model = Bert(size="tiny")
 net = model.build(DataInfo(kind="sequence_classification", num_classes=2, sequence_length=16))

@@ -14,7 +14,7 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from sparsefront.datasets.info import DataInfo
+from sparsefront.data.base import DataInfo
 from sparsefront.models.base import Model
 from sparsefront.models.bert import Bert
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from huggingface_hub import HfApi, constants
 
-from sparsefront.datasets.info import DataInfo
+from sparsefront.data.base import DataInfo
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.bert import Bert
-from sparsefront.models.hub import hub_folder
+from sparsefront.models.bert_source import hub_folder
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from sparsefront.datasets.info import DataInfo
+from sparsefront.data.base import DataInfo
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.huggingface import HuggingFace
 
@@ -22,7 +22,7 @@ def distilbert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small encoder without token types, without a pooler, and with other names than BERT's."""
     from transformers import DistilBertConfig, DistilBertModel
 
-    from sparsefront.models.wordpiece import train_wordpiece
+    from sparsefront.models.bert import train_wordpiece
 
     folder = tmp_path_factory.mktemp("distilbert")
     config = DistilBertConfig(vocab_size=200, dim=64, n_layers=2, n_heads=2, hidden_dim=128, max_position_embeddings=40)
@@ -38,7 +38,7 @@ def roberta(tmp_path: Path) -> Callable[..., Path]:
     def make(class_name: str, **more: Tensor) -> Path:
         import transformers
 
-        from sparsefront.models.wordpiece import train_wordpiece
+        from sparsefront.models.bert import train_wordpiece
 
         sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
         config = transformers.RobertaConfig(vocab_size=200, max_position_embeddings=40, pad_token_id=0, **sizes)

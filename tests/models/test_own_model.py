@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.base import Model
-from sparsefront.validate import validate
 
 MODEL = """
 import torch

@@ -8,8 +8,8 @@ import torch
 from torchvision.models import WeightsEnum, get_model
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.library.layers import called_layers
 from sparsefront.models.torchvision_classifier import TorchvisionClassifier
+from sparsefront.pruning.layers import called_layers
 
 LEFT_OUT = {
     "resnet18": ["conv1", "fc"],

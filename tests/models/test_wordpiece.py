@@ -2,8 +2,8 @@
 
 import pytest
 
-from sparsefront.models import wordpiece
-from sparsefront.models.wordpiece import train_wordpiece
+from sparsefront.models import bert
+from sparsefront.models.bert import train_wordpiece
 
 
 def test_same_texts_same_vocabulary_in_any_order(sentences: list[str]):
@@ -37,14 +37,14 @@ def test_texts_and_pairs_are_written_as_bert_writes_them(sentences: list[str]):
 
 def test_inner_pieces_are_ordinary_tokens(sentences: list[str]):
     tokenizer = train_wordpiece(sentences, vocabulary_size=500, max_length=16)
-    assert set(tokenizer.all_special_tokens) == set(wordpiece.SPECIAL)
+    assert set(tokenizer.all_special_tokens) == set(bert.SPECIAL)
     assert tokenizer.tokenize("##a") == ["[UNK]", "[UNK]", "a"]  # the text "##a" is not the piece "##a"
     pieces = [token for token in tokenizer.get_vocab() if token.startswith("##")]
     assert pieces and not any(piece in ("##.", "##,", "##!") for piece in pieces)
 
 
 def test_rare_characters_are_dropped(sentences: list[str], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(wordpiece, "LARGEST_ALPHABET", 12)
+    monkeypatch.setattr(bert, "LARGEST_ALPHABET", 12)
     tokenizer = train_wordpiece([*sentences, "q"], vocabulary_size=100, max_length=16)
     single = [token for token in tokenizer.get_vocab() if len(token) == 1]
     assert len(single) == 12 and "e" in single and "q" not in single

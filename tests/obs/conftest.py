@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sparsefront.obs.hessian import damped_hessian, input_hessian
+from sparsefront.obs.sweep import damped_hessian, input_hessian
 
 
 @pytest.fixture

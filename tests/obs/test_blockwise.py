@@ -6,9 +6,7 @@ from exact_obs import exact_update
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsefront.obs.blockwise import sweep
-from sparsefront.obs.hessian import damped_hessian, input_hessian, inverse_factor
-from sparsefront.obs.selection import Given, InBlocks, InWindows
+from sparsefront.obs.sweep import Given, InBlocks, InWindows, damped_hessian, input_hessian, inverse_factor, sweep
 
 
 def swept_by_loops(weight, hessian, choose):

@@ -5,7 +5,7 @@ import torch
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.importance.obs import OptimalBrainSurgeon
-from sparsefront.obs.hessian import damped_hessian, input_hessian, inverse, inverse_factor
+from sparsefront.obs.sweep import damped_hessian, input_hessian, inverse, inverse_factor
 
 
 def test_it_is_the_second_derivative_of_the_squared_output_error():

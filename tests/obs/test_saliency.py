@@ -2,7 +2,7 @@
 
 import torch
 
-from sparsefront.obs.hessian import saliency
+from sparsefront.obs.sweep import saliency
 
 
 def test_by_hand():

@@ -8,7 +8,7 @@ from every_pattern import UNIT, VARIANTS
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-import sparsefront.config  # noqa: F401  registers the resolver that the YAML files use
+import sparsefront.config.schema  # noqa: F401  registers the resolver that the YAML files use
 from sparsefront.patterns.base import Pattern
 
 CONF = Path(__file__).resolve().parents[2] / "conf"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sparsefront.masks.boundaries import Boundaries, grid_boundaries
+from sparsefront.masks.groups import Boundaries, grid_boundaries
 from sparsefront.patterns.block_wise import BlockWise
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.n_m import NM

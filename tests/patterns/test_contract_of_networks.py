@@ -11,8 +11,7 @@ from sparsefront_kernels.registry import FORMATS
 from sparsefront.allocation.base import Allocation, PerLayerAllocation
 from sparsefront.allocation.global_threshold import GlobalThreshold
 from sparsefront.allocation.latency_aware import LatencyAware
-from sparsefront.masks.permutation import Permutation
-from sparsefront.masks.weight_view import as_matrix, like_weight, pixel_rows
+from sparsefront.masks.weight_view import Permutation, as_matrix, like_weight, pixel_rows
 from sparsefront.patterns.base import Pattern
 from sparsefront.pruning.make_masks import make_masks
 from sparsefront.pruning.mask_layout import fix_layout

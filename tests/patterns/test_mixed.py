@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.patterns.base import from_record, label, to_record
 from sparsefront.patterns.mixed import Mixed
 from sparsefront.patterns.n_m import NM
-from sparsefront.patterns.records import from_record, label, to_record
 from sparsefront.patterns.tile_wise import TileWise
 from sparsefront.patterns.vector_wise import VectorWise
 

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.errors import InvalidSetting
-from sparsefront.export.stored_weight import store
-from sparsefront.patterns.n_m import NM
-from sparsefront.patterns.structure.channel_permutation import _Swaps, kept_importance, permuted_inputs
-from sparsefront.patterns.structure.window import Window
+from sparsefront.export.packed_layers import store
+from sparsefront.patterns.base import Window
+from sparsefront.patterns.n_m import NM, _Swaps, kept_importance, permuted_inputs
 from sparsefront.pruning.make_masks import make_masks
 from sparsefront.pruning.mask_layout import fix_layout
 

@@ -10,8 +10,7 @@ from sparsefront_kernels import FORMATS
 
 from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.errors import InvalidSetting
-from sparsefront.patterns.n_m import NM
-from sparsefront.patterns.structure.transposable import tile_candidates
+from sparsefront.patterns.n_m import NM, tile_candidates
 from sparsefront.pruning.make_masks import make_masks
 
 TILES = NM(transposable=True)

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from sparsefront.allocation.global_threshold import GlobalThreshold
 from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.errors import InvalidSetting
-from sparsefront.export.stored_weight import store
-from sparsefront.masks.permutation import Permutation
-from sparsefront.patterns.shuffled_block import ShuffledBlock
-from sparsefront.patterns.structure.output_shuffle import (
+from sparsefront.export.packed_layers import store
+from sparsefront.masks.weight_view import Permutation
+from sparsefront.patterns.shuffled_block import (
+    ShuffledBlock,
     _alike,
     _element_wise,
     _redistributed,

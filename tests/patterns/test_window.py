@@ -3,8 +3,8 @@
 import pytest
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.patterns.base import Window, check_window_sparsity, find_window
 from sparsefront.patterns.n_m import NM
-from sparsefront.patterns.structure.window import Window, check_window_sparsity, find_window
 from sparsefront.patterns.vector_wise import VectorWise
 
 

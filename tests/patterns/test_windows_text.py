@@ -3,8 +3,8 @@
 import pytest
 
 from sparsefront.patterns.block_wise import BlockWise
+from sparsefront.patterns.blocks import windows_text
 from sparsefront.patterns.n_m import NM
-from sparsefront.patterns.structure.blocks import windows_text
 from sparsefront.patterns.tile_wise import SOURCES, TileWise
 
 LINEAR, CONV, ODD = (128, 256), (64, 32, 3, 3), (128, 96)

@@ -48,7 +48,7 @@ def composed_in(results: Path, cache: Path, overrides: tuple[str, ...]) -> DictC
 
 @functools.cache
 def _composition(overrides: tuple[str, ...]) -> DictConfig:
-    import sparsefront.config  # noqa: F401  (registers the schema and the resolvers)
+    import sparsefront.config.schema  # noqa: F401  (registers the schema and the resolvers)
 
     with initialize_config_dir(str(CONF), version_base="1.3"):
         return compose("config", overrides=["logger=none", *overrides], return_hydra_config=True)

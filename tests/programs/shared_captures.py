@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sparsefront.inference.fusion import block_captures, fused_block
+from sparsefront.inference.fusion import fused, prepared_block
 from sparsefront.inference.fusion.capture import Captured
 
 
 def capture_equal_blocks_once(patch: pytest.MonkeyPatch) -> None:
     """From now on a block that is built, called and exported as one before it gets the graph of that one."""
-    capture = block_captures.capture
+    capture = prepared_block.capture
     known: dict[Hashable, Captured] = {}
 
     def capture_once(bare: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Captured:
@@ -26,7 +26,7 @@ def capture_equal_blocks_once(patch: pytest.MonkeyPatch) -> None:
             known[key] = capture(bare, args, kwargs)
         return known[key]
 
-    for user in (block_captures, fused_block):
+    for user in (prepared_block, fused):
         patch.setattr(user, "capture", capture_once)
 
 

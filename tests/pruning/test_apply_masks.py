@@ -11,9 +11,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.patterns.n_m import NM
 from sparsefront.patterns.tile_wise import TileWise
-from sparsefront.pruning.callback import ApplyMasks
 from sparsefront.pruning.make_masks import make_masks
-from sparsefront.pruning.masked_weights import MaskedWeights
+from sparsefront.pruning.masked_weights import ApplyMasks, MaskedWeights
 from sparsefront.schedule.gradual import Gradual
 from sparsefront.schedule.one_shot import OneShot
 

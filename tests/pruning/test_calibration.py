@@ -15,8 +15,8 @@ from sparsefront.importance.random import Random
 from sparsefront.importance.taylor import Taylor
 from sparsefront.importance.wanda import Wanda
 from sparsefront.pruning.calibration import NetworkCalibration, score_weights
-from sparsefront.pruning.movement import AccumulateMovement
-from sparsefront.tasks.image_classification import ImageClassification
+from sparsefront.pruning.training_masks import AccumulateMovement
+from sparsefront.tasks.classification import ImageClassification
 
 
 class Net(nn.Module):

@@ -6,10 +6,9 @@ from torch import nn
 from transformers import BartConfig, BartForConditionalGeneration, T5Config, T5ForConditionalGeneration
 
 import sparsefront as sf
-from sparsefront.library.plain_task import PlainTask
-from sparsefront.pruning.calibration import NetworkCalibration
-from sparsefront.pruning.encoder_text import in_encoder
+from sparsefront.pruning.calibration import NetworkCalibration, in_encoder
 from sparsefront.recovery import square_head
+from sparsefront.tasks.plain_task import PlainTask
 
 ROWS, READ, REAL = 4, 6, 3  # texts, their tokens, and those that are no padding
 T5 = T5Config(vocab_size=50, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2, decoder_start_token_id=0)

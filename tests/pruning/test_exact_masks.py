@@ -9,16 +9,14 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from sparsefront.allocation.global_threshold import GlobalThreshold
-from sparsefront.datasets.digits import Digits
+from sparsefront.data.digits import Digits
 from sparsefront.patterns.element_wise import ElementWise
-from sparsefront.pruning.callback import ApplyMasks
 from sparsefront.pruning.make_masks import make_masks
-from sparsefront.pruning.masked_weights import MaskedWeights
+from sparsefront.pruning.masked_weights import ApplyMasks, MaskedWeights
 from sparsefront.schedule.gradual import Gradual
-from sparsefront.tasks.image_classification import ImageClassification
+from sparsefront.tasks.classification import ImageClassification
 from sparsefront.training.fit import fit, steps_per_epoch
-from sparsefront.training.optimization import Optimization
-from sparsefront.training.recipe import Recipe
+from sparsefront.training.recipe import Optimization, Recipe
 from sparsefront.training.trainer import TrainerSettings
 
 LAYERS = ["first", "second.0"]

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from sparsefront.masks.weight_view import as_matrix
-from sparsefront.pruning.layer_inputs import as_rows, in_order_of_use, sum_over_inputs
+from sparsefront.pruning.calibration import as_rows, in_order_of_use, sum_over_inputs
 
 CONVOLUTIONS = {
     "pointwise": {"kernel_size": 1},

@@ -13,7 +13,7 @@ from sparsefront.allocation.global_threshold import GlobalThreshold
 from sparsefront.allocation.latency_search import LatencySearch
 from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.errors import InvalidSetting
-from sparsefront.masks.permutation import Permutation
+from sparsefront.masks.weight_view import Permutation
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.mixed import Mixed
 from sparsefront.patterns.n_m import NM

@@ -8,13 +8,13 @@ import sparsefront as sf
 from sparsefront.allocation.erk import Erk
 from sparsefront.allocation.global_threshold import GlobalThreshold
 from sparsefront.allocation.per_layer import PerLayer
+from sparsefront.config.validate import validate
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.tile_wise import SOURCES, TileWise
 from sparsefront.patterns.vector_wise import VectorWise
 from sparsefront.pruning.make_masks import make_masks
 from sparsefront.schedule.iterative import Iterative
 from sparsefront.stages.keys import stage_keys
-from sparsefront.validate import validate
 
 STAGES = [0.4375, 0.5775, 0.75]  # 25, 35 and 50 % of the outputs, and of the inputs of each tile
 

@@ -7,7 +7,7 @@ from pytorch_lightning.plugins.precision import MixedPrecision
 from torch import nn
 
 from sparsefront.pruning.masked_weights import MaskedWeights
-from sparsefront.pruning.movement import AccumulateMovement
+from sparsefront.pruning.training_masks import AccumulateMovement
 
 LR = 0.1
 

@@ -9,7 +9,7 @@ from torch import nn
 
 import sparsefront as sf
 from sparsefront.allocation.base import PerLayerAllocation
-from sparsefront.validate import validate
+from sparsefront.config.validate import validate
 
 LAYERS = ["first", "between", "second"]
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import sparsefront as sf
-from sparsefront.datasets.digits import Digits
+from sparsefront.data.digits import Digits
 from sparsefront.errors import InvalidSetting
 from sparsefront.recovery.none import NoRecovery
 from sparsefront.recovery.obs_update import ObsUpdate

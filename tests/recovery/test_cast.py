@@ -8,15 +8,14 @@ import torch.nn.functional as F
 from torch import nn
 
 import sparsefront as sf
+from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
 from sparsefront.importance.magnitude import Magnitude
 from sparsefront.patterns.n_m import NM
 from sparsefront.patterns.vector_wise import VectorWise
 from sparsefront.pruning.mask_layout import MaskLayout
 from sparsefront.recovery.cast import Cast, PeriodicMasks
-from sparsefront.recovery.weight_scaling import RowScales, scaled_weights
-from sparsefront.recovery.window_masks import WindowMasks
-from sparsefront.validate import validate
+from sparsefront.recovery.window_masks import RowScales, WindowMasks, scaled_weights
 
 TRAINER = sf.TrainerSettings(accelerator="cpu", checkpoint=False, progress_bar=False)
 

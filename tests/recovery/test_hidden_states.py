@@ -4,9 +4,9 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from sparsefront.models.blocks import block_names
-from sparsefront.recovery.hidden_states import HiddenStates
-from sparsefront.validate import validate
+from sparsefront.config.validate import validate
+from sparsefront.models.base import block_names
+from sparsefront.recovery.distillation import HiddenStates
 
 
 def skeleton(composed, *overrides):

@@ -7,24 +7,21 @@ import pytest
 import torch
 from torch import nn
 
+from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
-from sparsefront.masks.permutation import Permutation
-from sparsefront.masks.weight_view import as_matrix, like_weight
-from sparsefront.obs.blockwise import sweep
-from sparsefront.obs.hessian import damped_hessian, input_hessian, inverse_factor
-from sparsefront.obs.selection import Given
+from sparsefront.masks.weight_view import Permutation, as_matrix, like_weight
+from sparsefront.obs.sweep import Given, damped_hessian, input_hessian, inverse_factor, sweep
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.n_m import NM
-from sparsefront.pruning.layer_inputs import as_rows
+from sparsefront.pruning.calibration import as_rows
+from sparsefront.pruning.make_masks import PruningSettings
 from sparsefront.pruning.mask_layout import MaskLayout
 from sparsefront.pruning.masked_weights import MaskedWeights
-from sparsefront.pruning.settings import PruningSettings
 from sparsefront.recovery.base import RecoverySetup, Round
 from sparsefront.recovery.obs_update import ObsUpdate
-from sparsefront.tasks.image_classification import ImageClassification
+from sparsefront.tasks.classification import ImageClassification
 from sparsefront.training.recipe import Recipe
 from sparsefront.training.trainer import TrainerSettings
-from sparsefront.validate import validate
 
 LAYERS = ["conv", "q", "k", "head"]
 

@@ -16,8 +16,7 @@ from sparsefront.recovery.weight_rewind import WeightRewind
 from sparsefront.schedule.gradual import Gradual
 from sparsefront.schedule.iterative import Iterative
 from sparsefront.schedule.one_shot import OneShot
-from sparsefront.training.optimization import Optimization
-from sparsefront.training.recipe import Recipe
+from sparsefront.training.recipe import Optimization, Recipe
 
 RECIPE = Recipe(epochs=10, lr=0.1, warmup=0.2)
 

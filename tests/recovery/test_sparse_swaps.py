@@ -6,13 +6,13 @@ import torch.nn.functional as F
 from torch import nn
 
 import sparsefront as sf
+from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
 from sparsefront.obs.swaps import swap_masks
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.n_m import NM
 from sparsefront.patterns.uniform import Uniform
 from sparsefront.recovery.sparse_swaps import SparseSwaps
-from sparsefront.validate import validate
 
 TRAINER = sf.TrainerSettings(accelerator="cpu", checkpoint=False, progress_bar=False)
 

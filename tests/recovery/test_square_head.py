@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader
 
+from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
 from sparsefront.recovery.square_head import SquareHead, SquareHeadDistillation, square_head_loss
-from sparsefront.tasks.image_classification import ImageClassification
-from sparsefront.validate import validate
+from sparsefront.tasks.classification import ImageClassification
 
 
 def test_worked_example():

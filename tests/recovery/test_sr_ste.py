@@ -7,7 +7,8 @@ from torch import nn
 from torch.func import functional_call
 from torch.utils.data import DataLoader, TensorDataset
 
-from sparsefront.datasets.digits import Digits
+from sparsefront.config.validate import validate
+from sparsefront.data.digits import Digits
 from sparsefront.errors import InvalidSetting
 from sparsefront.importance.magnitude import Magnitude
 from sparsefront.masks.weight_view import as_matrix
@@ -15,14 +16,13 @@ from sparsefront.patterns.block_wise import BlockWise
 from sparsefront.patterns.n_m import NM
 from sparsefront.patterns.vector_wise import VectorWise
 from sparsefront.pruning.mask_layout import MaskLayout
-from sparsefront.pruning.straight_through import StraightThrough
+from sparsefront.pruning.training_masks import StraightThrough
 from sparsefront.recovery.sr_ste import SrSte
 from sparsefront.recovery.window_masks import WindowMasks
-from sparsefront.tasks.image_classification import ImageClassification
+from sparsefront.tasks.classification import ImageClassification
 from sparsefront.training.fit import fit
 from sparsefront.training.recipe import Recipe
 from sparsefront.training.trainer import TrainerSettings
-from sparsefront.validate import validate
 
 LR, MOMENTUM, DECAY = 0.1, 0.9, 0.05
 
@@ -169,7 +169,7 @@ def test_it_starts_from_the_initial_weights_and_prunes_what_it_ends_with(compose
     from safetensors.torch import load_file
 
     from sparsefront.pipeline import run_experiment
-    from sparsefront.pruning.mask_file import load_masks
+    from sparsefront.pruning.mask_layout import load_masks
     from sparsefront.stages.network import build_net
 
     config = composed(

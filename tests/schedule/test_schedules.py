@@ -9,8 +9,7 @@ from torch import nn
 
 import sparsefront as sf
 from sparsefront.errors import InvalidSetting
-from sparsefront.pruning.callback import ApplyMasks
-from sparsefront.pruning.masked_weights import MaskedWeights
+from sparsefront.pruning.masked_weights import ApplyMasks, MaskedWeights
 from sparsefront.schedule.base import Schedule
 from sparsefront.schedule.gradual import Gradual
 from sparsefront.schedule.iterative import Iterative

@@ -3,8 +3,8 @@
 import pytest
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.report.columns import MORE_IS_BETTER
-from sparsefront.search.objective import Objective, field_of, objective
+from sparsefront.results.columns import MORE_IS_BETTER
+from sparsefront.search.space import Objective, field_of, objective
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,8 @@ pytest.importorskip("optuna", minversion="4.5", reason="optuna is not installed:
 from omegaconf import OmegaConf
 
 from sparsefront.errors import Obstacle
-from sparsefront.search.journal import cut_half_line
 from sparsefront.search.space import parse_space
-from sparsefront.search.study import Study
+from sparsefront.search.sweep import Study, cut_half_line
 
 SPACE = ["sparsity=interval(0.5,0.95)", "pattern=n_m,tile_wise", "granularity=range(8,65,8)", "seed=3"]
 TPE = {"_target_": "optuna.samplers.TPESampler", "n_startup_trials": 3, "seed": 0}

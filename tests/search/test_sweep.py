@@ -15,11 +15,10 @@ pytest.importorskip("optuna", minversion="4.5", reason="optuna is not installed:
 from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import OmegaConf
 
-from sparsefront.command_line import BadInput
+from sparsefront.config.command_line import BadInput
 from sparsefront.errors import InvalidSetting
 from sparsefront.search.space import parse_space
-from sparsefront.search.study import Study
-from sparsefront.search.sweep import run_search
+from sparsefront.search.sweep import Study, run_search
 
 TPE = {"_target_": "optuna.samplers.TPESampler", "n_startup_trials": 3, "seed": 0}
 NSGA2 = {"_target_": "optuna.samplers.NSGAIISampler", "population_size": 4, "seed": 0}
@@ -209,7 +208,7 @@ def test_a_mistyped_option_begins_no_study(tmp_path):
 def test_a_search_of_another_space_does_not_join_a_study(tmp_path, monkeypatch, before, after, differs, stored):
     with monkeypatch.context() as context:
         if not stored:
-            context.setattr("sparsefront.search.study.in_overrides", lambda space: {})
+            context.setattr("sparsefront.search.sweep.in_overrides", lambda space: {})
         search(tmp_path, before)
     assert len(search(tmp_path, before, n_trials=3)) == 1
     with pytest.raises(InvalidSetting, match=re.escape(f"this study has {differs.replace('; ', ', ')}: name another")):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sparsefront.training.adam_s import AdamS
+from sparsefront.training.recipe import AdamS
 
 ON_CPU = ["trainer=cpu", "measure.device=cpu", "pattern=element_wise", "model.dim=64", "model.depth=1", "kernel=none"]
 NO_PAGES = ["report.html=false", "report.plot=false"]

@@ -9,9 +9,9 @@ from hydra.types import RunMode
 from omegaconf import open_dict, read_write
 from safetensors.torch import load_file, save_file
 
+from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
 from sparsefront.pipeline import run_experiment
-from sparsefront.validate import validate
 
 ON_CPU = ["trainer=cpu", "measure.device=cpu", "pattern=element_wise", "model.dim=64", "model.depth=1", "kernel=none"]
 AS_IT_IS = [*ON_CPU, "recipe.epochs=0", "recovery=none"]

@@ -12,11 +12,9 @@ from sparsefront import pipeline
 from sparsefront.artifacts.store import ArtifactStore
 from sparsefront.errors import InvalidSetting
 from sparsefront.pipeline import run_experiment
-from sparsefront.report.baseline import points_lost
+from sparsefront.results.candidates import points_lost
 from sparsefront.stages import control
-from sparsefront.training.adam_s import AdamS
-from sparsefront.training.optimization import Optimization
-from sparsefront.training.recipe import Recipe
+from sparsefront.training.recipe import AdamS, Optimization, Recipe
 
 ON_CPU = ["trainer=cpu", "measure.device=cpu", "pattern=element_wise", "model.dim=64", "model.depth=1", "kernel=none"]
 CONTROL = [*ON_CPU, "control=dense_continued", "recipe.epochs=2", "recipe.recovery_epochs=3"]
@@ -155,8 +153,8 @@ def test_a_sweep_trains_it_once(run, tmp_path):
     "change", ["recipe.recovery_epochs=2", "recipe.recovery_lr=1e-4", "seed=1", "recipe.weight_decay=0.1"]
 )
 def test_another_budget_recipe_or_seed_is_another_control(composed, tmp_path, change):
+    from sparsefront.config.validate import validate
     from sparsefront.stages.keys import stage_keys
-    from sparsefront.validate import validate
 
     keys = [stage_keys(validate(composed("debug=tiny", *CONTROL, *more))).control for more in ([], [change])]
     assert keys[0] != keys[1]

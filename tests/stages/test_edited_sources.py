@@ -8,10 +8,10 @@ import sparsefront_kernels
 from stages_from import ALL, FROM_EXPORT, FROM_MEASURE, FROM_PRUNE, FROM_RECOVER, FROM_SWAP
 
 import sparsefront
-from sparsefront.artifacts.digest import digest
+from sparsefront.artifacts.content_digest import digest
+from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
 from sparsefront.stages.keys import stage_keys
-from sparsefront.validate import validate
 
 KERNELS, SPARSEFRONT = (Path(package.__file__).parent for package in (sparsefront_kernels, sparsefront))
 ON_CPU = ("trainer=cpu", "measure.device=cpu")
@@ -29,7 +29,7 @@ EDITS = {
     "the predicted latencies": (KERNELS / "performance_model/measurements/shipped/nvidia_h200.json", '"', ' "', set()),
     "the kernels' benchmark": (KERNELS / "bench/run.py", *ADDED, set()),
     "the pattern": (SPARSEFRONT / "patterns/tile_wise.py", *ADDED, FROM_PRUNE),
-    "what the pattern imports": (SPARSEFRONT / "patterns/structure/tile_steps.py", *ADDED, FROM_PRUNE),
+    "what the pattern imports": (SPARSEFRONT / "patterns/tile_steps.py", *ADDED, FROM_PRUNE),
     "the order of a weight's columns": (SPARSEFRONT / "masks/weight_view.py", *ADDED, FROM_PRUNE),
     "another pattern": (SPARSEFRONT / "patterns/vector_wise.py", *ADDED, set()),
     "another importance": (SPARSEFRONT / "importance/taylor.py", *ADDED, set()),
@@ -37,11 +37,11 @@ EDITS = {
     "another recovery": (SPARSEFRONT / "recovery/distill.py", *ADDED, set()),
     "the model": (SPARSEFRONT / "models/vit_small.py", *ADDED, ALL),
     "another model": (SPARSEFRONT / "models/resnet50.py", *ADDED, set()),
-    "another dataset": (SPARSEFRONT / "datasets/squad_windows.py", *ADDED, set()),
+    "another dataset": (SPARSEFRONT / "data/squad.py", *ADDED, set()),
     "the timer": (SPARSEFRONT / "measure/end_to_end.py", *ADDED, FROM_SWAP),
-    "our fused graph": (SPARSEFRONT / "inference/fusion/fuse.py", *ADDED, FROM_SWAP),
-    "the result": (SPARSEFRONT / "report/result_groups.py", *ADDED, {"result"}),
-    "the page": (SPARSEFRONT / "report/page/run.py", *ADDED, set()),
+    "our fused graph": (SPARSEFRONT / "inference/fusion/block_pass.py", *ADDED, FROM_SWAP),
+    "the result": (SPARSEFRONT / "results/record.py", *ADDED, {"result"}),
+    "the page": (SPARSEFRONT / "results/page/run.py", *ADDED, set()),
     "the store": (SPARSEFRONT / "artifacts/store.py", *ADDED, set()),
     "a comment in CUDA": (KERNELS / "gathered/csrc/gathered_cuda_narrow.cu", "// ", "// no longer ", set()),
     "a comment in Python": (SPARSEFRONT / "models/vit_small.py", "  # [B", "  # of [B", set()),

@@ -10,9 +10,9 @@ import pytest
 from stages_from import ALL, FROM_MEASURE, FROM_PRUNE, FROM_RECOVER, FROM_SWAP
 from tiny_files import write_glue, write_imagenet
 
-from sparsefront.artifacts.digest import digest
+from sparsefront.artifacts.content_digest import digest
+from sparsefront.config.validate import validate
 from sparsefront.stages.keys import stage_keys
-from sparsefront.validate import validate
 
 CHANGES = {
     "seed=1": ALL,

@@ -5,13 +5,13 @@ import pytest
 from hydra.core.hydra_config import HydraConfig
 from quick_settings import QUICK
 
-from sparsefront.datasets import digits
-from sparsefront.datasets.digits import TEST_FRACTION
-from sparsefront.datasets.held_out import held_out
+from sparsefront.data import digits
+from sparsefront.data.base import held_out
+from sparsefront.data.digits import TEST_FRACTION
 from sparsefront.pipeline import run_experiment
-from sparsefront.report.candidates import candidates_of
-from sparsefront.report.result import Result
-from sparsefront.report.winners import winners
+from sparsefront.results.candidates import candidates_of
+from sparsefront.results.record import Result
+from sparsefront.results.statistics import winners
 
 SETTINGS = [
     "debug=tiny",

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from safetensors.torch import save_file
 
-from sparsefront.datasets.info import DataInfo
+from sparsefront.data.base import DataInfo
 from sparsefront.models.bert import Bert
 
 ROWS = [

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from sparsefront.stages import speed
+from sparsefront.stages import measure as speed
 
 WITH_KERNELS, MASKED = SimpleNamespace(), SimpleNamespace()
 

@@ -5,12 +5,10 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import open_dict, read_write
 
+from sparsefront.config.validate import OF_CONTROL, OF_GPU, OF_KERNELS, OF_PRUNED, OF_SEARCH, OF_TIMING, validate
 from sparsefront.errors import InvalidSetting
 from sparsefront.pipeline import run_experiment
-from sparsefront.report.field_types import alternatives
-from sparsefront.report.result import result_fields
-from sparsefront.stages.optimized_values import OF_CONTROL, OF_GPU, OF_KERNELS, OF_PRUNED, OF_SEARCH, OF_TIMING
-from sparsefront.validate import validate
+from sparsefront.results.record import alternatives, result_fields
 
 ON_CPU = ["trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1"]
 OF_HELD_OUT = {field.name for field in result_fields() if field.name.startswith("val_")} - {"val_seen"}

@@ -9,7 +9,8 @@ from sparsefront_kernels.performance_model import PerformanceModel
 from sparsefront_kernels.performance_model.measurements.table import LatencyTable, Measured
 
 from sparsefront import pipeline
-from sparsefront.datasets.info import DataInfo
+from sparsefront.config.validate import validate
+from sparsefront.data.base import DataInfo
 from sparsefront.measure.problems import observe_problems
 from sparsefront.models.bert import Bert
 from sparsefront.stages import predicted_latency
@@ -19,7 +20,6 @@ from sparsefront.stages.predicted_latency import (
     storage_granularity,
     warn_where_nothing_wins,
 )
-from sparsefront.validate import validate
 
 VECTORS = ["pattern=vector_wise", "granularity=64", "sparsity=0.5", "measure.dtype=fp32"]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hydra.core.hydra_config import HydraConfig
 
-from sparsefront.report.store import read_results
+from sparsefront.results.store import read_results
 from sparsefront.tasks.outcomes import load_outcomes
 
 ON_CPU = ["trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1", "pattern=element_wise"]

@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file
 
 from sparsefront.pipeline import run_experiment
-from sparsefront.pruning.mask_file import load_masks
-from sparsefront.pruning.mask_maker import MaskMaker
-from sparsefront.training.epoch_weights import epoch_weights_file, save_weights
+from sparsefront.pruning.make_masks import MaskMaker
+from sparsefront.pruning.mask_layout import load_masks
+from sparsefront.training.resume import epoch_weights_file, save_weights
 from sparsefront.training.trainer import TrainerSettings
 
 ON_CPU = ["trainer=cpu", "measure.device=cpu", "pattern=element_wise", "model.dim=64", "model.depth=1"]

@@ -58,8 +58,8 @@ def test_the_result_names_the_settings_of_every_part(run):
 
 @pytest.mark.parametrize(("more", "mode"), [("kernel=reference", "reference"), ("stages=[measure]", "none")])
 def test_the_result_names_the_kernel_only_where_one_ran(composed, more, mode):
+    from sparsefront.config.validate import validate
     from sparsefront.stages.report import choice_of
-    from sparsefront.validate import validate
 
     assert choice_of(validate(composed(*ON_CPU, "pattern=n_m", more)), {}).kernel_mode == mode
 

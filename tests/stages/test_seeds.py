@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
+from sparsefront.stages.keys import recovery_stage_seed, reseed, stage_seed
 from sparsefront.stages.network import build_net
-from sparsefront.stages.seeds import recovery_stage_seed, reseed, stage_seed
-from sparsefront.validate import validate
 
 STAGES = ["initial weights", "dense", "prune", *(f"recover {index}" for index in range(20))]
 

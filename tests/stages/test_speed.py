@@ -8,12 +8,12 @@ import pytest
 import torch
 from hydra.core.hydra_config import HydraConfig
 
+from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
 from sparsefront.inference.swap_report import LayerSwap, SwapReport
-from sparsefront.report.latency_curve import curve_lines, curve_points, won_batch_sizes
-from sparsefront.stages import measure, speed
+from sparsefront.results.latency_table import curve_lines, curve_points, won_batch_sizes
+from sparsefront.stages import measure
 from sparsefront.stages.bench import Bench
-from sparsefront.validate import validate
 
 ON_CPU = ("trainer=cpu", "measure.device=cpu")
 SMALL = (*ON_CPU, "model.depth=1")
@@ -38,13 +38,13 @@ def texts(path: Path) -> list[str]:
 
 def test_every_batch_size_is_swapped_and_timed_anew(full_run, monkeypatch):
     reports = []
-    real = speed.swap
+    real = measure.swap
 
     def swap(*arguments, **more):
         reports.append(real(*arguments, **more))
         return reports[-1]
 
-    monkeypatch.setattr(speed, "swap", swap)
+    monkeypatch.setattr(measure, "swap", swap)
     row = full_run(*SMALL, "measure.batch_size=[3,1,5]")
     assert row.speed.batch_size == 3 and row.speed.latency_sparse_ms > 0
     assert [(point["batch_size"], point["sequence_length"]) for point in row.speed.curve] == [(1, None), (5, None)]
@@ -144,7 +144,7 @@ def test_a_pruned_layer_that_runs_dense_says_why():
 
 
 def test_where_nothing_is_timed_the_result_holds_the_accuracy_alone(run, monkeypatch):
-    monkeypatch.setattr(speed, "time_alone", None)
+    monkeypatch.setattr(measure, "time_alone", None)
     untimed = ("kernel=none", "measure.latency=false", "control=dense_continued")
     row = run(*SMALL, *untimed)
     assert row.speed.latency_dense_ms is None and row.speed.latency_device is None and row.speed.curve == []

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sparsefront.datasets.split_data import NoRows, SplitData
+from sparsefront.data.split_data import NoRows, SplitData
 from sparsefront.errors import InvalidSetting
 from sparsefront.pipeline import run_experiment
 

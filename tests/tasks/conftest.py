@@ -46,7 +46,7 @@ def tiny_image_net() -> TinyImageNet:
 
 @pytest.fixture(scope="session")
 def tokenizer() -> Any:
-    from sparsefront.models.wordpiece import train_wordpiece
+    from sparsefront.models.bert import train_wordpiece
 
     return train_wordpiece(CONTEXTS, vocabulary_size=200, max_length=64)
 
@@ -68,7 +68,7 @@ def tiny_bert() -> Any:
 @pytest.fixture
 def squad(tmp_path: Path, tokenizer: Any) -> Any:
     """Data of SQuAD's form with three paragraphs and two questions each; dev is the same, annotated twice."""
-    from sparsefront.datasets.squad import Squad
+    from sparsefront.data.squad import Squad
 
     for part, times in (("train", 1), ("dev", 2)):
         paragraphs = []

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparsefront.tasks.answer_spans import best_spans, text_between
+from sparsefront.tasks.extractive_qa import best_spans, text_between
 
 
 @given(st.integers(0, 10_000), st.integers(1, 12), st.integers(1, 6))

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from sparsefront.datasets.encoded_text import EncodedText
-from sparsefront.datasets.squad_json import Answer, Question
-from sparsefront.datasets.squad_windows import answer_positions, question_windows
+from sparsefront.data.squad import Answer, Question, answer_positions, question_windows
+from sparsefront.data.text import EncodedText
 from sparsefront.tasks.extractive_qa import AnswerEvaluator, ExtractiveQA
 
 

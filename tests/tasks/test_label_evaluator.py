@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.tasks.label_evaluator import METRICS, LabelEvaluator
+from sparsefront.tasks.classification import METRICS, LabelEvaluator
 
 pytestmark = pytest.mark.filterwarnings("ignore:Metric `SpearmanCorrcoef` will save")
 
@@ -76,6 +76,6 @@ def test_low_precision_logits(dtype: torch.dtype) -> None:
 
 
 def test_every_metric_of_glue_exists() -> None:
-    from sparsefront.datasets.glue_tasks import GLUE_TASKS
+    from sparsefront.data.glue import GLUE_TASKS
 
     assert {name for task in GLUE_TASKS.values() for name in task.metrics} <= METRICS.keys()

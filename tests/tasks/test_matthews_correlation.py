@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparsefront.tasks.label_evaluator import LabelEvaluator
+from sparsefront.tasks.classification import LabelEvaluator
 
 
 def correlation(predicted: list[int], labels: list[int], classes: int = 2) -> float:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from sparsefront.tasks.label_evaluator import LabelEvaluator
+from sparsefront.tasks.classification import LabelEvaluator
 from sparsefront.tasks.outcomes import Outcomes, load_outcomes, samples_digest, save_outcomes
 
 pytestmark = pytest.mark.filterwarnings("ignore:Metric `SpearmanCorrcoef` will save")

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from sparsefront.datasets.squad_json import Answer, Question
+from sparsefront.data.squad import Answer, Question
+from sparsefront.tasks.classification import LabelEvaluator
 from sparsefront.tasks.extractive_qa import AnswerEvaluator
-from sparsefront.tasks.label_evaluator import LabelEvaluator
-from sparsefront.tasks.standard_error import error_of_mean, error_of_proportion
+from sparsefront.tasks.outcomes import error_of_mean, error_of_proportion
 
 
 def evaluated(metrics: tuple[str, ...], logits: torch.Tensor, labels: torch.Tensor, *, classes: int) -> LabelEvaluator:

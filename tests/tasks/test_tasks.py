@@ -10,13 +10,13 @@ import pytest
 import pytorch_lightning as pl
 import torch
 
-from sparsefront.datasets.digits import Digits
-from sparsefront.datasets.encoded_text import EncodedText, TextPart
-from sparsefront.datasets.info import DataInfo
-from sparsefront.datasets.split_data import SplitData
+from sparsefront.data.base import DataInfo
+from sparsefront.data.digits import Digits
+from sparsefront.data.split_data import SplitData
+from sparsefront.data.text import EncodedText, TextPart
 from sparsefront.measure.accuracy import evaluate
+from sparsefront.stages.network import TASKS, build_task
 from sparsefront.tasks.base import Task
-from sparsefront.tasks.registry import TASKS, build_task
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::UserWarning", "ignore::pytorch_lightning.utilities.warnings.PossibleUserWarning"
@@ -156,8 +156,7 @@ def test_unknown_kinds_are_rejected_with_a_list(tiny_image_net: Any) -> None:
 
 
 def test_every_data_set_of_this_kind_is_served() -> None:
-    from sparsefront.datasets.glue import Glue
-    from sparsefront.datasets.glue_tasks import GLUE_TASKS
+    from sparsefront.data.glue import GLUE_TASKS, Glue
 
     for name, layout in GLUE_TASKS.items():
         settings = Glue(task=name)
@@ -169,7 +168,7 @@ def test_tasks_import_little_more_than_lightning() -> None:
     """Lightning brings transformers and torchvision with it; what we use inside functions stays there."""
     heavy = {"datasets", "sklearn", "pandas", "wandb", "torchmetrics.text"}
     command = (
-        "import sys, pytorch_lightning; before = set(sys.modules); import sparsefront.tasks.registry; "
+        "import sys, pytorch_lightning; before = set(sys.modules); import sparsefront.stages.network; "
         f"print(sorted({heavy!r} & (sys.modules.keys() - before)))"
     )
     printed = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True).stdout

@@ -6,12 +6,10 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from sparsefront.library.batches import NamedBatches
-from sparsefront.library.plain_task import PlainTask
-from sparsefront.pruning.movement import AccumulateMovement
+from sparsefront.pruning.training_masks import AccumulateMovement
+from sparsefront.tasks.plain_task import NamedBatches, PlainTask
 from sparsefront.training.fit import fit
-from sparsefront.training.optimization import Optimization
-from sparsefront.training.recipe import Recipe
+from sparsefront.training.recipe import Optimization, Recipe
 from sparsefront.training.trainer import TrainerSettings
 
 BATCHES, LR = 5, 0.1

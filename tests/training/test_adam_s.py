@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import Parameter
 
-from sparsefront.training.adam_s import AdamS
+from sparsefront.training.recipe import AdamS
 
 LR, DECAY, STEPS = 0.01, 0.3, 12
 

@@ -4,11 +4,10 @@ import pytest
 import pytorch_lightning as pl
 import torch
 
-from sparsefront.datasets.digits import Digits
-from sparsefront.tasks.image_classification import ImageClassification
+from sparsefront.data.digits import Digits
+from sparsefront.tasks.classification import ImageClassification
 from sparsefront.training.fit import fit, steps_per_epoch
-from sparsefront.training.optimization import Optimization
-from sparsefront.training.recipe import Recipe
+from sparsefront.training.recipe import Optimization, Recipe
 from sparsefront.training.trainer import TrainerSettings
 
 

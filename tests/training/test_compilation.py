@@ -11,20 +11,18 @@ from torch._dynamo.utils import counters
 from torch.nn.utils import parametrize
 
 from sparsefront.allocation.per_layer import PerLayer
-from sparsefront.datasets.digits import Digits
+from sparsefront.data.digits import Digits
 from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.n_m import NM
-from sparsefront.pruning.callback import ApplyMasks
 from sparsefront.pruning.make_masks import make_masks
-from sparsefront.pruning.masked_weights import MaskedWeights
-from sparsefront.recovery.hidden_states import HiddenStates
+from sparsefront.pruning.masked_weights import ApplyMasks, MaskedWeights
+from sparsefront.recovery.distillation import HiddenStates
 from sparsefront.schedule.gradual import Gradual
-from sparsefront.tasks.image_classification import ImageClassification
+from sparsefront.tasks.classification import ImageClassification
 from sparsefront.training import compilation
 from sparsefront.training.compilation import CompileSteps, why_unavailable
 from sparsefront.training.fit import fit
-from sparsefront.training.optimization import Optimization
-from sparsefront.training.recipe import Recipe
+from sparsefront.training.recipe import Optimization, Recipe
 from sparsefront.training.trainer import TrainerSettings
 
 BLOCKS, BATCHES = 3, 5

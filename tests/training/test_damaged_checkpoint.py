@@ -5,7 +5,7 @@ import torch
 
 from sparsefront.pruning.masked_weights import MaskedWeights
 from sparsefront.recovery.base import RoundRecord
-from sparsefront.recovery.finished_rounds import FinishedRounds
+from sparsefront.recovery.rounds import FinishedRounds
 from sparsefront.training.resume import CHECKPOINT, checkpoint_of
 
 

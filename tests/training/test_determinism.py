@@ -9,13 +9,12 @@ import torch
 from torch import nn
 from torch.utils import deterministic as debugging
 
-from sparsefront.datasets.digits import Digits
+from sparsefront.data.digits import Digits
 from sparsefront.errors import InvalidSetting
-from sparsefront.tasks.image_classification import ImageClassification
-from sparsefront.training import determinism
+from sparsefront.tasks.classification import ImageClassification
+from sparsefront.training import compilation
 from sparsefront.training.fit import fit
-from sparsefront.training.optimization import Optimization
-from sparsefront.training.recipe import Recipe
+from sparsefront.training.recipe import Optimization, Recipe
 from sparsefront.training.trainer import TrainerSettings
 
 BATCHES = 8
@@ -75,7 +74,7 @@ def train(net: nn.Module, folder: Path, *, deterministic: bool, accelerator: str
 @pytest.fixture(autouse=True)
 def environment(monkeypatch):
     """As it was, after the test."""
-    monkeypatch.setenv(determinism.WORKSPACE, os.environ.get(determinism.WORKSPACE, determinism.FIXED_WORKSPACE))
+    monkeypatch.setenv(compilation.WORKSPACE, os.environ.get(compilation.WORKSPACE, compilation.FIXED_WORKSPACE))
 
 
 @pytest.mark.parametrize("wanted", [True, False])
@@ -103,22 +102,22 @@ def test_an_operation_without_such_an_algorithm_is_named(tmp_path):
 
 
 def test_other_errors_stay_what_they_are():
-    with pytest.raises(RuntimeError, match="shapes differ"), determinism.deterministic_algorithms(True):
+    with pytest.raises(RuntimeError, match="shapes differ"), compilation.deterministic_algorithms(True):
         raise RuntimeError("shapes differ")
 
 
 def test_the_workspace_is_fixed_before_anything_runs(monkeypatch):
-    monkeypatch.delenv(determinism.WORKSPACE)
+    monkeypatch.delenv(compilation.WORKSPACE)
     TrainerSettings(accelerator="cpu").check()
-    assert determinism.WORKSPACE not in os.environ
+    assert compilation.WORKSPACE not in os.environ
     TrainerSettings(accelerator="cpu", deterministic=True).check()
-    assert os.environ[determinism.WORKSPACE] == ":4096:8"
+    assert os.environ[compilation.WORKSPACE] == ":4096:8"
 
 
 def test_a_user_s_own_workspace_stays(monkeypatch):
-    monkeypatch.setenv(determinism.WORKSPACE, ":16:8")
+    monkeypatch.setenv(compilation.WORKSPACE, ":16:8")
     TrainerSettings(accelerator="cpu", deterministic=True).check()
-    assert os.environ[determinism.WORKSPACE] == ":16:8"
+    assert os.environ[compilation.WORKSPACE] == ":16:8"
 
 
 def test_stages_of_both_kinds_have_keys_of_their_own():

@@ -8,17 +8,17 @@ import pytest
 from torch import nn
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.training import disk_need
-from sparsefront.training.disk_need import require_room
-from sparsefront.training.epoch_weights import SaveEpochWeights, epoch_weights_file, save_weights
+from sparsefront.training import trainer
 from sparsefront.training.recipe import Recipe
+from sparsefront.training.resume import SaveEpochWeights, epoch_weights_file, save_weights
+from sparsefront.training.trainer import require_room
 
 WEIGHTS = 4 * (10 * 20 + 20)  # bytes of the network below
 
 
 def needed(monkeypatch, *, epochs: int, keeps_epochs: bool = True, epoch_weights: bool = False, **recipe) -> int:
     asked = []
-    monkeypatch.setattr(disk_need, "require_space", lambda folder, size, **_: asked.append(size))
+    monkeypatch.setattr(trainer, "require_space", lambda folder, size, **_: asked.append(size))
     kept = {"keeps_epochs": keeps_epochs, "epoch_weights": epoch_weights}
     require_room(nn.Linear(10, 20), Path("stage"), epochs=epochs, recipe=Recipe(**recipe), **kept)
     return asked[0] // WEIGHTS
@@ -54,9 +54,9 @@ def test_the_weights_of_epochs_lie_on_the_disk_once(tmp_path):
 
 
 def test_a_full_disk_is_told_before_the_first_step(run, monkeypatch):
-    from sparsefront.artifacts import disk_space
+    from sparsefront.artifacts import durable
 
-    monkeypatch.setattr(disk_space, "free_bytes", lambda folder: 1000)
+    monkeypatch.setattr(durable, "free_bytes", lambda folder: 1000)
     monkeypatch.setattr("pytorch_lightning.Trainer.fit", lambda *_, **__: pytest.fail("it trains"))
     small = ["trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1", "recipe.epochs=2"]
     with pytest.raises(InvalidSetting, match=r"^cache_dir=.*dense: 1 kB free .*set trainer.checkpoint=false"):

@@ -9,12 +9,11 @@ import torch
 from pytorch_lightning.plugins.precision import MixedPrecision
 from torch import Tensor, nn
 
-from sparsefront.datasets.digits import Digits
-from sparsefront.tasks.image_classification import ImageClassification
+from sparsefront.data.digits import Digits
+from sparsefront.tasks.classification import ImageClassification
 from sparsefront.training.divergence import Diverged, StopAtDivergence
 from sparsefront.training.fit import fit
-from sparsefront.training.optimization import Optimization
-from sparsefront.training.recipe import Recipe
+from sparsefront.training.recipe import Optimization, Recipe
 from sparsefront.training.resume import CHECKPOINT
 from sparsefront.training.trainer import TrainerSettings
 
@@ -94,7 +93,7 @@ def test_before_any_weight_changed_the_rate_is_not_to_blame(tmp_path):
 
 def test_a_rate_that_is_really_too_high(tmp_path):
     with pytest.raises(Diverged, match=r"stage dense diverged: the loss is (nan|inf) \(epoch 1 of 3"):
-        train(tmp_path, lr=1e30, optimizer="sgd", warmup=0.0, gradient_clip=None)
+        train(tmp_path, lr=1e3, optimizer="sgd", warmup=0.0, gradient_clip=None)
 
 
 def test_weights_that_broke_in_the_last_step_are_found(tmp_path):

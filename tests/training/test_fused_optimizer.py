@@ -7,11 +7,10 @@ import pytorch_lightning as pl
 import torch
 from torch import nn
 
-from sparsefront.datasets.digits import Digits
-from sparsefront.tasks.image_classification import ImageClassification
+from sparsefront.data.digits import Digits
+from sparsefront.tasks.classification import ImageClassification
 from sparsefront.training.fit import fit
-from sparsefront.training.optimization import Optimization
-from sparsefront.training.recipe import Recipe
+from sparsefront.training.recipe import Optimization, Recipe
 from sparsefront.training.trainer import TrainerSettings
 
 BATCHES = 6

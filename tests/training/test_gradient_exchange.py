@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.training.rank_processes import on_every_rank
+from sparsefront.training.ranks import on_every_rank
 from sparsefront.training.trainer import TrainerSettings
 
 TWO = TrainerSettings(accelerator="cpu", devices=2, limit_batches=4, progress_bar=False)

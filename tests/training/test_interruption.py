@@ -8,12 +8,11 @@ import pytest
 import pytorch_lightning as pl
 from torch import nn
 
-from sparsefront.datasets.digits import Digits
+from sparsefront.data.digits import Digits
 from sparsefront.errors import Terminated
-from sparsefront.tasks.image_classification import ImageClassification
+from sparsefront.tasks.classification import ImageClassification
 from sparsefront.training.fit import fit, steps_per_epoch
-from sparsefront.training.optimization import Optimization
-from sparsefront.training.recipe import Recipe
+from sparsefront.training.recipe import Optimization, Recipe
 from sparsefront.training.trainer import TrainerSettings
 
 EPOCHS = 2

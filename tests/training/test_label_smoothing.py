@@ -9,15 +9,12 @@ import torch.nn.functional as F
 from torch import nn
 
 import sparsefront as sf
-from sparsefront.library.batches import NamedBatches
-from sparsefront.library.plain_task import PlainTask
 from sparsefront.recovery.distillation import Distillation
+from sparsefront.tasks.classification import ImageClassification, SequenceClassification
 from sparsefront.tasks.extractive_qa import ExtractiveQA
-from sparsefront.tasks.image_classification import ImageClassification
-from sparsefront.tasks.sequence_classification import SequenceClassification
+from sparsefront.tasks.plain_task import NamedBatches, PlainTask
 from sparsefront.training.fit import fit
-from sparsefront.training.optimization import Optimization
-from sparsefront.training.recipe import Recipe
+from sparsefront.training.recipe import Optimization, Recipe
 from sparsefront.training.trainer import TrainerSettings
 
 LABELS = torch.tensor([0, 2, 1, 2])

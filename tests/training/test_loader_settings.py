@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from sparsefront.library.batches import NamedBatches
-from sparsefront.training.training_data import TrainingData
+from sparsefront.tasks.plain_task import NamedBatches
+from sparsefront.training.resume import TrainingData
 
 SETTINGS = {
     "num_workers": 1,

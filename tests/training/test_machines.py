@@ -11,18 +11,27 @@ import torch.distributed as dist
 from program_server import POLL_SECONDS, Program
 
 from sparsefront.errors import InvalidSetting, Obstacle
-from sparsefront.training import rank_processes, signatures
-from sparsefront.training.machines import SECRET, Announcements, Machine, leading, this_machine
-from sparsefront.training.rank_processes import RankFailed, on_every_rank
-from sparsefront.training.signatures import make_secret, read_secret, signed
+from sparsefront.training import machines as signatures
+from sparsefront.training import ranks
+from sparsefront.training.machines import (
+    SECRET,
+    Announcements,
+    Machine,
+    leading,
+    make_secret,
+    read_secret,
+    signed,
+    this_machine,
+)
+from sparsefront.training.ranks import RankFailed, on_every_rank
 from sparsefront.training.trainer import TrainerSettings
 
 TESTS = Path(__file__).resolve().parents[1]
 TWO = TrainerSettings(accelerator="cpu", num_nodes=2, progress_bar=False)
 LEND = (  # its ranks are forked, so that none imports torch again
     "import multiprocessing, sys; from pathlib import Path\n"
-    "from sparsefront.training import lent_ranks, rank_processes\n"
-    "from sparsefront.training.lent_ranks import lend_ranks\n"
+    "from sparsefront.training import ranks as lent_ranks; from sparsefront.training import ranks as rank_processes\n"
+    "from sparsefront.training.ranks import lend_ranks\n"
     "from sparsefront.training.machines import Machine, announcements\n"
     "if __name__ == '__main__':\n"
     "    rank_processes.STARTED_BY = multiprocessing.get_context('fork')\n"
@@ -103,7 +112,7 @@ def test_a_rank_that_dies_before_anybody_looked_at_it_is_noticed(machines, bodie
 
 
 def test_a_failure_of_the_first_machine_ends_the_others_ranks(machines, bodies, tmp_path, monkeypatch):
-    monkeypatch.setattr(rank_processes, "REPORT_WAIT_S", 0.5)  # the other one has nothing to tell
+    monkeypatch.setattr(ranks, "REPORT_WAIT_S", 0.5)  # the other one has nothing to tell
     first, second = machines
     with pytest.raises(KeyError), leading(first, tmp_path):
         on_every_rank(bodies.fail, "rank 0", trainer=TWO, folder=tmp_path, loggers=[], shared=tmp_path)

@@ -9,16 +9,14 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import BertConfig, BertForSequenceClassification
 
-from sparsefront.datasets.encoded_text import EncodedText, TextPart
-from sparsefront.datasets.split_data import NoRows, SplitData
+from sparsefront.data.split_data import NoRows, SplitData
+from sparsefront.data.text import EncodedText, TextPart
 from sparsefront.pruning.masked_weights import MaskedWeights
-from sparsefront.tasks.base import text_inputs
-from sparsefront.tasks.padding import with_square_mask, without_full_mask
-from sparsefront.tasks.sequence_classification import SequenceClassification
+from sparsefront.tasks.base import text_inputs, with_square_mask, without_full_mask
+from sparsefront.tasks.classification import SequenceClassification
 from sparsefront.training.divergence import EVERY
 from sparsefront.training.fit import fit
-from sparsefront.training.optimization import Optimization
-from sparsefront.training.recipe import Recipe
+from sparsefront.training.recipe import Optimization, Recipe
 from sparsefront.training.trainer import TrainerSettings
 
 STEPS, LENGTH = EVERY - 1, 16
@@ -51,7 +49,7 @@ class Reads(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func is torch.ops.aten._local_scalar_dense.default:
             places = [f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_stack()]
-            if not any("fetchers.py" in place or "training_data.py" in place for place in places):
+            if not any("fetchers.py" in place or "training/resume.py" in place for place in places):
                 self.found.append(" <- ".join(reversed(places[-12:-1])))
         return func(*args, **(kwargs or {}))
 
@@ -93,7 +91,7 @@ def test_no_step_reads_a_value(tmp_path: Path, monkeypatch, padded: bool, bar: b
 
 def _bar() -> pl.Callback:
     """As on a GPU, where it moves every few batches."""
-    from sparsefront.training.epoch_bar import EpochBar
+    from sparsefront.training.trainer import EpochBar
 
     return EpochBar(refresh_rate=EVERY)
 

@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.training.optimization import Optimization
-from sparsefront.training.recipe import Recipe, learning_rate_factor
+from sparsefront.training.recipe import Optimization, Recipe, learning_rate_factor
 
 
 @pytest.mark.parametrize(

@@ -14,17 +14,15 @@ from program_server import Program, ProgramServer
 from torch import nn
 
 from sparsefront.allocation.per_layer import PerLayer
-from sparsefront.datasets.digits import Digits
+from sparsefront.data.digits import Digits
 from sparsefront.patterns.tile_wise import TileWise
-from sparsefront.pruning.callback import ApplyMasks
 from sparsefront.pruning.make_masks import make_masks
-from sparsefront.pruning.masked_weights import MaskedWeights
-from sparsefront.pruning.movement import AccumulateMovement
+from sparsefront.pruning.masked_weights import ApplyMasks, MaskedWeights
+from sparsefront.pruning.training_masks import AccumulateMovement
 from sparsefront.schedule.gradual import Gradual
-from sparsefront.tasks.image_classification import ImageClassification
+from sparsefront.tasks.classification import ImageClassification
 from sparsefront.training.fit import fit, steps_per_epoch
-from sparsefront.training.optimization import Optimization
-from sparsefront.training.recipe import Recipe
+from sparsefront.training.recipe import Optimization, Recipe
 from sparsefront.training.resume import CHECKPOINT, random_state, set_random_state
 from sparsefront.training.trainer import TrainerSettings
 

@@ -67,7 +67,7 @@ def test_ddp_broadcasts_running_statistics_alone():
     import torch
     from torch import nn
 
-    from sparsefront.tasks.image_classification import ImageClassification
+    from sparsefront.tasks.classification import ImageClassification
     from sparsefront.training.fit import _never_broadcast
 
     net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))

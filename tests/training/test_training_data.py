@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, SequentialSampler
 
-from sparsefront.datasets.digits import Digits
+from sparsefront.data.digits import Digits
 from sparsefront.training.fit import steps_per_epoch
+from sparsefront.training.resume import RankBatches, TrainingData
 from sparsefront.training.trainer import TrainerSettings
-from sparsefront.training.training_data import RankBatches, TrainingData
 
 
 @pytest.fixture

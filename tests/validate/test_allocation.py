@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
-from sparsefront.validate import validate
 
 REJECTED = {
     "impossible allocation": (
@@ -34,7 +34,7 @@ REJECTED = {
     ),
     "latency_aware without a table": (
         ["allocation=latency_aware"],
-        r"allocation\.table=None: .*run\.py -m sparsity=.*sparsefront\.report\.latency_table",
+        r"allocation\.table=None: .*run\.py -m sparsity=.*sparsefront\.results\.latency_table",
     ),
     "latency_aware with a table that is not there": (
         ["allocation=latency_aware", "allocation.table=/nowhere.csv"],

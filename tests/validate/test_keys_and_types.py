@@ -2,8 +2,8 @@
 
 import pytest
 
+from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
-from sparsefront.validate import validate
 
 REJECTED = {
     "unknown key in a group": (["+pattern.width=3"], r"pattern\.width=3: unknown key; pattern takes granularity"),
@@ -67,9 +67,9 @@ BASE = {
     "recipe": "sparsefront.training.recipe.Recipe",
     "kernel": "sparsefront.inference.choice.KernelChoice",
     "measure": "sparsefront.measure.settings.Measure",
-    "report": "sparsefront.report.settings.Report",
+    "report": "sparsefront.results.run_report.Report",
     "trainer": "sparsefront.training.trainer.TrainerSettings",
-    "logger": "sparsefront.report.loggers.Logging",
+    "logger": "sparsefront.results.loggers.Logging",
 }
 
 

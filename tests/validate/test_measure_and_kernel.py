@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
-from sparsefront.validate import validate
 
 REJECTED = {
     "measured batch 0": (["measure.batch_size=0"], r"measure\.batch_size=0"),

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
 from sparsefront.training.recipe import Recipe
-from sparsefront.validate import validate
 
 REJECTED = {
     "momentum that never fades": (

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
-from sparsefront.validate import validate
 
 REJECTED = {
     "masks that would have to loosen": (

@@ -2,8 +2,8 @@
 
 import pytest
 
+from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
-from sparsefront.validate import validate
 
 REJECTED = {
     "sparsity 1": (["sparsity=1"], r"sparsity=1.0: must be .* below 1 \(the fraction of zeros\)"),

@@ -4,8 +4,8 @@ import importlib.util
 
 import pytest
 
+from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
-from sparsefront.validate import validate
 
 REJECTED = {
     "unknown stage": (

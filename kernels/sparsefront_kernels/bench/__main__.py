@@ -4,7 +4,7 @@ python -m sparsefront_kernels.bench --m 4096 --sparsity 0.5 0.9 --granularity 12
 python -m sparsefront_kernels.bench --batch 1 8 64 --k 768 --n 3072 --output rows.csv --append
 python -m sparsefront_kernels.bench --family blocked gathered --granularity 64 --m 256 --output rows.csv
 python -m sparsefront_kernels.bench --shape 77x4096x11008 --distribution pattern \\
-    --masks sparsefront.operator_masks:pattern_masks --mask-settings pattern=tile_wise --output rows.csv
+    --masks sparsefront.pruning.operator_masks:pattern_masks --mask-settings pattern=tile_wise --output rows.csv
 python -m sparsefront_kernels.bench --plan experiments/operators/h200.plan --tune --output rows.csv
 python -m sparsefront_kernels.bench --compare before.csv after.csv
 """
@@ -62,7 +62,9 @@ def parser() -> argparse.ArgumentParser:
         help="of masks: a family's random ones, such as equal or uneven; or pattern: what a pattern makes (--masks)",
     )
     options.add_argument(
-        "--masks", metavar="MODULE:FUNCTION", help="what makes them, such as sparsefront.operator_masks:pattern_masks"
+        "--masks",
+        metavar="MODULE:FUNCTION",
+        help="what makes them, such as sparsefront.pruning.operator_masks:pattern_masks",
     )
     options.add_argument(
         "--mask-settings",

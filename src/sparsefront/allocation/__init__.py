@@ -1,6 +1,6 @@
 """Allocation: how much goes in which layer, and so which groups of weights survive."""
 
-from sparsefront.option_classes import option_class
+from sparsefront.options import option_class
 
 
 def __getattr__(name: str) -> type:

@@ -9,10 +9,9 @@ from pydantic import Field
 from torch import Tensor
 
 from sparsefront.allocation.base import GlobalAllocation
-from sparsefront.declared.settings_class import settings_class
-from sparsefront.declared.types import Share
 from sparsefront.masks.groups import Groups
 from sparsefront.masks.selection import budget, follow_guides, keep_best, select_in_layer
+from sparsefront.settings_class import Share, settings_class
 
 
 @settings_class()

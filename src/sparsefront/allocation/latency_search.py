@@ -7,12 +7,19 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from sparsefront.allocation.choice_table import Assignment, ChoiceTable
-from sparsefront.allocation.measuring import Found, MeasuringAllocation, Network
-from sparsefront.allocation.solve import dense_assignment, least_us, solve
-from sparsefront.allocation.swaps import Refined, refine, within
-from sparsefront.declared.settings_class import settings_class
+from sparsefront.allocation.assignment import (
+    Assignment,
+    ChoiceTable,
+    Refined,
+    dense_assignment,
+    least_us,
+    refine,
+    solve,
+    within,
+)
+from sparsefront.allocation.base import Found, MeasuringAllocation, Network
 from sparsefront.errors import InvalidSetting
+from sparsefront.settings_class import settings_class
 
 CLOSE = 0.01  # a prediction this near to the measurement needs no further round
 

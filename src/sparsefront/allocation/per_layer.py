@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from sparsefront.allocation.base import LostImportance, PerLayerAllocation
-from sparsefront.declared.settings_class import settings_class
+from sparsefront.settings_class import settings_class
 
 
 @settings_class()

@@ -1,14 +1,104 @@
 """Names for content: the same bytes give the same digest, wherever they lie; by them damage of stored files is found."""
 
 import hashlib
+import importlib.metadata
+import json
 import os
 import time
-from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from sparsefront.artifacts.digest_memo import remembered
+from sparsefront.artifacts.bounded_files import read_json_bounded
+from sparsefront.artifacts.durable import whole_file
+
+# Cache keys of stored stages: a digest of everything that the content depends on.
+
+DIGITS = 16
+
+
+def digest(content: Any) -> str:
+    """Short sha256 of JSON-able content; the order of mapping keys does not matter."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
+
+
+def versions(*distributions: str) -> dict[str, str | None]:
+    """Installed versions; None where a distribution is absent.
+
+    A stage's key holds those of the libraries that its result depends on, in place of their sources.
+    """
+    found = {}
+    for name in distributions:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+# What reading a source or a large file once told, kept on disk, so that the next process need not read it again.
+
+MOST = 20_000  # entries; with more it starts over, since most are of files that were edited
+
+
+class DigestMemo:
+    """JSON-able values by a text that names content and what was asked of it. Losing it costs time and nothing else."""
+
+    def __init__(self, file: Path) -> None:
+        self.file, self._known, self._new = file, _read_memo(file), {}
+
+    def get(self, key: str, make: Callable[[], Any]) -> Any:
+        if key not in self._known:
+            self._known[key] = self._new[key] = make()
+        return self._known[key]
+
+    def save(self) -> None:
+        """Add what is new to the file; what other processes wrote meanwhile stays."""
+        if not self._new:
+            return
+        entries = _read_memo(self.file) | self._new
+        entries, self._new = self._new if len(entries) > MOST else entries, {}
+        with suppress(OSError):  # a disk that is full, or a cache that is read only
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            with whole_file(self.file) as new:
+                new.write_text(json.dumps(entries))
+
+
+_active: ContextVar[DigestMemo | None] = ContextVar("_active", default=None)
+
+
+@contextmanager
+def remembering(file: Path) -> Iterator[None]:
+    """Inside, `remembered` finds what earlier processes left in this file, and leaves what is new."""
+    memo = _memo(file)
+    token = _active.set(memo)
+    try:
+        yield
+    finally:
+        _active.reset(token)
+        memo.save()
+
+
+def remembered(key: str, make: Callable[[], Any]) -> Any:
+    """The JSON-able value of a key; made where no process did before, or nothing is kept."""
+    memo = _active.get()
+    return make() if memo is None else memo.get(key, make)
+
+
+_memo = cache(DigestMemo)
+
+
+def _read_memo(file: Path) -> dict[str, Any]:
+    try:
+        found = read_json_bounded(file)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
 
 READ_AT_MOST = 2**31  # bytes of a folder; of larger ones the listing counts
 MANY = 10_000  # files of a folder
@@ -21,7 +111,7 @@ _listings: dict[Path, tuple[dict[str, int], str]] = {}  # root -> its folders wi
 def file_digest(path: Path) -> str:
     """sha256 of a file in hexadecimal, read as a stream, and once per process unless it changes."""
     found = path.stat()
-    return _read(path, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+    return _read_digest(path, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
 def listing_digest(root: Path) -> str:
@@ -55,7 +145,7 @@ def path_digest(path: Path) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _read(path: Path, inode: int, size: int, *times_ns: int) -> str:
+def _read_digest(path: Path, inode: int, size: int, *times_ns: int) -> str:
     def read() -> str:
         with path.open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()

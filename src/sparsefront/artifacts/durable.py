@@ -1,19 +1,159 @@
-"""Files and folders that are there whole or not at all, after a kill and after a power cut: written, synced, then renamed."""
+"""Files that are there whole or not at all, room on disks, and what another user keeps to themselves."""
 
 import errno
 import os
+import pwd
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparsefront.artifacts.disk_space import noting_free_space, says_full
-from sparsefront.artifacts.owner import process_tag
+from sparsefront.artifacts.lease import process_tag
+from sparsefront.errors import NoRoom, Obstacle
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+# Room on disks: asked for before hours of work, and told where it ended.
+
+# of safetensors and of HDF5-like writers, which raise no OSError
+FULL = ("No space left on device", "StorageFull", "Disk quota exceeded", "database or disk is full")
+# torch's writer says only that a write failed, which on a disk with room means something else
+TORCH_WRITER = ("PytorchStreamWriter", "inline_container.cc")
+NEARLY_FULL_BYTES = 64 * 2**20
+ALIKE_BYTES = 2**16  # what a disk without room may have left; of several such disks the first one counts
+NOTED = "free_bytes_by_disk"  # attribute of an error
+
+
+def require_space(folder: Path, needed_bytes: int, *, key: str, what: str, remedy: str = "") -> None:
+    """Raise before the start of what does not fit on the disk.
+
+    Args:
+        folder: where it will be written; it need not be there yet.
+        key: the setting that names the disk; `what` writes there; `remedy`: what helps besides, beginning with "or".
+    Raises:
+        NoRoom: less is free.
+    """
+    free = free_bytes(folder)
+    if free < needed_bytes:
+        room = f"{in_units(free)} free where {what} writes {in_units(needed_bytes)}"
+        raise NoRoom(key, folder, f"{room}: free some, name a folder on another disk {remedy}".rstrip())
+
+
+def full_disk(error: BaseException, folders: Mapping[Path, str]) -> Obstacle | None:
+    """The complaint about the disk that an error says is full; None where the error is of another kind.
+
+    An error of the system names the file, or another one that it was to become. Where nobody named any (writes to open files,
+    safetensors, torch), it is the disk that is full now, or was when `noting_free_space` saw the error.
+
+    Args:
+        folders: that may have been written to, absolute, those of the run first -> the setting that names another.
+    """
+    saying = list(filter(says_full, _chain(error)))
+    if not saying:
+        return None
+    if (file := next(filter(None, map(_named, saying)), None)) is not None:
+        folder = file if file.is_dir() else file.parent
+        inside = [known for known in folders if known in (folder, *folder.parents)]
+        settings = folders[max(inside, key=lambda known: len(known.parts))] if inside else ""
+        return _full(_there(folder), free_bytes(folder), settings)  # what was half-written there is gone
+    noted: dict[int, int] = {}
+    for one in _chain(error):
+        noted |= getattr(one, NOTED, {})
+    free = {folder: min(noted.get(_disk(folder), sys.maxsize), free_bytes(folder)) for folder in folders}
+    emptiest = min(free, key=lambda folder: free[folder] // ALIKE_BYTES)
+    if free[emptiest] > NEARLY_FULL_BYTES:
+        if all(_is_only_suspected(one) for one in saying):
+            return None
+        firsts = {_disk(folder): folder for folder in reversed(free)}
+        listed = ", ".join(
+            f"{in_units(free[first])} at {first} ({_settings_on(disk, folders)})"
+            for disk, first in reversed(firsts.items())
+        )
+        remedy = "free some where it was, or name a folder on another disk with the setting in brackets"
+        return Obstacle("disk", None, f"one was full, and nothing says which; free now: {listed}: {remedy}")
+    return _full(emptiest, free_bytes(emptiest), _settings_on(_disk(emptiest), folders))
+
+
+@contextmanager
+def noting_free_space(folder: Path) -> Iterator[None]:
+    """Where what is half-written gets removed at an error, note what its disk had left before that: see `full_disk`."""
+    try:
+        yield
+    except Exception as error:
+        if any(map(says_full, _chain(error))):
+            noted = vars(error).setdefault(NOTED, {})
+            noted[_disk(folder)] = min(noted.get(_disk(folder), sys.maxsize), free_bytes(folder))
+        raise
+
+
+def _is_only_suspected(error: BaseException) -> bool:
+    return not isinstance(error, OSError) and any(text in str(error) for text in TORCH_WRITER)
+
+
+def _settings_on(disk: int, folders: Mapping[Path, str]) -> str:
+    """Those that name folders on a disk: `cache_dir or TMPDIR`."""
+    return " or ".join(dict.fromkeys(setting for folder, setting in folders.items() if _disk(folder) == disk))
+
+
+def _full(folder: Path, free: int, settings: str) -> Obstacle:
+    moved = f", or name a folder on another disk with {settings}" if settings else ""
+    told = f"the disk is full ({in_units(free)} free now): free some{moved}; the same command then goes on"
+    return Obstacle(str(folder), None, told)
+
+
+def _named(error: BaseException) -> Path | None:
+    """The file that could not be written, of a copy and a link the second one."""
+    if not isinstance(error, OSError):
+        return None
+    for name in (error.filename2, error.filename):
+        if isinstance(name, str | bytes | os.PathLike) and os.fsdecode(name):
+            return Path(os.fsdecode(name)).absolute()
+    return None
+
+
+def _disk(folder: Path) -> int:
+    """The same number for all folders of one file system."""
+    return _there(folder).stat().st_dev
+
+
+def _there(folder: Path) -> Path:
+    """The folder, or the nearest one above it that is there already."""
+    folder = folder.expanduser().absolute()
+    return next(place for place in (folder, *folder.parents) if os.path.exists(place))
+
+
+def free_bytes(folder: Path) -> int:
+    """On the disk that holds the folder, or will."""
+    return shutil.disk_usage(_there(folder)).free
+
+
+def in_units(size: int) -> str:
+    """Bytes with three digits and a unit: 1.23 MB."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6)):
+        if size >= factor:
+            return f"{size / factor:.3g} {unit}"
+    return f"{size / 1e3:.3g} kB"
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and those that led to it."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def says_full(error: BaseException) -> bool:
+    """Whether an error is about a full disk, in the words of whoever raised it."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    return any(text in str(error) for text in (*FULL, *TORCH_WRITER))
+
 
 PARTIAL = ".partial-"  # begins the name of a file that is being written
 _CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)  # of folders, on some network file systems
@@ -112,3 +252,126 @@ def link_or_copy(source: Path | str, target: Path | str) -> None:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
+
+
+# What lies below a folder in which other processes work.
+
+
+def below(folder: Path, pattern: str) -> Iterator[Path]:
+    """Files and folders at any depth whose names match, as `folder.rglob(pattern)` gives them. That raises where a folder
+    vanishes meanwhile; here it is passed over.
+    """
+    for parent, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            if fnmatchcase(name, pattern):
+                yield Path(parent, name)
+
+
+def below_with_links(
+    folder: Path, names: Collection[str], *, but: str, closed: Callable[[Path], None] = lambda folder: None
+) -> Iterator[Path]:
+    """Files of these names at any depth, behind links to folders too: results of several machines are linked into one folder.
+    A folder of such a name is given, too: its reader says that it is no file.
+
+    A folder that several ways lead to, or a link back to one above it, is looked through once, under its own place where that
+    lies below `folder`.
+
+    Args:
+        but: name of links that are not followed.
+        closed: gets each folder that this user may not look into; it is passed over.
+    """
+
+    def told(error: OSError) -> None:
+        if isinstance(error, PermissionError):
+            closed(Path(error.filename))
+
+    seen: set[tuple[int, int]] = set()
+    waiting = [str(folder)]
+    for start in waiting:
+        for parent, folders, files in os.walk(start, onerror=told):
+            if (place := _place(parent)) is None or place in seen:
+                folders.clear()  # os.walk goes down into what is left
+                continue
+            seen.add(place)
+            yield from (Path(parent, name) for name in names if name in files or name in folders)
+            links = (os.path.join(parent, name) for name in folders if name != but)
+            waiting.extend(path for path in links if os.path.islink(path))
+
+
+def _place(folder: str) -> tuple[int, int] | None:
+    """Equal for all names of a folder; None where it vanished."""
+    try:
+        found = os.stat(folder)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+# What lies in a folder of several users and this one may not read: told in one line, with its owner and the remedy.
+
+
+def require_readable(folder: Path, *, otherwise: str) -> None:
+    """Require that this user may read a folder and all below it; one that is not there is right.
+
+    Raises:
+        Obstacle: see `unreadable`.
+    """
+    if (obstacle := unreadable(folder, otherwise=otherwise)) is not None:
+        raise obstacle
+
+
+def unreadable(path: Path, *, otherwise: str) -> Obstacle | None:
+    """The complaint about a file or folder that this user may not read, or not all of it; None where it may, or nothing is there.
+
+    Args:
+        otherwise: what helps where its owner does not: "name another cache_dir".
+    """
+    if (part := _first_denied(path)) is None:
+        return None
+    try:
+        found = part.stat()
+        whose, mode = _name(found.st_uid), f" with mode {found.st_mode & 0o777:03o}"
+    except OSError:  # it has vanished since
+        whose, mode = "another user", ""
+    which = "it" if part == path else str(part)
+    change = f"chmod a+rx {part}" if part in path.absolute().parents else f"chmod -R a+rX {path}"
+    remedy = f"`{change}` by {whose} shares it; or {otherwise}"
+    return Obstacle(str(path), None, f"cannot be read, since {which} belongs to {whose}{mode}: {remedy}")
+
+
+def denied(error: PermissionError, *, otherwise: str) -> Obstacle:
+    """The complaint about what an error says this user may not do.
+
+    Args:
+        otherwise: as of `unreadable`.
+    """
+    named = None if error.filename is None else Path(os.fsdecode(error.filename))
+    if named is not None and (obstacle := unreadable(named, otherwise=otherwise)) is not None:
+        return obstacle
+    return Obstacle(
+        str(named or "files"), None, f"{error.strerror}: make it readable and writable for you, or {otherwise}"
+    )
+
+
+def _first_denied(path: Path) -> Path | None:
+    """The outermost folder on the way, else the first file or folder below, that this user may not read."""
+    above = path.absolute().parents
+    if (closed := next((folder for folder in reversed(above) if not os.access(folder, os.X_OK)), None)) is not None:
+        return closed if os.path.lexists(closed) else None
+    wanted = os.R_OK | os.X_OK if path.is_dir() else os.R_OK
+    if not os.access(path, wanted):
+        return path if path.exists() else None
+    for parent, folders, files in os.walk(path):
+        for name in (*folders, *files):
+            inside = Path(parent, name)
+            wanted = os.R_OK | os.X_OK if name in folders else os.R_OK
+            if not os.access(inside, wanted) and inside.exists():
+                return inside
+    return None
+
+
+def _name(user: int) -> str:
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return f"user {user}"

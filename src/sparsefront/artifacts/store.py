@@ -3,7 +3,7 @@
     <root>/<stage>/<key>/             a finished stage: whatever it wrote, plus determined_by.json, with a checksum of each file
     <root>/<stage>/<key>.again-<n>/   the same, made again while a process read it: see `generations`
     <root>/<stage>/<key>.partial-<process>  work in progress; becomes <key> by one rename. A failing maker removes it; what a
-                                      killed one left is removed by the next run (`artifacts.leftovers`)
+                                      killed one left is removed by the next run (`artifacts.store`)
     <root>/<stage>/<key>.unfinished/  what a maker left for the next one to go on from, should it be killed
 
 A stage is there whole or not at all, so a process killed at any instant loses only the stage that it was in, and of a
@@ -16,28 +16,245 @@ that was taken for dead, because its host slept, and goes on: what it made is di
 Only a run that needs the same stage can be its successor: others leave what it made and what it reads for a day.
 """
 
+import errno
 import json
 import logging
+import math
 import os
 import shutil
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sparsefront.artifacts.access import require_readable
-from sparsefront.artifacts.digest import digest
-from sparsefront.artifacts.disk_space import noting_free_space
-from sparsefront.artifacts.durable import sync_tree
-from sparsefront.artifacts.generations import Held, hold_newest, maker_of, put
-from sparsefront.artifacts.lease import Lease, held_alone, hold_alone, require_all
-from sparsefront.artifacts.owner import process_tag
-from sparsefront.artifacts.record import damage_of, mark_sound, read_record, write_record
+from sparsefront.artifacts.bounded_files import read_json_bounded
+from sparsefront.artifacts.content_digest import are_checksums, checksums, digest, find_damage
+from sparsefront.artifacts.durable import PARTIAL, below, noting_free_space, rename_synced, require_readable, sync_tree
+from sparsefront.artifacts.lease import (
+    GONE_S,
+    Lease,
+    held_alone,
+    hold_alone,
+    hold_shared,
+    process_tag,
+    remove_dead,
+    require_all,
+)
 from sparsefront.errors import InvalidSetting
-from sparsefront.time_use import working_time
+from sparsefront.progress import working_time
+
+# What lies beside the files of a finished stage: seconds, its cache key, and the checksum of each file.
+#
+# Also `used`: the keys of the stages that its run had used until then, so that it is known what a result needs even
+# where a stage between was removed.
+
+RECORD = "determined_by.json"  # the last file that is written: a folder that has it is whole
+_sound: set[tuple] = set()  # stages that this process has read whole, or made: they are not read again for a check
+
+
+def write_record(folder: Path, seconds: float, cache_key: dict[str, Any], *, used: Iterable[str] = ()) -> None:
+    """Of a stage whose files are all written."""
+    content = {"seconds": seconds, "determined_by": cache_key, "used": sorted(used), "files": checksums(folder)}
+    (folder / RECORD).write_text(json.dumps(content, indent=2, default=str))
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    """seconds, determined_by, and files, which stages of earlier versions lack.
+
+    Raises:
+        ValueError: it cannot be read; says why.
+    """
+    try:
+        record = read_json_bounded(folder / RECORD, finite=False)  # a setting may be infinite
+    except ValueError as error:
+        raise ValueError(f"{RECORD} cannot be read ({error})") from None
+    if (fault := _fault(record)) is not None:
+        raise ValueError(f"{RECORD} cannot be read ({fault})")
+    return record
+
+
+def _fault(record: Any) -> str | None:
+    """What keeps JSON content from being a record, first of all."""
+    if not isinstance(record, dict) or "determined_by" not in record:
+        return "it has no determined_by"
+    seconds, used = record.get("seconds"), record.get("used", [])
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not math.isfinite(seconds) or seconds < 0:
+        return f"its seconds are {seconds!r}"
+    if not isinstance(used, list) or not all(isinstance(key, str) for key in used):
+        return "its used is no list of keys"
+    return None if are_checksums(record.get("files", {})) else "its files have no checksums"
+
+
+def damage_of(folder: Path) -> str | None:
+    """Which file of a finished stage is not what was stored, and how; None where all are, as far as checksums are known."""
+    try:
+        if _version(folder) in _sound:
+            return None
+        damage = find_damage(folder, read_record(folder).get("files", {}))
+    except (OSError, ValueError) as error:
+        return str(error)
+    if damage is None:
+        mark_sound(folder)
+    return damage
+
+
+def mark_sound(folder: Path) -> None:
+    """Of a stage that this process has made."""
+    _sound.add(_version(folder))
+
+
+def _version(folder: Path) -> tuple:
+    """Tells a stage from another one that took its place."""
+    found = (folder / RECORD).stat()
+    return folder.resolve(), found.st_ino, found.st_mtime_ns
+
+
+# A finished stage that is made again while others read it.
+#
+#     <key>          a finished stage
+#     <key>.again-1  made again while a process read <key>; the highest number counts
+#
+# A process that uses a stage holds a shared lease on it (`artifacts.lease`), which ends with the process, however it
+# ends. A stage that no process reads is replaced under its own name. One that is read stays where it is, the new one
+# lies beside it, and the next process that makes the stage removes it. No process ever waits, so that no two runs
+# wait for each other.
+
+AGAIN = ".again-"
+MOVED_S = 0.01  # a maker holds a stage by itself for as long as it takes to rename it
+
+
+def maker_of(folder: Path) -> Path:
+    """What the maker of a stage holds alone, with those who read the stage of that name not in its way."""
+    return folder.with_name(f"{folder.name}.maker")
+
+
+@dataclass(frozen=True)
+class Held:
+    """A stage that is not removed for as long as this object lives.
+
+    Args:
+        path: its folder.
+        hold: on it; None where this process may not write beside the stage, and so removes nothing of anybody.
+    """
+
+    path: Path
+    hold: Lease | None
+
+
+def hold_newest(folder: Path) -> Held | None:
+    """The newest stage of that name, held; None where there is none."""
+    while (found := newest(folder)) is not None:
+        try:
+            hold = hold_shared(found)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
+            return Held(found, None)
+        # Removed between the two calls: the lease would be on what no other process finds.
+        if hold is not None and (found / RECORD).exists():
+            return Held(found, hold)
+        del hold
+        time.sleep(MOVED_S)
+    return None
+
+
+def put(partial: Path, folder: Path) -> Held:
+    """Give a finished folder the name `folder`, or one beside it where a process reads what is there, and hold it.
+
+    The caller is the only maker of this stage.
+    """
+    if folder.is_file():
+        folder.unlink()  # somebody's, under the name of a stage
+    elif not (folder / RECORD).exists():
+        shutil.rmtree(folder, ignore_errors=True)  # it lost its record and is no stage
+    older = _generations(folder)
+    target = folder if not older else folder.with_name(f"{folder.name}{AGAIN}{generation_number(older[-1]) + 1}")
+    rename_synced(partial, target)
+    for old in older:
+        _remove(old)
+    # The name without a number counts as the oldest.
+    if target != folder and _generations(folder) == [target]:
+        if (hold := hold_alone(target, lapses_s=GONE_S)) is not None:
+            rename_synced(target, folder)
+            hold.release()
+    return hold_newest(folder)
+
+
+def newest(folder: Path) -> Path | None:
+    """The newest stage of that name, which may be gone at the next moment; None where there is none."""
+    # twice, since a maker may add one and remove another while the names are read
+    found = _generations(folder) or _generations(folder)
+    return found[-1] if found else None
+
+
+def _generations(folder: Path) -> list[Path]:
+    """All finished stages of that name, the oldest first."""
+    beside = [path for path in folder.parent.glob(f"{folder.name}{AGAIN}*") if path.name.rpartition("-")[2].isdigit()]
+    return [path for path in (folder, *sorted(beside, key=generation_number)) if (path / RECORD).exists()]
+
+
+def generation_number(folder: Path) -> int:
+    """How often the stage was made again while a process read the one before."""
+    return int(folder.name.rpartition(AGAIN)[2]) if AGAIN in folder.name else 0
+
+
+def _remove(folder: Path) -> None:
+    """Unless a process reads it, or may wake and read it. Under the name of something unfinished, so that the next maker sweeps
+    up after a kill.
+    """
+    if (hold := hold_alone(folder, lapses_s=GONE_S)) is None:
+        return
+    gone = folder.with_name(f"{folder.name.partition('.')[0]}.partial-{process_tag()}-{generation_number(folder)}")
+    os.replace(folder, gone)
+    hold.release()
+    shutil.rmtree(gone)
+
+
+# What killed processes left in the cache: half-written, half-removed, or held.
 
 log = logging.getLogger(__name__)
+REMOVED = ".removed-"  # in the name of a stage that is being removed: renamed first, so that it is never half there
+
+
+def remove_leftovers(root: Path) -> list[Path]:
+    """Remove what no process works on any more: none holds it, and none of another host held it within a day, which may only
+    sleep. What a later run can go on from (`.unfinished`) stays.
+
+    Args:
+        root: the cache folder.
+    Returns:
+        what was removed.
+    """
+    removed = []
+    for path, target in _half_done(root):
+        try:
+            if (lease := hold_alone(target, lapses_s=GONE_S)) is None:  # somebody works on it, or may wake
+                continue
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+            lease.release()
+        except OSError:  # another run removes it at this moment, or it is not ours
+            continue
+        removed.append(path)
+    for folder in [*root.glob("*/.*.leases"), *below(root / "data", ".*.leases")]:
+        with suppress(OSError):
+            remove_dead(folder)
+    if removed:
+        log.info("removed what killed runs had left half-written: %s", ", ".join(map(str, removed)))
+    return removed
+
+
+def _half_done(root: Path) -> Iterator[tuple[Path, Path]]:
+    """Folders of stages and files of prepared data, each with what the process that works on it holds."""
+    for path in [*root.glob(f"*/*{PARTIAL}*"), *root.glob(f"*/*{REMOVED}*")]:
+        if path.is_dir():
+            yield path, maker_of(path.with_name(path.name.split(".")[0]))
+    for path in below(root / "data", f"{PARTIAL}*"):
+        name = path.name.removeprefix(PARTIAL).partition("-")[2].removesuffix(".sha256")
+        yield path, path.with_name(name)
+
+
 ANOTHER_CACHE = "name another cache_dir"
 
 

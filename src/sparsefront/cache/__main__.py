@@ -1,30 +1,265 @@
 """python -m sparsefront.cache [show | check | remove ...]"""
 
 import argparse
+import re
 import sys
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from rich import box
 from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import track
+from rich.table import Table
 
-from sparsefront.artifacts.access import denied
-from sparsefront.artifacts.leftovers import remove_leftovers
-from sparsefront.artifacts.record import damage_of, read_record
-from sparsefront.cache.arguments import parse
-from sparsefront.cache.inventory import Inventory, disk_bytes, freed_bytes, read_inventory
-from sparsefront.cache.removal import remove
-from sparsefront.cache.results import Results, read_results, remembered_results
-from sparsefront.cache.selection import Selection, seconds_of
-from sparsefront.cache.tables import items_table, runs_table, stages_table
-from sparsefront.cache.usage import find_usage
-from sparsefront.counted import counted
-from sparsefront.errors import InvalidSetting
-from sparsefront.printable import printable
-from sparsefront.report.printing import print_table
-from sparsefront.report.table import table_console
-from sparsefront.standard_output import ending_with_its_reader
+from sparsefront.artifacts.durable import denied
+from sparsefront.artifacts.store import damage_of, read_record, remove_leftovers
+from sparsefront.cache.inventory import (
+    Inventory,
+    Results,
+    Run,
+    Stored,
+    Usage,
+    bytes_by_stage,
+    disk_bytes,
+    find_usage,
+    freed_bytes,
+    only_of,
+    read_inventory,
+    read_results,
+    remembered_results,
+    remove,
+)
+from sparsefront.errors import InvalidSetting, printable
+from sparsefront.progress import counted, ending_with_its_reader
+from sparsefront.results.tables import add_row, print_table, table_console
+
+# The command line of `python -m sparsefront.cache`.
+
+COMMANDS = ("show", "check", "remove")
+DESCRIPTION = """\
+What the finished stages of runs take on the disk, by stage and by run; whether they are damaged; and their removal.
+Results are never touched. A stage that was removed is made again by the next run that needs it, with all that it costs.
+
+  python -m sparsefront.cache                              sizes by stage and by run
+  python -m sparsefront.cache check                        read everything, name what is damaged (status 1 if any is)
+  python -m sparsefront.cache remove --unused              what no result was made from: shown, not removed
+  python -m sparsefront.cache remove --unused --yes        ... removed
+  python -m sparsefront.cache remove --older-than 30d --stage export
+  python -m sparsefront.cache remove --run results/NAME    what this run used and no other
+"""
+REMOVE = """\
+Shows what meets all the conditions that are given; --yes removes it. What a running process makes or uses is kept.
+"""
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The options, with `command`: show (also where none is named), check or remove."""
+    named = arguments and (arguments[0] in COMMANDS or not arguments[0].startswith("-"))
+    helped = {"-h", "--help"} & {*arguments}
+    return _parser().parse_args(arguments if named or helped else ["show", *arguments])
+
+
+def _parser() -> argparse.ArgumentParser:
+    raw = argparse.RawDescriptionHelpFormatter
+    places = argparse.ArgumentParser(add_help=False)
+    places.add_argument(
+        "--cache-dir", type=Path, default=Path(".cache/sparsefront"), help="cache_dir of the runs (.cache/sparsefront)"
+    )
+    places.add_argument(
+        "--results-dir",
+        type=Path,
+        action="append",
+        default=[],
+        help="one more folder of results; `results` and those that runs with this cache wrote to are known",
+    )
+    parser = argparse.ArgumentParser("python -m sparsefront.cache", description=DESCRIPTION, formatter_class=raw)
+    commands = parser.add_subparsers(dest="command", metavar="{show,check,remove}")
+    show = commands.add_parser("show", parents=[places], help="sizes by stage and by run (the default)")
+    commands.add_parser("check", parents=[places], help="read every file and compare it with its checksum")
+    removes = commands.add_parser(
+        "remove", parents=[places], help="remove stages: see remove --help", description=REMOVE, formatter_class=raw
+    )
+    show.add_argument("--all", action="store_true", help="every run, not only the largest")
+    removes.add_argument(
+        "--unused",
+        action="store_true",
+        help="what no result was made from; also what a killed run had finished, so --older-than 2d goes well with it",
+    )
+    removes.add_argument("--older-than", metavar="AGE", help="last used longer ago: 36h, 30d, 2w")
+    removes.add_argument("--run", action="append", default=[], help="what this run used and no other: folder or run_id")
+    removes.add_argument("--damaged", action="store_true", help="what is not as it was stored (reads everything)")
+    removes.add_argument(
+        "--unfinished", action="store_true", help="what killed trainings left to go on from, instead of finished stages"
+    )
+    removes.add_argument("--stage", action="append", default=[], help="of this stage alone: dense, recover, export ...")
+    removes.add_argument("--yes", action="store_true", help="remove it; without this it is only shown")
+    return parser
+
+
+# Which stored stages a user asks for: all the conditions that are given must hold.
+
+UNITS_S = {"h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Conditions of `remove`.
+
+    Args:
+        unused: made for no result.
+        older_than_s: last used longer ago, in seconds.
+        runs: names of runs; what these used and no other result.
+        damaged: a file is not what was stored.
+        unfinished: not finished stages, but what killed trainings left to go on from.
+        stages: of one of these stages.
+    """
+
+    unused: bool = False
+    older_than_s: float | None = None
+    runs: tuple[str, ...] = ()
+    damaged: bool = False
+    unfinished: bool = False
+    stages: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.unfinished and (self.unused or self.runs or self.damaged):
+            raise InvalidSetting(
+                "--unfinished", "", "goes with --older-than and --stage alone: no result is made from it"
+            )
+        if not (self.unused or self.older_than_s is not None or self.runs or self.damaged or self.unfinished):
+            raise InvalidSetting("remove", "", "say what: --unused, --older-than, --run, --damaged or --unfinished")
+
+    def find(self, inventory: Inventory, usage: Usage, results: Sequence[Run]) -> list[Stored]:
+        """The stages that meet all conditions.
+
+        Raises:
+            InvalidSetting: a run or a stage that is not there.
+        """
+        known = {item.stage for item in inventory.stored}
+        if missing := [stage for stage in self.stages if stage not in known]:
+            raise InvalidSetting("--stage", missing[0], f"is not in the cache; there are {', '.join(sorted(known))}")
+        runs = [run for name in self.runs for run in _called(name, results)]
+        now = time.time()
+        return [item for item in inventory.stored if self._holds(item, usage, runs, now)]
+
+    def _holds(self, item: Stored, usage: Usage, runs: Sequence[Run], now: float) -> bool:
+        return (
+            item.finished is not self.unfinished
+            and (not self.stages or item.stage in self.stages)
+            and (self.older_than_s is None or now - item.last_used > self.older_than_s)
+            and (not self.unused or not usage[item.key])
+            and (not self.runs or only_of(usage, item, runs))
+            and (not self.damaged or damage_of(item.path) is not None)
+        )
+
+
+def _called(name: str, results: Sequence[Run]) -> list[Run]:
+    found = [run for run in results if run.is_called(name)]
+    if not found:
+        raise InvalidSetting(
+            "--run", name, f"no such run among {len(results)} results; name its folder, or the run_id of its result"
+        )
+    return found
+
+
+def seconds_of(age: str) -> float:
+    """`36h`, `30d`, `2w` in seconds.
+
+    Raises:
+        InvalidSetting: written otherwise.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([hdw])", age)
+    if found is None:
+        raise InvalidSetting("--older-than", age, "is written as a number with h, d or w: 36h, 30d, 2w")
+    return float(found[1]) * UNITS_S[found[2]]
+
+
+# What the cache command prints.
+
+DAY_S = 86400.0
+
+
+def stages_table(inventory: Inventory) -> Table:
+    """Stage by stage: how many are stored, and their size."""
+    table = _table("By stage", "stage", "stored", "size", "unfinished")
+    sizes = bytes_by_stage(inventory)
+    for stage, size in sizes.items():
+        items = [item for item in inventory.stored if item.stage == stage]
+        finished = sum(item.finished for item in items)
+        left = disk_bytes(file for item in items if not item.finished for file in item.files)
+        add_row(table, stage, str(finished), decimal(size), decimal(left) if left else "–")
+    others = {"prepared data": inventory.data, "half-written": inventory.half_written}
+    for name, files in others.items():
+        if files:
+            add_row(table, name, "–", decimal(disk_bytes(files)), "–")
+    everything = [file for item in inventory.stored for file in item.files]
+    total = disk_bytes([*everything, *inventory.data, *inventory.half_written])
+    table.add_section()
+    add_row(table, "all", str(len(inventory.by_key)), decimal(total), "")
+    table.caption = "An export shares its weights with recover, where they count."
+    table.caption_justify = "left"
+    return table
+
+
+def runs_table(inventory: Inventory, usage: Usage, runs: Sequence[Run], *, most: int | None) -> Table:
+    """Run by run: what would go with it, and what it shares with others; the largest first.
+
+    Args:
+        most: lines at most; None = all.
+    """
+    table = _table("By run", "run", "pattern, sparsity", "its own", "shared with other runs")
+    lines = []
+    for run in runs:
+        items = [item for item in inventory.by_key.values() if run in usage[item.key]]
+        own = [item for item in items if only_of(usage, item, [run])]
+        shared = [item for item in items if item not in own]
+        lines.append((freed_bytes(own), disk_bytes(file for item in shared for file in item.files), run))
+    lines.sort(key=lambda line: -line[0])
+    for own_bytes, shared_bytes, run in lines[:most]:
+        again = f" (shown {len(run.names)} times)" if len(run.names) > 1 else ""
+        add_row(table, run.names[0] + again, run.label, decimal(own_bytes), decimal(shared_bytes))
+    if most is not None and len(lines) > most:
+        add_row(table, f"and {len(lines) - most} more: --all", "", "", "")
+    unused = [item for item in inventory.by_key.values() if not usage[item.key]]
+    table.add_section()
+    add_row(table, f"used by no result: {counted(len(unused), 'stage')}", "", decimal(freed_bytes(unused)), "")
+    return table
+
+
+def items_table(title: str, items: Sequence[Stored], usage: Usage | None = None) -> Table:
+    """Stages one by one: size, last use, and the results that were made from them.
+
+    Args:
+        usage: None where it is not known.
+    """
+    table = _table(title, "stage", "size", "last used", "used by", "folder")
+    for item in items:
+        users = "–" if usage is None or not item.finished else _users(usage[item.key])
+        age = time.time() - item.last_used
+        add_row(table, item.stage, decimal(disk_bytes(item.files)), _ago(age), users, f"{item.stage}/{item.path.name}")
+    return table
+
+
+def _users(runs: Sequence[Run]) -> str:
+    return counted(len(runs), "result") if runs else "no result"
+
+
+def _ago(seconds: float) -> str:
+    if seconds < 3600:
+        return "within the hour"
+    return f"{seconds / 3600:.0f} h ago" if seconds < 2 * DAY_S else f"{seconds / DAY_S:.0f} days ago"
+
+
+def _table(title: str, *headings: str) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for heading in headings:
+        number = heading in ("stored", "size", "unfinished", "its own", "shared with other runs")
+        table.add_column(heading, justify="right" if number else "left", overflow="fold", no_wrap=number)
+    return table
+
 
 MOST_RUNS = 20  # lines of the table by run, unless all are asked for
 

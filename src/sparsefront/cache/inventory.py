@@ -1,18 +1,144 @@
-"""What lies in a cache folder: every stored stage, its size, its last use, and which others it was made from."""
+"""What lies in a cache folder: stored stages, the results made from them, and their removal."""
 
 import os
+import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sparsefront.artifacts.access import unreadable
-from sparsefront.artifacts.durable import PARTIAL
-from sparsefront.artifacts.generations import number
-from sparsefront.artifacts.leftovers import REMOVED
-from sparsefront.artifacts.record import RECORD, read_record
-from sparsefront.errors import Obstacle
+from sparsefront.artifacts.bounded_files import Unreadable, read_bytes_bounded, read_json_bounded
+from sparsefront.artifacts.durable import PARTIAL, below_with_links, unreadable
+from sparsefront.artifacts.lease import GONE_S, hold_alone, process_tag
+from sparsefront.artifacts.store import RECORD, REMOVED, generation_number, maker_of, read_record
+from sparsefront.errors import Obstacle, printable
+from sparsefront.results.run_folder import LINK
+from sparsefront.results.store import RESULT_FILE, STORE_FILE, TEXT, parse_lines, read_table_text, whole_lines
+
+# Which results were made from a cache: runs found in the folders of results that ever used it.
+
+MOST_LIST_BYTES = 2**20
+FOLDERS_FILE = "results_folders.txt"  # in the cache folder: paths relative to it, a line each
+
+
+def remember_results(cache: Path, results: Path) -> None:
+    """Note that a folder of results uses the cache; one that cannot be noted must be named to the command."""
+    line = os.path.relpath(results.resolve(), cache.resolve())
+    with suppress(OSError, ValueError):
+        text = _text(cache)
+        if line not in text.split("\n"):
+            with (cache / FOLDERS_FILE).open("a", **TEXT) as file:
+                file.write(f"{line}\n" if text.endswith("\n") or not text else f"\n{line}\n")
+
+
+def remembered_results(cache: Path) -> tuple[list[Path], list[str]]:
+    """The folders of results that used the cache, some of which may have been removed since; and why others are not known, since
+    the list, or a line of it, is damaged.
+    """
+    file = cache / FOLDERS_FILE
+    try:
+        text = _text(cache)
+    except ValueError as error:
+        return [], [f"{file}: {error}"]
+    folders, problems = [], []
+    for number, line in enumerate(text.removesuffix("\n").split("\n") if text else [], start=1):
+        folder = Path(os.path.normpath(cache.resolve() / line))
+        # a path may hold any byte, but one that was damaged leads nowhere
+        if not line or printable(line) != line and ("\0" in line or not folder.is_dir()):
+            problems.append(f"{file}, line {number}: is no path of a folder ({line[:80]!r})")
+        else:
+            folders.append(folder)
+    return folders, problems
+
+
+@dataclass(frozen=True)
+class Run:
+    """A result: all run folders with one record, which differ in when it was shown.
+
+    Args:
+        names: of the folders, below the folder of results, the newest last; `folders` are their paths.
+        starts: keys of stages from which the record was written.
+    """
+
+    run_id: str
+    label: str
+    names: list[str] = field(default_factory=list)
+    folders: list[Path] = field(default_factory=list)
+    starts: set[str] = field(default_factory=set)
+
+    def is_called(self, name: str) -> bool:
+        """Whether a user means this run: by the path or the name of a folder, or the id of the record."""
+        named = name.rstrip("/")
+        resolved = Path(named).resolve()
+        return named in (self.run_id, *self.names) or any(
+            folder.resolve() == resolved or folder.name == named for folder in self.folders
+        )
+
+
+@dataclass(frozen=True)
+class Results:
+    """The runs of some folders, and the records that could not be read, each with its reason."""
+
+    runs: list[Run]
+    problems: list[str]
+
+
+def read_results(folders: Iterable[Path]) -> Results:
+    """The runs of some folders of results. As in `compare`: every row.json at any depth and in linked folders, where there is
+    none, rows.csv.
+    """
+    runs: dict[str, Run] = {}
+    problems: list[str] = []
+    for folder in folders:
+        closed: list[Path] = []
+        found = sorted(below_with_links(folder, (RESULT_FILE, STORE_FILE), but=LINK, closed=closed.append))
+        problems += [str(unreadable(one, otherwise="have its owner remove what is unused")) for one in closed]
+        files = [file for file in found if file.name == RESULT_FILE] or found
+        for file in files:
+            try:
+                records = [read_json_bounded(file)] if file.name == RESULT_FILE else _csv_records(file)
+                for record in records:
+                    _add(runs, record, file.parent, folder)
+            except ValueError as error:
+                problems.append(f"{file}: {error}")
+            except (KeyError, TypeError) as error:
+                problems.append(f"{file}: no result of a run ({type(error).__name__}: {error})")
+    return Results(list(runs.values()), problems)
+
+
+def _add(runs: dict[str, Run], record: dict[str, Any], place: Path, folder: Path) -> None:
+    identity, choice = record["identity"], record["choice"]
+    run_id, checkpoint = identity["run_id"], identity.get("checkpoint")
+    if not all(isinstance(text, str) for text in (run_id, choice["pattern"], checkpoint or "")):
+        raise TypeError("run_id, pattern and checkpoint are texts")
+    sparsity = "" if choice["pattern"] == "dense" else f" {record['sparsity']['sparsity_target']}"
+    label = f"{choice['pattern']}{sparsity}"
+    run = runs.setdefault(run_id, Run(run_id, label))
+    run.names.append(place.relative_to(folder).as_posix())
+    run.folders.append(place)
+    run.starts.update({run_id} if not checkpoint else {run_id, Path(checkpoint).name})
+
+
+def _csv_records(file: Path) -> list[dict[str, Any]]:
+    """The lines of a rows.csv, nested as far as they are read here."""
+    _, lines = parse_lines(whole_lines(read_table_text(file)))
+    return [
+        {"identity": line, "choice": line, "sparsity": {"sparsity_target": line["sparsity_target"]}} for line in lines
+    ]
+
+
+def _text(cache: Path) -> str:
+    """Of the list of folders; empty where there is none."""
+    file = cache / FOLDERS_FILE
+    if not os.path.lexists(file):
+        return ""
+    content = read_bytes_bounded(file, max_bytes=MOST_LIST_BYTES)
+    if not content:
+        raise Unreadable("is empty")
+    return content.decode(**TEXT)
+
 
 DATA = "data"  # downloads and tokenized text: no stages
 UNFINISHED = ".unfinished"
@@ -77,7 +203,9 @@ def read_inventory(root: Path) -> Inventory:
                 half_written += _files(path)
             elif path.name.endswith(UNFINISHED) or (path / RECORD).exists():
                 found.append(path)
-        stored += (_stored(folder.name, path) for path in sorted(found, key=lambda path: (_key(path), number(path))))
+        stored += (
+            _stored(folder.name, path) for path in sorted(found, key=lambda path: (_key(path), generation_number(path)))
+        )
     by_key = {item.key: item for item in stored if item.finished}
     return Inventory(root, tuple(stored), tuple(half_written), tuple(_files(root / DATA)), by_key, tuple(kept_from_us))
 
@@ -159,3 +287,90 @@ def _time(path: Path) -> float:
         return path.stat().st_mtime
     except OSError:
         return 0.0
+
+
+# Which stored stages each result was made from.
+
+Usage = dict[str, list[Run]]  # key of a stored stage -> the results that were made from it
+
+
+def find_usage(inventory: Inventory, runs: Sequence[Run]) -> Usage:
+    """Every stage that a result was made from, over however many stages between, and the stages that hold the result itself:
+    with and without a control there are two, and only one of them is made from it.
+    """
+    usage: Usage = {item.key: [] for item in inventory.stored if item.finished}
+    results = [item for item in inventory.stored if item.finished and item.stage == "result"]
+    for run in runs:
+        holders = {item.key for item in results if run.run_id in item.made_from}
+        for key in _all_before(inventory, run.starts | holders):
+            usage[key].append(run)
+    return usage
+
+
+def only_of(usage: Usage, item: Stored, runs: Sequence[Run]) -> bool:
+    """Whether the stage is used, and by none but these results."""
+    users = usage.get(item.key, [])
+    return bool(users) and all(user in runs for user in users)
+
+
+def _all_before(inventory: Inventory, starts: set[str]) -> set[str]:
+    """The stages with these keys, all that their run had used, and what those were made from."""
+    known, found = inventory.by_key, set()
+    left = list(starts.union(*(known[key].used for key in starts if key in known)))
+    while left:
+        key = left.pop()
+        if key in known and key not in found:
+            found.add(key)
+            left += known[key].made_from
+    return found
+
+
+# Removing stored stages that no process works on or reads.
+
+
+@dataclass
+class Removal:
+    """What was removed, and what was not, with the reason."""
+
+    removed: list[Stored] = field(default_factory=list)
+    kept: dict[Path, str] = field(default_factory=dict)
+
+
+def remove(items: Iterable[Stored]) -> Removal:
+    """Remove stages one by one. Those that a running process makes, goes on from or uses are kept, and those that one of another
+    machine, which may only sleep, did within a day.
+    """
+    removal = Removal()
+    for item in items:
+        try:
+            why_kept = _remove(item)
+        except OSError as error:
+            why_kept = f"cannot be removed: {error.strerror or error}"
+        if why_kept is None:
+            removal.removed.append(item)
+        else:
+            removal.kept[item.path] = why_kept
+    return removal
+
+
+def _remove(item: Stored) -> str | None:
+    """Why it was kept; None where it is gone."""
+    if (making := hold_alone(maker_of(item.path.with_name(item.key)), lapses_s=GONE_S)) is None:
+        return "a running process makes it"
+    try:
+        using = hold_alone(item.path, lapses_s=GONE_S) if item.finished else making
+        if using is None:
+            return "a running process uses it"
+        _discard(item.path)
+        using.release()
+    finally:
+        making.release()
+    return None
+
+
+def _discard(path: Path) -> None:
+    """By one rename first: no process finds it half there, also when this process is killed."""
+    if path.exists():
+        aside = path.with_name(f"{path.name}{REMOVED}{process_tag()}")
+        os.rename(path, aside)
+        shutil.rmtree(aside)

@@ -1,19 +1,149 @@
-"""The pruned layers of a network in their storage formats, in memory: what an export keeps on disk."""
+"""The pruned layers of a network in their storage formats, and the manifest that describes them."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, Protocol
+import inspect
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any, ClassVar, Protocol
 
 import torch
-from sparsefront_kernels import SparseFormat, mask_structure
+from pydantic import ConfigDict, Field, NonNegativeInt, TypeAdapter, ValidationError
+from sparsefront_kernels import FORMATS, SparseFormat, mask_structure
 from torch import Tensor, nn
 
-from sparsefront.export.manifest import LayerRecord, Manifest
-from sparsefront.export.stored_weight import store
-from sparsefront.masks.permutation import Permutation
-from sparsefront.masks.weight_view import as_matrix
-from sparsefront.patterns.base import Pattern
-from sparsefront.patterns.records import label
+from sparsefront.errors import InvalidSetting
+from sparsefront.masks.weight_view import Permutation, as_matrix
+from sparsefront.patterns.base import Pattern, label
+
+# What an export says about itself: its pattern and how each pruned layer is stored; kernels are chosen at the swap.
+
+# A manifest may come from anyone: JSON of these types, and of no others.
+_STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+# 2: masks of one bit a weight, and dense layers in model.safetensors alone. Exports of version 1 are read as well.
+# 3: columns of a convolution tap by tap, channels inside (see `masks.weight_view`); before, channel by channel, taps inside.
+#    Earlier exports are read as well where both orders are one.
+FORMAT_VERSION = 3
+TAP_BY_TAP = 3  # the first version with this order
+
+
+@dataclass(frozen=True)
+class LayerRecord:
+    """One pruned layer.
+
+    Args:
+        family: its storage, one of the kernel package's formats.
+        parameters: what the format was made with.
+        meta: what the format needs beside its tensors to be read back.
+        shape: [N, K] of the weight as a matrix.
+        nnz: weights kept, as the mask counts them.
+        density: nnz / (N * K).
+        pattern: its own, in a network of several patterns; None where it is that of the manifest, or the layer is dense.
+    """
+
+    family: str
+    parameters: dict[str, Any]
+    meta: dict[str, Any]
+    shape: tuple[NonNegativeInt, NonNegativeInt]
+    nnz: int
+    density: float
+    pattern: str | None = None
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The whole export.
+
+    Args:
+        pattern: its name; None where it is not known.
+        pattern_parameters: its settings.
+        sparsity: the target of the whole network.
+        layers: the pruned ones.
+        dense_layers: prunable layer -> why it stayed dense.
+        pattern_class: package.module.Class of the pattern; None in exports of earlier versions.
+    """
+
+    pattern: str | None
+    pattern_parameters: dict[str, Any]
+    sparsity: Annotated[float, Field(ge=0, lt=1)]
+    layers: dict[str, LayerRecord] = field(default_factory=dict)
+    dense_layers: dict[str, str] = field(default_factory=dict)
+    format_version: int = FORMAT_VERSION
+    pattern_class: str | None = None
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, content: Any) -> "Manifest":
+        """The manifest that `to_json` gave.
+
+        Raises:
+            ValueError: another format version, an entry that is missing or that there is not, or one of another type.
+        """
+        version = content.get("format_version") if isinstance(content, dict) else None
+        if version not in range(1, FORMAT_VERSION + 1):
+            raise ValueError(f"an export of format version {version}, while this program reads up to {FORMAT_VERSION}")
+        try:
+            return TypeAdapter(cls).validate_json(json.dumps(content))
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+# A masked weight in the format that its pattern names.
+
+
+def store(
+    weight: Tensor, mask: Tensor, storage: tuple[str, dict[str, Any]], permutation: Permutation | None = None
+) -> SparseFormat:
+    """A weight in the family and with the parameters that a pattern's `storage` names.
+
+    Args:
+        weight, mask: [N, K] in the network's order; the mask is bool, True = keep.
+        permutation: the order in which the mask obeys its pattern, which the format then holds; None: its own.
+    Raises:
+        ValueError: the mask does not have the family's structure.
+    """
+    family, parameters = storage
+    orders = {} if permutation is None else permutation.orders()
+    return FORMATS[family].from_dense(weight, mask, **parameters, **orders)
+
+
+# What a pattern, which may be a user's own, names for the storage of its layers, checked before anything is trained.
+
+
+def require_storable(pattern: Pattern, shapes: Iterable[tuple[int, int]], sparsity: float) -> None:
+    """Check `Pattern.storage` for layers of these shapes [N, K], of a mixed pattern that of its candidates.
+
+    Raises:
+        InvalidSetting: key `pattern`: it names no family with its parameters, no family that there is, or parameters that the
+            family's `from_dense` does not take.
+    """
+    for shape in dict.fromkeys(shapes):
+        for own, level in pattern.choices(shape, sparsity):
+            if (wrong := _complaint(own.storage(shape, level))) is not None:
+                families = ", ".join(FORMATS)
+                allowed = f"its storage names {wrong}, for a layer of {list(shape)}; families are {families}"
+                raise InvalidSetting("pattern", own.name, allowed)
+
+
+def _complaint(named: object) -> str | None:
+    """What is wrong with what `storage` returned; None: nothing."""
+    family, parameters = named if isinstance(named, tuple | list) and len(named) == 2 else (None, None)
+    if not isinstance(family, str) or not isinstance(parameters, Mapping):
+        return f"{named!r}, not a family and its parameters as in ('csr', {{}})"
+    if family not in FORMATS:
+        return f"{family!r}, which is no storage family"
+    try:
+        inspect.signature(FORMATS[family].from_dense).bind("weight", "mask", **parameters)
+    except TypeError as error:
+        return f"({family!r}, {parameters}), whose from_dense says: {error}"
+    return None
+
 
 DENSE = "dense"  # the one format that is the weight itself
 

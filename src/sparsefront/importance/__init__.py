@@ -1,6 +1,6 @@
 """Importance: how much each weight is worth keeping."""
 
-from sparsefront.option_classes import option_class
+from sparsefront.options import option_class
 
 
 def __getattr__(name: str) -> type:

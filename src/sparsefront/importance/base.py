@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from sparsefront.allocation.base import Allocation
-from sparsefront.finite import require_finite
 from sparsefront.masks.weight_view import as_matrix
+from sparsefront.networks import require_finite
 from sparsefront.patterns.base import Pattern
 from sparsefront.schedule.base import Schedule
 
@@ -52,7 +52,7 @@ class Calibration(Protocol):
 
 
 class PruningParts(Protocol):
-    """What an importance may look at before anything is trained: a `pruning.settings.PruningSettings`."""
+    """What an importance may look at before anything is trained: a `pruning.make_masks.PruningSettings`."""
 
     @property
     def pattern(self) -> Pattern: ...

@@ -7,8 +7,6 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
-from sparsefront.declared.settings_class import settings_class
-from sparsefront.finite import require_finite
 from sparsefront.importance.base import (
     Calibration,
     Importance,
@@ -16,6 +14,8 @@ from sparsefront.importance.base import (
     float_matrices,
     sum_over_gradients,
 )
+from sparsefront.networks import require_finite
+from sparsefront.settings_class import settings_class
 
 
 @settings_class()

@@ -5,8 +5,8 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 from torch import Tensor
 
-from sparsefront.declared.settings_class import settings_class
 from sparsefront.importance.base import WeightImportance
+from sparsefront.settings_class import settings_class
 
 
 @settings_class()

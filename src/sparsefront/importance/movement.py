@@ -5,10 +5,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from sparsefront.declared.settings_class import settings_class
 from sparsefront.errors import InvalidSetting
-from sparsefront.finite import require_finite
 from sparsefront.importance.base import Calibration, Importance, PruningParts, Source
+from sparsefront.networks import require_finite
+from sparsefront.settings_class import settings_class
 
 
 @settings_class()

@@ -7,10 +7,10 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
-from sparsefront.declared.settings_class import settings_class
-from sparsefront.finite import require_finite
 from sparsefront.importance.base import Calibration, Importance, Source, float_matrices
-from sparsefront.obs.hessian import Damping, damped_hessian, input_hessian, inverse, saliency
+from sparsefront.networks import require_finite
+from sparsefront.obs.sweep import Damping, damped_hessian, input_hessian, inverse, saliency
+from sparsefront.settings_class import settings_class
 
 
 @settings_class()

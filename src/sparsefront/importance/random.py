@@ -7,9 +7,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sparsefront.declared.settings_class import settings_class
 from sparsefront.importance.base import Calibration, Importance
 from sparsefront.masks.weight_view import as_matrix
+from sparsefront.settings_class import settings_class
 
 
 @settings_class()

@@ -6,9 +6,9 @@ from typing import ClassVar
 from pydantic import PositiveInt
 from torch import Tensor
 
-from sparsefront.declared.settings_class import settings_class
-from sparsefront.finite import require_finite
 from sparsefront.importance.base import Calibration, Importance, Source, sum_over_gradients
+from sparsefront.networks import require_finite
+from sparsefront.settings_class import settings_class
 
 
 @settings_class()

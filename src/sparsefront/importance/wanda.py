@@ -7,9 +7,9 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
-from sparsefront.declared.settings_class import settings_class
-from sparsefront.finite import require_finite
 from sparsefront.importance.base import Calibration, Importance, Source, float_matrices
+from sparsefront.networks import require_finite
+from sparsefront.settings_class import settings_class
 
 
 @settings_class()

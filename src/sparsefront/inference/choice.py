@@ -7,11 +7,11 @@ from typing import Literal
 import torch
 from sparsefront_kernels import KernelEntry, Problem, families, labeled
 
-from sparsefront.declared.settings_class import settings_class
 from sparsefront.errors import InvalidSetting
-from sparsefront.export.stored_weight import store
-from sparsefront.inference.candidates import TAKES_ANY_PATTERN, find_candidates
+from sparsefront.export.packed_layers import store
+from sparsefront.inference.autotune import TAKES_ANY_PATTERN, find_candidates
 from sparsefront.patterns.base import Pattern
+from sparsefront.settings_class import settings_class
 
 MODES = {
     "auto": "per layer the fastest, dense allowed",

@@ -1,7 +1,41 @@
-"""Modules of a network: exchanged for others, and rid of what no kernel reads."""
+"""Modules of a network as a swap finds them: exchanged, unsupported, convolutions as products, encoders' fast path."""
 
+import copy
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Any, Self
+
+import torch
+from sparsefront_kernels import KernelEntry, SparseFormat
+from sparsefront_kernels.convolution import Convolution, Convolving
 from sparsefront_kernels.sparse_layer import SparseLayer
-from torch import nn
+from torch import Tensor, nn
+from torch._inductor.exc import OperatorIssue
+
+from sparsefront.masks.weight_view import like_weight, pixel_rows
+from sparsefront.networks import has_forward_hooks
+
+# What results call the kernels of layers that stayed dense.
+
+DENSE_LINEAR, DENSE_CONV2D = DENSE_KERNELS = ("dense_linear", "dense_conv2d")
+
+
+# Messages of torch.compile about operators, kept short.
+#
+# Inductor writes out the operands of an operator that it has no code for, as all of ours, when it meets the first of
+# its kind; those of the operands too, and so on. In a chain of them with residual connections that text doubles with
+# each block: a network of six blocks kept a processor busy for more than ten minutes, where others compile in
+# seconds. torch 2.11 makes it for a log that is off, 2.15 for errors and for those who read the log.
+
+
+def shorten_compiler_messages() -> None:
+    """Have Inductor name the kinds of operands alone, from now on; for whoever gives a network operators of ours."""
+    OperatorIssue.operator_str = staticmethod(_operator_text)
+
+
+def _operator_text(target: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    named = (f"{name}: {type(value).__name__}" for name, value in kwargs.items())
+    return f"  {target}({', '.join([*(type(value).__name__ for value in args), *named])})"
 
 
 def replace_module(net: nn.Module, old: nn.Module, new: nn.Module) -> None:
@@ -17,3 +51,149 @@ def release_formats(net: nn.Module) -> None:
     for module in net.modules():
         if isinstance(module, SparseLayer):
             module.release_format()
+
+
+# A convolution as the product that it is: what output pixels see by the weight viewed as [C_out, kh*kw*C_in].
+
+
+class SparseConv2d(SparseLayer):
+    """Takes [B, C_in, H, W] and gives [B, C_out, H', W'] (channels last in memory), as nn.Conv2d does.
+
+    A 1x1 filter with stride 1 reads channels_last pixels as they are. Others are left to a kernel that reads images itself,
+    where it can; elsewhere they go through im2col, whose copy is part of the layer's time.
+    """
+
+    def __init__(self, entry: KernelEntry, format: SparseFormat, layer: nn.Conv2d, layout: str | None = None) -> None:
+        if (reason := conv_unsupported_reason(layer)) is not None:
+            raise ValueError(reason)
+        super().__init__(entry, format, layer.bias, layout)
+        self.in_channels, self.out_channels = layer.in_channels, layer.out_channels
+        self.kernel_size, self.stride = layer.kernel_size, layer.stride
+        self.padding, self.dilation = layer.padding, layer.dilation
+        self.padding_mode, self.groups = layer.padding_mode, layer.groups
+        self.relu = False
+        self.convolution = Convolution(layer.kernel_size, layer.stride, layer.padding, layer.dilation)
+
+    @classmethod
+    def replacing(cls, layer: nn.Conv2d, entry: KernelEntry, format: SparseFormat, layout: str | None = None) -> Self:
+        return cls(entry, format, layer, layout)
+
+    @property
+    def _convolving(self) -> Convolving | None:
+        """How the kernel reads images, which are row-major."""
+        return self._entry.convolving if self.kernel_layout == "row_major" else None
+
+    @property
+    def weight(self) -> Tensor:
+        shape = (self.out_channels, self.in_channels, *self.kernel_size)
+        return like_weight(super().weight, torch.empty(shape, device="meta"))
+
+    def with_relu(self) -> Self | None:
+        """A copy that gives max(0, y), or max(0, y + residual); None where the kernel would leave that to passes of their own."""
+        if self._convolving is None:
+            return None
+        other = copy.deepcopy(self)
+        other.relu = True
+        return other
+
+    def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
+        """`input` is called as nn.Conv2d calls it."""
+        y = self._convolved(input, residual)
+        if y is not None:
+            return y.permute(0, 3, 1, 2)
+        rows = self.product(self._pixels(input))  # [B * H' * W', C_out]
+        size = self.convolution.output_size(*input.shape[2:])
+        y = rows.reshape(input.shape[0], *size, self.out_channels).permute(0, 3, 1, 2)
+        y = y if residual is None else y + residual
+        return y.relu() if self.relu else y
+
+    def copies_because(self, x: Tensor) -> str | None:
+        """Why what output pixels see is copied into rows first (im2col), or None where images are read as they are.
+
+        Args:
+            x: [B, C_in, H, W], channels last in memory.
+        """
+        if self.convolution.is_pointwise:
+            return None
+        if self._convolving is None:
+            return f"{self.kernel_name} reads rows"
+        return self._convolving.unsupported(self._operand, x.permute(0, 2, 3, 1), self.convolution)
+
+    def _convolved(self, x: Tensor, residual: Tensor | None) -> Tensor | None:
+        """[B, H', W', C_out] by a kernel that reads images; None where rows of pixels are as good, or it cannot."""
+        reads, plain = self._convolving, residual is None and not self.relu
+        if reads is None or (plain and self.convolution.is_pointwise) or (torch.is_grad_enabled() and x.requires_grad):
+            return None  # such kernels have no gradient
+        if torch.is_autocast_enabled(x.device.type):  # as `product`: in the weight's dtype whatever autocast says
+            x, residual = (part if part is None else part.to(self.format.dtype) for part in (x, residual))
+        images = x.permute(0, 2, 3, 1).contiguous()
+        if reads.unsupported(self._operand, images, self.convolution) is not None:
+            return None
+        added = None if residual is None else residual.permute(0, 2, 3, 1).contiguous()
+        ending = {"relu_last": self.relu} if added is not None else {"activation": "relu" if self.relu else "none"}
+        return reads.run(images, self._operand, self.bias, self.convolution, residual=added, **ending)
+
+    def _pixels(self, x: Tensor) -> Tensor:
+        """[B * H' * W', kh * kw * C_in]: what each output pixel sees."""
+        return pixel_rows(x, self.kernel_size, dilation=self.dilation, padding=self.padding, stride=self.stride)
+
+
+def conv_unsupported_reason(layer: nn.Conv2d) -> str | None:
+    """Why this convolution cannot be one product, or None."""
+    if layer.groups != 1:
+        return f"convolution in {layer.groups} groups"
+    if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
+        return (
+            f"convolution with padding {layer.padding} of mode {layer.padding_mode}: only zeros, given as numbers, work"
+        )
+    return None
+
+
+# Layers that no kernel can stand in for.
+
+METHODS: dict[type[nn.Module], tuple[str, ...]] = {nn.Linear: ("forward",), nn.Conv2d: ("forward", "_conv_forward")}
+
+
+def layer_unsupported_reason(layer: nn.Module) -> str | None:
+    """Why no kernel can stand in for this layer, or None.
+
+    A kernel computes what Linear and Conv2d do. A subclass may do more, such as LoRA's second product or padding of its own, and
+    hooks may read or change what the layer gives.
+    """
+    name = type(layer).__name__
+    kind = next((kind for kind in METHODS if isinstance(layer, kind)), None)
+    if kind is None:
+        return f"a {name} is neither Linear nor Conv2d"
+    for method in METHODS[kind]:
+        if method in vars(layer) or getattr(type(layer), method) is not getattr(kind, method):
+            return f"a {name} with a {method} of its own may compute something else than {kind.__name__}"
+    if has_forward_hooks(layer):
+        return f"a {name} with forward hooks, which a kernel would not call"
+    return conv_unsupported_reason(layer) if isinstance(layer, nn.Conv2d) else None
+
+
+# PyTorch's fast path of encoder layers, which reads the weights of Linears and calls none of them.
+
+
+def leave_fast_path(net: nn.Module) -> None:
+    """Make every encoder layer that holds a sparse layer call its parts in inference too, in place.
+
+    The fast path is one operator on dense weights, for ReLU and GELU. It runs where the layer notes one of these in
+    `activation_relu_or_gelu`, which nothing else reads.
+    """
+    for module in net.modules():
+        if isinstance(module, nn.TransformerEncoderLayer) and _holds_sparse_layer(module):
+            module.activation_relu_or_gelu = 0
+
+
+def nested_tensor_reason(net: nn.Module, layer: str) -> str | None:
+    """Why a layer needs the fast path, which alone reads the nested tensors that an encoder makes of padded inputs; or None."""
+    for name in accumulate(layer.split(".")[:-1], "{}.{}".format, initial=""):
+        encoder = net.get_submodule(name.removeprefix("."))
+        if isinstance(encoder, nn.TransformerEncoder) and encoder.use_nested_tensor:
+            return "its nn.TransformerEncoder makes nested tensors of padded inputs: build it with enable_nested_tensor=False"
+    return None
+
+
+def _holds_sparse_layer(module: nn.Module) -> bool:
+    return any(isinstance(part, SparseLayer) for part in module.modules())

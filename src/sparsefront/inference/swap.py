@@ -1,35 +1,45 @@
-"""Give every pruned layer of a network the kernel that its export, its real problem and the device at hand call for."""
+"""Swap sparse kernels into a pruned network: `sf.swap`, the swap of each layer, and networks that stay dense after all."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import torch
-from sparsefront_kernels import KernelEntry, labeled
+from sparsefront_kernels import KernelEntry, families, labeled
+from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
 
-from sparsefront.errors import InvalidSetting
-from sparsefront.export.packed_layers import PackedWeights
-from sparsefront.inference.autotune import Autotuned, autotune_layer, dense_name
-from sparsefront.inference.candidates import find_candidates
-from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.compiler_messages import shorten_compiler_messages
-from sparsefront.inference.encoder_fast_path import leave_fast_path, nested_tensor_reason
-from sparsefront.inference.fusion.fuse import fuse_blocks
-from sparsefront.inference.fusion.plan import FusionPlan
-from sparsefront.inference.fusion.report import FusionReport
-from sparsefront.inference.fusion.timed_products import TimedProducts
-from sparsefront.inference.network_modules import replace_module
-from sparsefront.inference.sparse_conv import SparseConv2d
+from sparsefront.errors import InvalidSetting, keys_of
+from sparsefront.export.checkpoint import read_export
+from sparsefront.export.packed_layers import PackedWeights, pack_layers
+from sparsefront.gpu import sharing
+from sparsefront.inference.autotune import Autotuned, autotune_layer, dense_name, find_candidates
+from sparsefront.inference.choice import MODES, KernelChoice
+from sparsefront.inference.fusion.block_pass import fuse_blocks
+from sparsefront.inference.fusion.plan import FusionPlan, FusionReport
+from sparsefront.inference.fusion.products import TimedProducts
+from sparsefront.inference.network_modules import (
+    SparseConv2d,
+    layer_unsupported_reason,
+    leave_fast_path,
+    nested_tensor_reason,
+    release_formats,
+    replace_module,
+    shorten_compiler_messages,
+)
 from sparsefront.inference.swap_report import KEEPS_ALL, LayerSwap, SwapReport, fused_layer
-from sparsefront.inference.unsupported_layer import layer_unsupported_reason
-from sparsefront.measure.endings import adds_shortcut
-from sparsefront.measure.launch_choice import launch_in_use
+from sparsefront.measure.correctness import floating_tensors, network_error_limit, output_error
 from sparsefront.measure.memory import stored_bytes
-from sparsefront.measure.problems import LayerInput, theoretical_dense_flops
+from sparsefront.measure.problems import LayerInput, UncalledLayers, observe_problems, theoretical_dense_flops
+from sparsefront.measure.timers import launch_in_use
+from sparsefront.measure.variants import adds_shortcut
 from sparsefront.progress import bar
+from sparsefront.pruning.masks import Masks, require_masks_of
+from sparsefront.tasks.plain_task import named_inputs_on, require_network
 
 
-def swap(
+def swap_layers(
     net: nn.Module,
     export: PackedWeights,
     problems: Mapping[str, LayerInput],
@@ -202,4 +212,193 @@ def _shares(
     return (
         len(sparse) / len(prunable) if prunable else 0.0,
         sum(flops.get(name, 0) for name in sparse) / total if total else 0.0,
+    )
+
+
+# A network that stays dense after all: its kernels were faster layer by layer, and the whole was not.
+
+SLOWEST = 0.98  # speedup over the fastest dense version below which kernel=auto takes no kernels
+
+
+def why_dense(sparse_ms: float, dense_ms: float) -> str | None:
+    """Why a swapped network is given up, or None where it is at most 2 % slower than dense.
+
+    Args:
+        sparse_ms, dense_ms: of whole networks, each run in its fastest way.
+    """
+    if dense_ms >= SLOWEST * sparse_ms:
+        return None
+    return f"the whole network takes {sparse_ms:.3f} ms with kernels, {dense_ms:.3f} ms dense"
+
+
+def kept_dense(report: SwapReport, masked: nn.Module, why: str) -> SwapReport:
+    """What is said of the network without kernels; times of layers and blocks stay to be read.
+
+    Args:
+        report: of the swap that is given up.
+        masked: the network that runs instead, with zeros in its dense weights.
+        why: the reason that each layer gets.
+    """
+    layers = {name: _dense(layer, masked.get_submodule(name)) for name, layer in report.layers.items()}
+    return replace(
+        report,
+        layers=layers,
+        dense_layers=report.dense_layers | {name: why for name in layers if name not in report.dense_layers},
+        sparse_layer_share=0.0,
+        sparse_flops_share=0.0,
+        fusion=replace(report.fusion, faster_dense={block: why for block in report.fusion.blocks}),
+    )
+
+
+def _dense(layer: LayerSwap, module: nn.Module) -> LayerSwap:
+    kernel = dense_name(module)
+    return replace(
+        layer,
+        kernel=kernel,
+        family="dense",
+        weight_bytes=stored_bytes(module),
+        latency_us=layer.candidates.get(kernel),
+        launch={},
+        relative_error=None,
+    )
+
+
+# A sparse network on disk: its export, and beside it the choices that were made on a GPU.
+
+CHOICES = "choices.json"
+
+
+def save_choices(report: SwapReport, directory: Path) -> None:
+    """Write the kernels and layouts of a swap beside its export."""
+    report.plan.save(directory / CHOICES)
+
+
+def load_sparse(
+    net: nn.Module,
+    directory: Path,
+    inputs: Mapping[str, Tensor],
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    choices: Path | None = None,
+) -> SwapReport:
+    """Swap the same kernels into the net again, in place, and time nothing.
+
+    Args:
+        net: the architecture that was exported.
+        directory: of the export.
+        inputs: keyword arguments of the net, on `device`: a batch of the size that the choices were made for.
+        choices: the file that `save_choices` wrote, where it does not lie in the directory.
+    Raises:
+        InvalidSetting: the export or the choices are missing or of another format version.
+    """
+    export, plan = read_export(directory), FusionPlan.load(choices or directory / CHOICES)
+    net.load_state_dict(export.state_dict())
+    net.to(device=device, dtype=dtype).eval()
+    problems = observe_problems(net, dict(inputs), [*export.manifest.layers, *export.manifest.dense_layers])
+    # kernels of the plan are named one by one; what is dense stays dense
+    return swap_layers(net, export, problems, KernelChoice(), device=device, dtype=dtype, inputs=inputs, plan=plan)
+
+
+# Swap sparse kernels into a pruned network.
+
+
+def swap(
+    net: nn.Module,
+    masks: Mapping[str, Tensor],
+    example_inputs: object,
+    *,
+    kernel: str | KernelChoice = "auto",
+    packed: PackedWeights | None = None,
+) -> SwapReport:
+    """Replace every masked layer by the kernel that suits it best, in place; the network is then for inference only.
+
+    On a GPU each kernel that can hold a layer's mask is compared with the fp64 product of its masked weight and timed on
+    the shapes that the example inputs give it; the fastest stays, dense where that is faster. Encoder blocks may be
+    rewritten as a whole. On a CPU the reference of the pattern's storage family runs, untimed.
+
+    Args:
+        net: pruned; its tensors stay on their device and in their dtypes, and it is in eval mode afterwards.
+        masks: from `prune`, `recover` or `load`; or any dict of layer name -> bool mask, whose structure then decides how
+            a layer is stored.
+        example_inputs: what the network is called with, such as (x,), of the batch size that is wanted.
+        kernel: auto, sparse (never dense), reference, none; the name of a kernel or of a storage family; or a KernelChoice.
+        packed: the same layers in their storage formats, as an export holds them; None: they are packed now.
+    Returns:
+        which kernel runs each layer, and what stayed dense and why: `print(report)`.
+    Raises:
+        InvalidSetting: an argument that cannot be used; a network that returns no floating-point tensor; or a kernel asked
+            for by name that runs on none of the layers.
+        ValueError: a pruned weight is not zero, or a mask breaks its pattern; names the layer.
+        RuntimeError: the network's outputs are not the same after the swap.
+    """
+    choice = kernel_choice(kernel)
+    require_network(net)
+    if any(isinstance(module, SparseLayer) for module in net.modules()):
+        raise InvalidSetting("net", type(net).__name__, "was swapped already: give a copy of the pruned network")
+    require_masks_of(net, masks)
+    inputs = named_inputs_on(net, example_inputs)
+    with sharing(next(iter(inputs.values())).device):
+        return _swap(net, Masks.of(masks), inputs, choice, packed)
+
+
+def _swap(
+    net: nn.Module, known: Masks, inputs: dict[str, Tensor], choice: KernelChoice, packed: PackedWeights | None
+) -> SwapReport:
+    net.eval()
+    limit = network_error_limit(net)
+    packed = packed or _packed(net, known)
+    layers = [*packed.manifest.layers, *packed.manifest.dense_layers]
+    problems = observe_problems(net, inputs, layers)
+    uncalled = UncalledLayers(net, [name for name in layers if name not in problems])
+    with torch.inference_mode(), uncalled:
+        expected = floating_tensors(net(**inputs))
+    device = next(iter(inputs.values())).device
+    with keys_of("kernel"):
+        report = swap_layers(net, packed, problems, choice, device=device, dtype=None, inputs=inputs)
+    release_formats(net)
+    with torch.inference_mode():
+        error = output_error(net(**inputs), expected)
+    if not error <= limit:
+        raise RuntimeError(
+            f"the swapped network disagrees with the masked one: relative error {error:.1e}, at most "
+            f"{limit:.0e} is rounding; nothing is measured"
+        )
+    return report.counting(uncalled.problems)
+
+
+def kernel_choice(kernel: str | KernelChoice) -> KernelChoice:
+    """What argument `kernel` means.
+
+    Raises:
+        InvalidSetting: a name that nobody knows.
+    """
+    if isinstance(kernel, KernelChoice):
+        return kernel
+    offered = ", ".join((*MODES, *families()))
+    unknown = InvalidSetting("kernel", kernel, f"is one of {offered}, the name of a kernel, or a KernelChoice")
+    if not isinstance(kernel, str):
+        raise unknown
+    if kernel in MODES:
+        return KernelChoice(kernel)
+    if kernel in families():
+        return KernelChoice("sparse", family=kernel)
+    try:
+        labeled(kernel)
+    except ValueError:
+        raise unknown from None
+    return KernelChoice("sparse", name=kernel)
+
+
+def _packed(net: nn.Module, masks: Masks) -> PackedWeights:
+    pruning, layout = masks.pruning, masks.layout
+    return pack_layers(
+        net,
+        masks,
+        pattern=None if pruning is None else pruning.pattern,
+        sparsity=masks.sparsity if pruning is None else pruning.sparsity,
+        permutations=layout.permutations,
+        sparsities=layout.sparsities,
+        patterns=layout.patterns,
+        dense_reasons=masks.ignored,
     )

@@ -7,9 +7,8 @@ from typing import Any
 
 from sparsefront_kernels import Problem
 
-from sparsefront.inference.fusion.candidates import DENSE
-from sparsefront.inference.fusion.plan import FusionPlan
-from sparsefront.inference.fusion.report import FusionReport, ProductReport
+from sparsefront.inference.fusion.plan import FusionPlan, FusionReport, ProductReport
+from sparsefront.inference.fusion.products import DENSE
 from sparsefront.measure.problems import LayerInput, theoretical_dense_flops
 
 KEEPS_ALL = "it keeps every weight"

@@ -1,28 +1,160 @@
-"""From scores to the pattern, order and sparsity of every layer, by what an allocation measures."""
+"""From scores to the pattern, order and sparsity of every layer, by what is measured of the network."""
 
+import copy
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from sparsefront.allocation.choice_table import Assignment, ChoiceTable, Item
-from sparsefront.allocation.measuring import Found, MeasuringAllocation
-from sparsefront.counted import counted
-from sparsefront.errors import keys_of
-from sparsefront.latency_search.candidate_masks import CandidateMasks
-from sparsefront.latency_search.evaluating import with_errors
-from sparsefront.latency_search.loss import pruned_loss
-from sparsefront.latency_search.network import SearchedNetwork
-from sparsefront.latency_search.table import measure_times
-from sparsefront.latency_search.timing import Timing
-from sparsefront.obs.hessian import input_hessian
-from sparsefront.pruning.calibration import NetworkCalibration
+from sparsefront.allocation.assignment import Assignment, ChoiceTable, Item, Option
+from sparsefront.allocation.base import Found, Measured, MeasuringAllocation
+from sparsefront.errors import InvalidSetting, keys_of
+from sparsefront.export.packed_layers import pack_layers
+from sparsefront.inference.benchmark import measured_dtype
+from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.network_modules import release_formats
+from sparsefront.inference.swap import swap_layers
+from sparsefront.latency_search.evaluating import CandidateMasks, pruned_loss, with_errors
+from sparsefront.latency_search.table import Timing, measure_times
+from sparsefront.masks.weight_view import like_weight
+from sparsefront.measure.fastest import Execution
+from sparsefront.measure.problems import observe_problems
+from sparsefront.measure.settings import Measure
+from sparsefront.obs.sweep import input_hessian
+from sparsefront.patterns.base import Pattern
+from sparsefront.progress import counted, working_time
+from sparsefront.pruning.calibration import Calibration, NetworkCalibration
+from sparsefront.pruning.make_masks import PruningSettings
 from sparsefront.pruning.mask_layout import MaskLayout
-from sparsefront.pruning.settings import PruningSettings
 from sparsefront.tasks.base import Batch, Task
-from sparsefront.time_use import working_time
+from sparsefront.training.compilation import fastest_algorithms
+
+# The network under an assignment: how long it takes as a whole, and how much it loses on held-out data.
+
+DENSE, SWAP, TIMING, LOSS = "dense_versions", "swap", "timing", "held_out_loss"  # what seconds are counted of
+
+
+class SearchedNetwork:
+    """`allocation.base.Network` of a task's network.
+
+    Args:
+        task: the dense network and its loss, on the device of the computation.
+        table: whose assignments are asked about.
+        masks: of the candidates.
+        pattern: that the candidates are of.
+        timing: of the whole network.
+        held_out: opens a loader of batches that evaluate assignments; the same ones each time.
+
+    Attributes:
+        seconds: spent on what, without waiting for other processes.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        table: ChoiceTable,
+        masks: CandidateMasks,
+        pattern: Pattern,
+        timing: Timing,
+        held_out: Callable[[], Iterable[Batch]],
+    ) -> None:
+        self._task, self._table, self._masks, self._pattern, self._timing = task, table, masks, pattern, timing
+        self._open, self._read = held_out, 0
+        self._batches: list[Batch] = []
+        self._kept: dict[tuple[str, int | None, float], Tensor] = {}
+        self.seconds = dict.fromkeys((DENSE, SWAP, TIMING, LOSS), 0.0)
+
+    def chosen(self, assignment: Assignment) -> dict[str, Option]:
+        """Layer -> its option."""
+        pairs = zip(self._table.items, assignment.options, strict=True)
+        return {layer: item.options[option] for item, option in pairs for layer in item.layers}
+
+    def layout(self, assignment: Assignment, layers: Iterable[str]) -> MaskLayout:
+        """What is fixed for the layers that are pruned or could be; one that no item holds stays dense."""
+        options, orders = self.chosen(assignment), {}
+        patterns: dict[str, Pattern] = {}
+        for layer, option in options.items():
+            if option.pattern is None:
+                continue
+            patterns[layer] = self._masks.patterns[option.pattern]
+            if (order := self._masks.permutation(layer, option.pattern, option.sparsity)) is not None:
+                orders[layer] = order
+        sparsities = {layer: options[layer].sparsity if layer in options else 0.0 for layer in layers}
+        return MaskLayout(orders, sparsities, patterns)
+
+    @fastest_algorithms()
+    def measure(self, assignment: Assignment) -> Measured:
+        timing, net = self._timing, copy.deepcopy(self._task.net)
+        made = {layer: self._mask(layer, option) for layer, option in self.chosen(assignment).items()}
+        layout = self.layout(assignment, made)
+        with torch.no_grad():
+            for layer, mask in made.items():
+                weight = net.get_submodule(layer).weight
+                weight.masked_fill_(~like_weight(mask, weight).to(weight.device), 0.0)
+        packed = pack_layers(
+            net,
+            made,
+            pattern=self._pattern,
+            sparsity=max(layout.sparsities.values()) if layout.sparsities else 0.0,
+            permutations=layout.permutations,
+            sparsities=layout.sparsities,
+            patterns=layout.patterns,
+        )
+        problems = observe_problems(timing.ready(net), timing.inputs, list(made))
+        with keys_of("kernel"), self._timed(SWAP):
+            swap_layers(
+                net, packed, problems, timing.kernel, device=timing.device, dtype=timing.dtype, inputs=timing.inputs
+            )
+        release_formats(net)
+        dense = self._dense
+        with self._timed(TIMING):
+            return timing.in_turn(net, dense)
+
+    @cached_property
+    def _dense(self) -> Execution:
+        with self._timed(DENSE):
+            net = self._timing.ready(copy.deepcopy(self._task.net))
+            return self._timing.dense_execution(net, self._table.dense_versions)
+
+    def loss(self, assignment: Assignment, batches: int) -> float:
+        with self._timed(LOSS):
+            made = {layer: self._mask(layer, option) for layer, option in self.chosen(assignment).items()}
+            return pruned_loss(self._task, made, self._held_out(batches))
+
+    @contextmanager
+    def _timed(self, what: str) -> Iterator[None]:
+        start = working_time()
+        try:
+            yield
+        finally:
+            self.seconds[what] += working_time() - start
+
+    def _mask(self, layer: str, option: Option) -> Tensor:
+        """Kept once it was used: the same few come again and again."""
+        key = layer, option.pattern, option.sparsity
+        if key not in self._kept:
+            self._kept[key] = self._masks.mask(layer, option.pattern, option.sparsity).cpu()
+        return self._kept[key]
+
+    def _held_out(self, count: int) -> list[Batch]:
+        if self._read < count:
+            device = next(self._task.net.parameters()).device
+            self._batches = [_on(batch, device) for batch in islice(self._open(), count)]
+            self._read = count
+            if not self._batches:
+                raise ValueError("there is no held-out batch to evaluate on")
+        return self._batches[:count]
+
+
+def _on(batch: Mapping[str, object], device: torch.device) -> Batch:
+    return {key: value.to(device) if isinstance(value, Tensor) else value for key, value in batch.items()}
+
 
 log = logging.getLogger(__name__)
 WEIGHED_BY = 4  # calibration batches: every product is tried on them twice
@@ -158,3 +290,21 @@ def _told(table: ChoiceTable, assignment: Assignment) -> str:
         counts[name] = counts.get(name, 0) + len(item.layers)
     ordered = sorted(counts.items(), key=lambda pair: -pair[1])
     return ", ".join(f"{counted(count, 'layer')} {name}" for name, count in ordered)
+
+
+# A search for a latency where nobody says how to make it.
+
+
+def default_search(net: nn.Module, inputs: dict[str, Tensor] | None, calibration: Calibration) -> Search:
+    """The network is timed on `inputs`, else on the first calibration batch, where it lies and in its own dtypes; the calibration
+    batches evaluate it.
+
+    Raises:
+        InvalidSetting: there are no batches; or a dtype that nothing is timed in.
+    """
+    if next(iter(calibration()), None) is None:
+        raise InvalidSetting("calibration", None, "is what allocation=latency_search evaluates by: give batches")
+    timed = calibration.first_inputs() if inputs is None else inputs
+    device = next(iter(timed.values())).device
+    settings = Measure(device="cuda" if device.type == "cuda" else "cpu", dtype=measured_dtype(net))
+    return Search(Timing(timed, None, settings, KernelChoice()), calibration)

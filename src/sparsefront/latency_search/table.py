@@ -2,27 +2,199 @@
 
 import copy
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from sparsefront.allocation.choice_table import ROW_MAJOR, ChoiceTable, Item, Option
-from sparsefront.counted import counted
-from sparsefront.inference.fusion.fuse import fuse_dense
+from sparsefront.allocation.assignment import ROW_MAJOR, ChoiceTable, Item, Option
+from sparsefront.allocation.base import Measured
+from sparsefront.inference.autotune import autotune_layer, dense_name, find_candidates
+from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.fusion.block_pass import fuse_dense, fused_dense_graph
+from sparsefront.inference.fusion.capture import Unfusable
 from sparsefront.inference.fusion.plan import LAYOUTS
-from sparsefront.inference.fusion.product_times import ProductTimes
-from sparsefront.latency_search.candidate_masks import CandidateMasks
-from sparsefront.latency_search.layer_times import Timed, layer_time, product_times
-from sparsefront.latency_search.timing import Timing
+from sparsefront.inference.fusion.product_choice import Layers, ProductTimes
+from sparsefront.inference.network_modules import layer_unsupported_reason, nested_tensor_reason
+from sparsefront.latency_search.evaluating import CandidateMasks, masked
+from sparsefront.masks.weight_view import as_matrix
+from sparsefront.measure.end_to_end import find_dense, rebuild_dense, time_alone, time_beside
+from sparsefront.measure.execution_mode import NothingRuns
+from sparsefront.measure.fastest import Execution
 from sparsefront.measure.problems import LayerInput, observe_problems
-from sparsefront.patterns.base import Pattern
-from sparsefront.patterns.records import label
-from sparsefront.progress import bar
-from sparsefront.time_use import working_time
-from sparsefront.training.determinism import fastest_algorithms
+from sparsefront.measure.settings import Measure
+from sparsefront.measure.timers import time_where_it_is
+from sparsefront.measure.variants import DoesNotApply
+from sparsefront.patterns.base import Pattern, label
+from sparsefront.progress import bar, counted, working_time
+from sparsefront.training.compilation import fastest_algorithms
+
+# With what, and how, a network is timed while it is searched.
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class Timing:
+    """Args:
+    inputs: keyword arguments of the network: the batch that is timed, on the device and in the dtype of the measurement.
+    dtype: of weights and activations; None: each keeps its own, as in networks whose norms are float32 and whose products are
+        bfloat16.
+    settings: of the measurement.
+    kernel: which kernels may run.
+    """
+
+    inputs: dict[str, Tensor]
+    dtype: torch.dtype | None
+    settings: Measure
+    kernel: KernelChoice
+
+    @property
+    def device(self) -> torch.device:
+        return next(iter(self.inputs.values())).device
+
+    @property
+    def products(self) -> KernelChoice:
+        """Which kernels may run a product that is timed: on a CPU the reference, as a swap there has it."""
+        return replace(self.kernel, mode="sparse") if self.device.type == "cpu" else self.kernel
+
+    def ready(self, net: nn.Module) -> nn.Module:
+        """The network as it is measured."""
+        return net.to(device=self.device, dtype=self.dtype).eval()
+
+    def dense(self, net: nn.Module) -> tuple[float, tuple[str, ...]]:
+        """Microseconds of a forward of the dense network in its fastest version, found as a measurement finds it, and the
+        versions that a measurement times.
+
+        Args:
+            net: ready.
+        """
+        found = time_alone(net, self.inputs, self.settings, fuse=fused_dense_graph)
+        return found.latency.median_ms * 1e3, found.versions
+
+    def network_us(self, net: nn.Module) -> float:
+        """Microseconds of a forward in its fastest execution mode.
+
+        Args:
+            net: ready.
+        """
+        return time_alone(net, self.inputs, self._quick).latency.median_ms * 1e3
+
+    def in_turn(self, net: nn.Module, dense: Execution) -> Measured:
+        """A network and the dense one, as in a measurement.
+
+        Args:
+            net: ready.
+        """
+        pruned, beside = time_beside(net, dense, self.inputs, self._quick)
+        return Measured(pruned.median_ms * 1e3, beside.median_ms * 1e3)
+
+    def dense_execution(self, net: nn.Module, versions: Sequence[str] = ()) -> Execution:
+        """The dense network in its fastest version, to be timed beside sparse ones.
+
+        Args:
+            net: ready.
+            versions: that were found for it; where there are none, or one fails here, they are searched.
+        """
+        if versions:
+            try:
+                return rebuild_dense(net, self.inputs, self.settings, versions, fused_dense_graph)
+            except (DoesNotApply, NothingRuns) as reason:
+                log.info("search: dense versions are searched anew: %s", reason)
+        return find_dense(net, self.inputs, self._quick, fused_dense_graph)
+
+    @property
+    def _quick(self) -> Measure:
+        """The settings without max_autotune, which takes as long as all else; with it where nothing else would be left."""
+        modes = [mode for mode in self.settings.execution_modes if not mode.startswith("max_autotune")]
+        return replace(self.settings, execution_modes=modes or self.settings.execution_modes)
+
+
+# Times of single layers outside of blocks that are rewritten, and of the products inside of them, under a candidate.
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Microseconds of the fastest kernel, and which one that is."""
+
+    latency_us: float
+    kernel: str
+
+
+def product_times(
+    products: ProductTimes,
+    net: nn.Module,
+    block: str,
+    masks: CandidateMasks,
+    choice: tuple[int | None, float],
+    layers: list[str],
+    layout: str,
+) -> dict[Layers, Timed]:
+    """Per product of a block (as where all is dense) its time under a candidate; empty where the block cannot be rewritten.
+
+    Args:
+        net: the network that `products` was made of.
+        choice: number of the candidate and sparsity; None = dense.
+        layers: of the block, that get this candidate; the others are dense.
+        layout: of the residual stream.
+    """
+    pattern, sparsity = choice
+    made = {} if pattern is None else {layer: masks.mask(layer, pattern, sparsity) for layer in layers}
+    with masked(net, made):
+        try:
+            formats = {
+                layer: masks.stored(layer, as_matrix(net.get_submodule(layer).weight), mask, pattern, sparsity)
+                for layer, mask in made.items()
+                if pattern is not None
+            }
+            on_cpu = {layer: mask.cpu() for layer, mask in made.items()}
+            reports = products.of(block, formats, on_cpu, layout)
+        except Unfusable:
+            return {}
+    times: dict[Layers, Timed] = {}
+    for group in products.products[block]:
+        parts = [report for report in reports if set(report.layers) <= set(group)]
+        if parts and all(report.latency_us is not None for report in parts):
+            total = sum(report.latency_us or 0.0 for report in parts)
+            times[group] = Timed(total, "+".join(dict.fromkeys(report.kernel for report in parts)))
+    return times
+
+
+def layer_time(
+    net: nn.Module,
+    layer: str,
+    received: LayerInput,
+    masks: CandidateMasks,
+    choice: tuple[int | None, float],
+    timing: Timing,
+) -> Timed | None:
+    """The time of a layer by itself, row-major on both sides, under a candidate; None where no kernel runs it."""
+    module, (pattern, sparsity) = net.get_submodule(layer), choice
+    device = timing.device
+    x = torch.randn(received.input_shape, device=device, dtype=received.problem.dtype)
+    if pattern is None:
+        return Timed(time_where_it_is(module, x).latency_us, dense_name(module))
+    if layer_unsupported_reason(module) or nested_tensor_reason(net, layer):
+        return None
+    mask = masks.mask(layer, pattern, sparsity)
+    with masked(net, {layer: mask}):
+        stored = masks.stored(layer, as_matrix(module.weight), mask, pattern, sparsity)
+        stored = stored.to(device=device, dtype=module.weight.dtype)
+        wants = partial(timing.products.wants, canonical=stored.family, device=device)
+        candidates = find_candidates(stored, mask.to(device), received.problem, wants)
+        tuned = autotune_layer(module, candidates, received)
+        if not tuned.latencies_us:  # on a CPU
+            timed = {kernel: time_where_it_is(runs, x).latency_us for kernel, runs in tuned.modules.items()}
+            tuned.latencies_us.update(timed)
+        chosen = tuned.fastest(dense_allowed=timing.products.dense_allowed)
+        if chosen is None and not tuned.modules:
+            return None
+        name = chosen or tuned.dense
+        return Timed(tuned.latencies_us[name], name)
+
+
 Choice = tuple[int | None, float]
 DENSE: Choice = (None, 0.0)
 

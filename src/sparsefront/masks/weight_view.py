@@ -1,12 +1,22 @@
-"""Linear and convolution weights seen as the matrix [N, K] of the product Y[M, N] = X[M, K] W[N, K]^T.
+"""Weights as the matrix [N, K] of the product Y[M, N] = X[M, K] W[N, K]^T, and permutations of its outputs and inputs.
 
 The columns of a convolution lie tap by tap, the input channels of one tap next to each other: column
 (i * kw + j) * C_in + c is input channel c at row i and column j of the filter. A block, a vector or an n:m window thus holds
 neighboring channels of one pixel, which channels_last images have next to each other in memory. Only this file knows the order.
 """
 
+from dataclasses import dataclass
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+# Linear and convolution weights seen as the matrix [N, K] of the product Y[M, N] = X[M, K] W[N, K]^T.
+#
+# The columns of a convolution lie tap by tap, the input channels of one tap next to each other: column (i * kw + j) *
+# C_in + c is input channel c at row i and column j of the filter. A block, a vector or an n:m window thus holds
+# neighboring channels of one pixel, which channels_last images have next to each other in memory. Only this file
+# knows the order.
 
 
 def as_matrix(weight: Tensor) -> Tensor:
@@ -66,3 +76,44 @@ def pixel_rows(
         pixels = pixels.unfold(1 + side, apart * (taps - 1) + 1, step)[..., ::apart]
     # [B, H', W', C_in, kh, kw], still a view
     return pixels.permute(0, 1, 2, 4, 5, 3).reshape(-1, kernel_size[0] * kernel_size[1] * images.shape[1])
+
+
+# A permutation of outputs and inputs in which a weight obeys its pattern, while the network keeps its own order.
+
+
+@dataclass(frozen=True, eq=False)
+class Permutation:
+    """A permutation of the outputs, of the inputs, or of both, of a weight [N, K].
+
+    Masks and weights stay in the network's order everywhere but in storage: a format keeps its rows or columns in this
+    order beside the order itself, and its kernel reads or writes through it. So no other layer has to be permuted and the
+    function of the network is unchanged.
+
+    Args:
+        outputs: int64 [N]; place i holds output outputs[i]. None = as they are.
+        inputs: int64 [K], likewise.
+    """
+
+    outputs: Tensor | None = None
+    inputs: Tensor | None = None
+
+    def apply(self, matrix: Tensor) -> Tensor:
+        """A matrix [N, K] (weight, scores or mask) in this order; a copy where there is one."""
+        if self.outputs is not None:
+            matrix = matrix.index_select(0, self.outputs.to(matrix.device))
+        if self.inputs is not None:
+            matrix = matrix.index_select(1, self.inputs.to(matrix.device))
+        return matrix
+
+    def invert(self, matrix: Tensor) -> Tensor:
+        """The inverse: a permuted [N, K] back in the network's order."""
+        if self.outputs is not None:
+            matrix = matrix.index_select(0, torch.argsort(self.outputs).to(matrix.device))
+        if self.inputs is not None:
+            matrix = matrix.index_select(1, torch.argsort(self.inputs).to(matrix.device))
+        return matrix
+
+    def orders(self) -> dict[str, Tensor]:
+        """`output_order` and `input_order`, those that there are: what a format's `from_dense` takes."""
+        orders = {"output_order": self.outputs, "input_order": self.inputs}
+        return {name: order for name, order in orders.items() if order is not None}

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from sparsefront.gpu_sharing.access import give_way, sharing
-from sparsefront.progress import bar
+from sparsefront.gpu import give_way, sharing
+from sparsefront.progress import EVALUATION, bar, spent_on
 from sparsefront.tasks.outcomes import Outcomes
-from sparsefront.time_use import EVALUATION, spent_on
 
 SPLITS = {"val": "validate", "test": "test"}  # ours -> Lightning's name of the stage
 

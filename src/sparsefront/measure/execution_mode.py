@@ -1,30 +1,197 @@
-"""Execution modes: ways to run one network on one input, and the fastest mode whose output is correct.
-
-    eager                 operator by operator
-    compile               torch.compile, default mode
-    cuda_graph            the eager operators recorded once, replayed in one launch
-    compile_cuda_graph    the compiled code recorded and replayed
-    max_autotune          torch.compile that also times Triton's matrix products against cuBLAS, which takes long
-    max_autotune_cuda_graph
-
-Dense and sparse networks are tried in the same modes, so a speedup never comes from the mode instead of the sparsity.
-"""
+"""Execution modes: ways to run one network on one input, and the fastest mode whose output is correct."""
 
 import logging
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+import torch.nn.functional as F
+from sparsefront_kernels.sparse_layer import SparseLayer
+from torch import Tensor, fx, nn
+from torch.backends.cuda import (
+    SDPAParams,
+    can_use_cudnn_attention,
+    can_use_efficient_attention,
+    can_use_flash_attention,
+)
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 
 from sparsefront.errors import InvalidSetting, failure_reason
-from sparsefront.gpu_sharing.access import alone, give_way
-from sparsefront.measure.agreement import NETWORK_ERROR_LIMIT, output_error
-from sparsefront.measure.compilation import compile_unshared, first_call
-from sparsefront.measure.graph_capture import record
-from sparsefront.measure.latency import summarise, time_interleaved
+from sparsefront.gpu import alone, aside, give_way, sharing
+from sparsefront.measure.correctness import NETWORK_ERROR_LIMIT, output_error
+from sparsefront.measure.timers import record, summarise, time_interleaved
+
+# torch.compile that lets other processes time while it traces and generates code, for seconds without the GPU.
+
+
+def compile_unshared(net: nn.Module) -> Callable[..., Any]:
+    """`torch.compile(net, dynamic=False)`, to be called once by `first_call`: it then uses the GPU, shared, no sooner than the
+    generated code runs.
+    """
+    return torch.compile(net, dynamic=False, backend=_inductor)
+
+
+def first_call(call: Callable[[], Any], device: torch.device) -> Any:
+    """What a compiled network gives at its first call, in which its code is made, while other processes may time on the GPU."""
+    with aside(device), warnings.catch_warnings():
+        # torch 2.11 copies its own descriptions of outputs by a way that it calls deprecated
+        warnings.filterwarnings(
+            "ignore",
+            message=r".isinstance\(treespec, LeafSpec\). is deprecated",
+            category=FutureWarning,
+            module="copyreg",
+        )
+        return call()
+
+
+def _inductor(graph: fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
+    """The default backend. One function for all networks: Dynamo compiles again for another one."""
+    from torch._inductor.compile_fx import compile_fx
+
+    return _FirstRunShared(compile_fx(graph, inputs))
+
+
+class _FirstRunShared:
+    """The first run loads and tunes kernels; the later ones, which are timed, cost nothing more."""
+
+    def __init__(self, compiled: Callable[..., Any]) -> None:
+        self._compiled, self._ran = compiled, False
+
+    def __call__(self, *values: Any) -> Any:
+        if self._ran:
+            return self._compiled(*values)
+        tensors = (value for value in values if isinstance(value, Tensor))
+        device = next((tensor.device for tensor in tensors if tensor.is_cuda), torch.device("cpu"))
+        with sharing(device):
+            found = self._compiled(*values)
+        self._ran = True
+        return found
+
+
+# A network's forward as a graph in which sparse layers stay whole.
+
+
+class CannotTrace(Exception):
+    """A network whose forward is no graph of calls; the message says why."""
+
+
+class _Tracer(fx.Tracer):
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, SparseLayer) or super().is_leaf_module(m, module_qualified_name)
+
+
+def traced(net: nn.Module) -> fx.Graph:
+    """Its calls of modules, functions and methods.
+
+    Raises:
+        CannotTrace: with the reason.
+    """
+    try:
+        return _Tracer().trace(net)
+    except Exception as error:  # a forward may do anything
+        raise CannotTrace(f"its forward cannot be traced: {failure_reason(error)}") from error
+
+
+# PyTorch's attention kernels (scaled_dot_product_attention), one of them forced for a whole network.
+
+BACKENDS = {
+    "sdpa_flash": SDPBackend.FLASH_ATTENTION,
+    "sdpa_cudnn": SDPBackend.CUDNN_ATTENTION,
+    "sdpa_efficient": SDPBackend.EFFICIENT_ATTENTION,
+}
+ASKED = {
+    "sdpa_flash": can_use_flash_attention,
+    "sdpa_cudnn": can_use_cudnn_attention,
+    "sdpa_efficient": can_use_efficient_attention,
+}
+
+
+class WithAttentionBackend(nn.Module):
+    """The same network with every attention on one backend.
+
+    The context is inside `forward`, so that compiled code belongs to its backend.
+    """
+
+    def __init__(self, net: nn.Module, backend: SDPBackend) -> None:
+        super().__init__()
+        self.net, self.backend = net, backend
+
+    def forward(self, **inputs: Tensor) -> Any:
+        with sdpa_kernel(self.backend):
+            return self.net(**inputs)
+
+
+def unsupported_reason(net: nn.Module, inputs: dict[str, Tensor], name: str) -> str | None:
+    """Why a backend cannot run the attentions of one forward pass; None where it can run them all.
+
+    PyTorch is asked beforehand: a forward pass on a backend that cannot run it ends in an error, and a warning for each reason.
+
+    Args:
+        net: in eval mode, on a CUDA device.
+        name: one of BACKENDS.
+    """
+    with _Watch() as watch, torch.inference_mode():
+        net(**inputs)
+    if not watch.calls:
+        return "the network calls no scaled_dot_product_attention"
+    with sdpa_kernel(BACKENDS[name]):  # as in the forward pass: a backend that is switched off takes nothing
+        left = [call for call in watch.calls if not _takes(name, call)]
+        by_masks = all(call.attn_mask is not None and _takes(name, replace(call, attn_mask=None)) for call in left)
+    if not left:
+        return None
+    if by_masks:
+        return "takes no attention masks"
+    query = left[0].query
+    return f"takes no {str(query.dtype).removeprefix('torch.')} attention of {list(query.shape)} on this device"
+
+
+@dataclass(frozen=True)
+class _Attention:
+    """What one call of scaled_dot_product_attention was given; its parameters."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    attn_mask: Tensor | None = None
+    dropout_p: float = 0.0
+    is_causal: bool = False
+    scale: float | None = None
+    enable_gqa: bool = False
+
+
+def _takes(name: str, call: _Attention) -> bool:
+    tensors = (call.query, call.key, call.value, call.attn_mask)
+    return bool(ASKED[name](SDPAParams(*tensors, call.dropout_p, call.is_causal, call.enable_gqa)))
+
+
+class _Watch(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[_Attention] = []
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is F.scaled_dot_product_attention:
+            self.calls.append(_Attention(*args, **(kwargs or {})))
+        return func(*args, **(kwargs or {}))
+
+
+# Execution modes: ways to run one network on one input, and the fastest mode whose output is correct.
+#
+#     eager                 operator by operator
+#     compile               torch.compile, default mode
+#     cuda_graph            the eager operators recorded once, replayed in one launch
+#     compile_cuda_graph    the compiled code recorded and replayed
+#     max_autotune          torch.compile that also times Triton's matrix products against cuBLAS, which takes long
+#     max_autotune_cuda_graph
+#
+# Dense and sparse networks are tried in the same modes, so a speedup never comes from the mode instead of the
+# sparsity.
 
 log = logging.getLogger(__name__)
 EXECUTION_MODES = ("eager", "cuda_graph", "compile", "compile_cuda_graph", "max_autotune", "max_autotune_cuda_graph")

@@ -1,15 +1,21 @@
-"""The product that each layer is really asked for: watched during one forward."""
+"""The product that each layer is really asked for, the batch that is timed, and the least time that a product can take."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
+from statistics import median
 from typing import Any
 
 import torch
 from sparsefront_kernels import Problem
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from sparsefront.forward_calls import after_forward, first_argument
-from sparsefront.measure.agreement import floating_tensors
+from sparsefront.gpu import alone
+from sparsefront.measure.accuracy import cast_inputs
+from sparsefront.measure.correctness import floating_tensors
+from sparsefront.measure.timers import cuda_ms
+from sparsefront.networks import after_forward, first_argument
 
 
 @dataclass(frozen=True)
@@ -55,3 +61,174 @@ def observe_problems(net: nn.Module, inputs: dict[str, Tensor], layers: Iterable
 def theoretical_dense_flops(problem: Problem) -> int:
     """2 * M * K * N of Y[M, N] = X[M, K] W[N, K]^T; the bias is not counted. Computed, never measured."""
     return 2 * problem.m * problem.k * problem.n
+
+
+# Products with the weights of layers that are not called: another module reads them, as `nn.MultiheadAttention` does.
+
+aten = torch.ops.aten
+PRODUCTS = {
+    aten.linear,
+    aten.matmul,
+    aten.mm,
+    aten.addmm,
+    aten.bmm,
+    aten.conv2d,
+    aten.convolution,
+    aten._native_multi_head_attention,
+}
+
+
+class UncalledLayers(TorchDispatchMode):
+    """While entered, notes the products with the weights of some layers.
+
+    Args:
+        net: whose forward runs meanwhile.
+        layers: names of Linear and Conv2d modules that `observe_problems` has seen no call of.
+    Attributes:
+        problems: layer -> its largest product; a layer whose weight is in none, or only after a cast, is absent.
+    """
+
+    def __init__(self, net: nn.Module, layers: Iterable[str]) -> None:
+        super().__init__()
+        weights = {name: net.get_submodule(name).weight for name in layers}
+        self._weights = {weight.untyped_storage().data_ptr(): (name, weight) for name, weight in weights.items()}
+        self.problems: dict[str, Problem] = {}
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        output = function(*args, **(kwargs or {}))
+        if function.overloadpacket in PRODUCTS:
+            for read in (arg.untyped_storage().data_ptr() for arg in args if isinstance(arg, Tensor)):
+                if read in self._weights:
+                    self._note(*self._weights[read], output if isinstance(output, Tensor) else output[0])
+        return output
+
+    def _note(self, name: str, weight: Tensor, output: Tensor) -> None:
+        n, k = weight.shape[0], weight[0].numel()
+        m = output.numel() // n
+        if name not in self.problems or m > self.problems[name].m:
+            self.problems[name] = Problem(m=m, k=k, n=n, dtype=weight.dtype, device=weight.device)
+
+
+# The batch that is timed: real samples, brought to the size that was asked for.
+
+TOKENS = ("input_ids", "attention_mask", "token_type_ids")  # [batch, tokens]
+
+
+def timed_inputs(
+    task: Any,
+    batches: Iterable[dict[str, Tensor]],
+    *,
+    batch_size: int,
+    sequence_length: int | None,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> dict[str, Tensor]:
+    """Keyword arguments of the net for one timed forward.
+
+    Samples are taken from the loader in order and repeated where there are too few; tokens are cut, or repeated from
+    the start of the sample, to `sequence_length`. Real values matter: a GPU multiplies zeros faster than data.
+
+    Args:
+        task: gives net_inputs(batch).
+        batches: a loader, or any iterable of batches; batches of different token counts are brought to the first's.
+        sequence_length: tokens per sample; None = as the loader gives them. Ignored for images.
+    Returns:
+        name -> tensor with `batch_size` rows on `device`, floating ones in `dtype`.
+    Raises:
+        ValueError: no samples.
+    """
+    collected: list[dict[str, Tensor]] = []
+    rows = 0
+    for batch in batches:
+        inputs = dict(task.net_inputs(batch))
+        length = sequence_length or _tokens((collected or [inputs])[0])
+        collected.append({name: _to_length(name, value, length) for name, value in inputs.items()})
+        rows += len(next(iter(inputs.values())))
+        if rows >= batch_size:
+            break
+    if rows == 0:
+        raise ValueError("there is no sample to time the network on")
+    rotation = torch.arange(batch_size) % rows
+    together = {name: torch.cat([part[name] for part in collected])[rotation] for name in collected[0]}
+    return cast_inputs(together, device=device, dtype=dtype)
+
+
+def _tokens(inputs: dict[str, Tensor]) -> int | None:
+    return next((inputs[name].shape[1] for name in TOKENS if name in inputs), None)
+
+
+def _to_length(name: str, value: Tensor, length: int | None) -> Tensor:
+    if name not in TOKENS or length is None:
+        return value
+    return value[:, torch.arange(length) % value.shape[1]]
+
+
+# The least time that a product can take on the GPU at hand, from two rates measured there.
+
+COPY_BYTES = 1 << 30
+GEMM_SIDE = 8192
+WARMUP, SAMPLES = 3, 10
+
+
+@dataclass(frozen=True)
+class MeasuredRates:
+    """What this GPU reached: a device-to-device copy, counting bytes read and written, and a large dense product."""
+
+    copy_gb_per_s: float
+    dense_tflop_per_s: float
+
+
+def measured_rates(device: torch.device, dtype: torch.dtype) -> MeasuredRates | None:
+    """Both rates, measured once per process, device and dtype; None on a CPU, where kernels are references.
+
+    The product runs under torch's current TF32 setting, as the network does.
+    """
+    if device.type != "cuda":
+        return None
+    index = device.index if device.index is not None else torch.cuda.current_device()
+    return _measure(torch.device("cuda", index), dtype)
+
+
+@cache
+def _measure(device: torch.device, dtype: torch.dtype) -> MeasuredRates:
+    with alone(device):
+        return MeasuredRates(copy_gb_per_s=_copy_rate(device), dense_tflop_per_s=_dense_rate(device, dtype))
+
+
+def _copy_rate(device: torch.device) -> float:
+    size = min(COPY_BYTES, torch.cuda.mem_get_info(device)[0] // 4)
+    source = torch.ones(size, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    return 2 * size / _median_ms(lambda: target.copy_(source), device) / 1e6
+
+
+def _dense_rate(device: torch.device, dtype: torch.dtype) -> float:
+    left, right = (torch.randn(GEMM_SIDE, GEMM_SIDE, device=device, dtype=dtype) for _ in range(2))
+    product = torch.empty_like(left)
+    return 2 * GEMM_SIDE**3 / _median_ms(lambda: torch.mm(left, right.t(), out=product), device) / 1e9
+
+
+def roofline_bound_us(problem: Problem, *, density: float, weight_bytes: int, rates: MeasuredRates) -> float:
+    """max(2*M*K*N*density / dense rate, bytes of weights, X and Y / copy rate), in microseconds.
+
+    Args:
+        density: fraction of weights kept.
+        weight_bytes: values and indices as stored.
+    """
+    compute_us = 2 * problem.m * problem.k * problem.n * density / (rates.dense_tflop_per_s * 1e6)
+    moved = weight_bytes + problem.m * (problem.k + problem.n) * problem.dtype.itemsize
+    return max(compute_us, moved / (rates.copy_gb_per_s * 1e3))
+
+
+def roofline_fraction(
+    problem: Problem, *, latency_us: float, density: float, weight_bytes: int, rates: MeasuredRates
+) -> float:
+    """Roofline bound / measured: 1 is the limit. A layer that runs dense has its own bound, with density 1."""
+    return roofline_bound_us(problem, density=density, weight_bytes=weight_bytes, rates=rates) / latency_us
+
+
+def _median_ms(function: Callable[[], object], device: torch.device) -> float:
+    """Device time of a long-running function; events around it, since milliseconds dwarf a launch."""
+    return median([cuda_ms(function, device) for _ in range(WARMUP + SAMPLES)][WARMUP:])

@@ -7,12 +7,10 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from sparsefront.declared.settings_class import settings_class
-from sparsefront.declared.types import ListOf, OneOrMore
 from sparsefront.errors import InvalidSetting
-from sparsefront.measure.attention_backend import BACKENDS
-from sparsefront.measure.execution_mode import EXECUTION_MODES
+from sparsefront.measure.execution_mode import BACKENDS, EXECUTION_MODES
 from sparsefront.measure.variants import VARIANTS
+from sparsefront.settings_class import ListOf, OneOrMore, settings_class
 
 Dtype = Literal["fp32", "fp16", "bf16"]
 DTYPES: dict[Dtype, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}

@@ -1,28 +1,420 @@
-"""Other forms of a network that give the same outputs, so that the fastest dense one is the baseline.
-
-    folded_batch_norm    BatchNorm behind a convolution goes into its weights
-    fused_epilogue       ReLU and the sum with a shortcut go into the sparse convolution before them
-    patch_product        convolutions that cut an image into patches as one product
-    fused_qkv            Linear layers that read the same tensor as one product
-    channels_last        activations and filters of convolutions with the channels last in memory
-    fused_graph          our own fused graph with every layer dense, where the caller has one
-    sdpa_flash, sdpa_cudnn, sdpa_efficient  PyTorch's attention on that backend only
-
-Dense and sparse networks are given the same ones, where they apply.
-"""
+"""Other forms of a network that give the same outputs, so that the fastest dense one is the baseline."""
 
 import copy
+import operator
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
-from torch import Tensor, nn
+import torch.nn.functional as F
+from sparsefront_kernels.sparse_layer import SparseLayer
+from torch import Tensor, fx, nn
+from torch.nn.functional import linear
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from sparsefront.measure.attention_backend import BACKENDS, WithAttentionBackend, unsupported_reason
-from sparsefront.measure.folded_batch_norm import CannotFold, fold_batch_norm
-from sparsefront.measure.fused_epilogue import NothingToFuse, fuse_epilogues
-from sparsefront.measure.fused_linears import fuse_linears
-from sparsefront.measure.patch_product import CutsNoPatches, patch_products
-from sparsefront.measure.tracing import CannotTrace
+from sparsefront.measure.execution_mode import BACKENDS, CannotTrace, WithAttentionBackend, traced, unsupported_reason
+from sparsefront.networks import before_forward, first_argument, has_forward_hooks
+
+# What follows a convolution and can go into it: ReLU, or the sum with a shortcut and then ReLU.
+
+_SUMS = (operator.add, operator.iadd, torch.add)
+_RELUS = (torch.relu, torch.nn.functional.relu)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """max(0, y), or max(0, y + shortcut).
+
+    Args:
+        relu: the node that computes it.
+        shortcut: the node that is added; None where none is.
+    """
+
+    relu: fx.Node
+    shortcut: fx.Node | None = None
+
+
+def ending_of(node: fx.Node, modules: dict[str, nn.Module]) -> Ending | None:
+    """The ending that alone reads a node, or None."""
+    if len(node.users) != 1:
+        return None
+    (after,) = node.users
+    if _is_relu(after, modules):
+        return Ending(after)
+    if not _calls(after, _SUMS) or after.kwargs or len(after.args) != 2 or len(after.users) != 1:
+        return None
+    first, second = after.args
+    shortcut = second if first is node else first
+    (relu,) = after.users
+    if not isinstance(shortcut, fx.Node) or shortcut is node or not _is_relu(relu, modules):
+        return None
+    return Ending(relu, shortcut)
+
+
+def adds_shortcut(net: nn.Module) -> dict[str, bool]:
+    """Convolutions that ReLU follows -> whether a shortcut is added before it; BatchNorms, which are folded, may be between.
+
+    Of two convolutions whose sum it is of, the first one takes it. Empty where the forward is no graph of calls.
+    """
+    try:
+        nodes = traced(net).nodes
+    except CannotTrace:
+        return {}
+    modules = dict(net.named_modules())
+    found, taken = {}, set()
+    for node in nodes:
+        if node.op != "call_module" or not isinstance(modules[node.target], nn.Conv2d):
+            continue
+        last = node
+        while len(last.users) == 1 and _is_norm(after := next(iter(last.users)), modules):
+            last = after
+        if (ending := ending_of(last, modules)) is not None and ending.relu not in taken:
+            taken.add(ending.relu)
+            found[node.target] = ending.shortcut is not None
+    return found
+
+
+def _is_norm(node: fx.Node, modules: dict[str, nn.Module]) -> bool:
+    return node.op == "call_module" and isinstance(modules[node.target], nn.BatchNorm2d | nn.Identity)
+
+
+def _calls(node: fx.Node, functions: tuple[Any, ...]) -> bool:
+    return node.op == "call_function" and node.target in functions
+
+
+def _is_relu(node: fx.Node, modules: dict[str, nn.Module]) -> bool:
+    if node.op == "call_module":
+        return isinstance(modules[node.target], nn.ReLU)
+    return _calls(node, _RELUS) or (node.op == "call_method" and node.target in ("relu", "relu_"))
+
+
+# BatchNorm behind a convolution, in eval mode, is a factor and a shift of each channel: both go into the convolution.
+
+
+class CannotFold(Exception):
+    """A network has nothing to fold; the message says why."""
+
+
+def fold_batch_norm(net: nn.Module) -> nn.Module:
+    """A copy without the BatchNorms that alone read a convolution, dense or sparse; nn.Identity stands in their places.
+
+    Args:
+        net: in eval mode; left as it is.
+    Raises:
+        CannotFold, CannotTrace: with the reason.
+    """
+    if not any(isinstance(module, nn.BatchNorm2d) for module in net.modules()):
+        raise CannotFold("the network has no BatchNorm2d")
+    pairs = _pairs(traced(net), dict(net.named_modules()))
+    if not pairs:
+        raise CannotFold("no BatchNorm2d alone reads a convolution")
+    folded = copy.deepcopy(net)
+    for convolution, norm in pairs:
+        folded.set_submodule(
+            convolution, _folded(folded.get_submodule(convolution), folded.get_submodule(norm)), strict=True
+        )
+        folded.set_submodule(norm, nn.Identity(), strict=True)
+    return folded
+
+
+def _pairs(graph: fx.Graph, modules: dict[str, nn.Module]) -> list[tuple[str, str]]:
+    """Names of convolutions and of the BatchNorms that alone read them; each is called once."""
+    calls = [node for node in graph.nodes if node.op == "call_module"]
+    targets = [node.target for node in calls]
+    pairs = []
+    for node in calls:
+        norm, before = modules[node.target], node.args[0] if node.args else None
+        if not (isinstance(norm, nn.BatchNorm2d) and norm.track_running_stats):
+            continue
+        if not isinstance(before, fx.Node) or before.op != "call_module" or len(before.users) != 1:
+            continue
+        if not isinstance(modules[before.target], nn.Conv2d | SparseLayer):
+            continue
+        if targets.count(node.target) == targets.count(before.target) == 1:
+            pairs.append((before.target, node.target))
+    return pairs
+
+
+@torch.no_grad()
+def _folded(convolution: nn.Conv2d | SparseLayer, norm: nn.BatchNorm2d) -> nn.Module:
+    if isinstance(convolution, nn.Conv2d):
+        return fuse_conv_bn_eval(convolution, norm)
+    scale = (norm.running_var.float() + norm.eps).rsqrt()
+    if norm.weight is not None:
+        scale = scale * norm.weight.float()
+    shift = -norm.running_mean.float() * scale
+    if norm.bias is not None:
+        shift = shift + norm.bias.float()
+    return convolution.scaled(scale, shift)
+
+
+# What follows a sparse convolution goes into it: ReLU, and the sum with a shortcut before it.
+
+
+class NothingToFuse(Exception):
+    """A network without a convolution that takes what follows it; the message says so."""
+
+
+@runtime_checkable
+class TakesEpilogue(Protocol):
+    """A convolution that can give max(0, y + residual), or max(0, y)."""
+
+    def with_relu(self) -> Self | None:
+        """A copy that ends with ReLU, whose forward takes a residual as its second argument; None where it gains nothing."""
+
+    def __call__(self, input: Tensor, residual: Tensor | None = None) -> Tensor: ...
+
+
+def fuse_epilogues(net: nn.Module) -> nn.Module:
+    """A copy, as a graph, in which sparse convolutions end with the ReLU that follows them.
+
+    Args:
+        net: in eval mode; left as it is.
+    Raises:
+        NothingToFuse, CannotTrace: with the reason.
+    """
+    if not any(isinstance(module, TakesEpilogue) for module in net.modules()):
+        raise NothingToFuse("the network has no sparse convolution that takes what follows it")
+    net = copy.deepcopy(net)
+    graph = traced(net)
+    modules = dict(net.named_modules())
+    _remove_identities(graph, modules)
+    targets = [node.target for node in graph.nodes if node.op == "call_module"]
+    fused = 0
+    for node in list(graph.nodes):
+        if node.op != "call_module" or targets.count(node.target) != 1 or len(node.users) != 1:
+            continue
+        if isinstance(module := modules[node.target], TakesEpilogue) and _fuse(graph, node, module, modules):
+            fused += 1
+    if not fused:
+        raise NothingToFuse("no sparse convolution is followed by ReLU")
+    graph.lint()
+    return fx.GraphModule(modules[""], graph).eval()
+
+
+def _fuse(graph: fx.Graph, node: fx.Node, convolution: TakesEpilogue, modules: dict[str, nn.Module]) -> bool:
+    """Whether the convolution of a node took the ReLU behind it, with the sum between, if there is one."""
+    (after,) = node.users
+    ending = ending_of(node, modules)
+    if ending is None or (ended := convolution.with_relu()) is None:
+        return False
+    modules[""].set_submodule(node.target, ended, strict=True)
+    with graph.inserting_before(ending.relu):  # where the shortcut too is known
+        x = first_argument(node.args, node.kwargs)
+        arguments = (x,) if ending.shortcut is None else (x, ending.shortcut)
+        made = graph.call_module(node.target, arguments)
+    ending.relu.replace_all_uses_with(made)
+    for gone in (ending.relu, after, node):
+        if not gone.users and gone in graph.nodes:
+            graph.erase_node(gone)
+    return True
+
+
+def _remove_identities(graph: fx.Graph, modules: dict[str, nn.Module]) -> None:
+    for node in list(graph.nodes):
+        if node.op == "call_module" and isinstance(modules[node.target], nn.Identity):
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+
+
+# Linear layers that read the same tensor, computed as one product: Q, K and V of an attention for one.
+
+
+class FusedLinears(nn.Module):
+    """One weight [N1 + N2 + ..., K] for several Linear layers; the first one called multiplies, the others take slices.
+
+    Args:
+        linears: layers of the same K, dtype and device, in the order in which the network calls them.
+    """
+
+    def __init__(self, linears: list[nn.Linear]) -> None:
+        super().__init__()
+        self.sizes = [linear.out_features for linear in linears]
+        weight = torch.cat([linear.weight.detach() for linear in linears])
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.bias = None
+        if any(linear.bias is not None for linear in linears):
+            biases = [
+                weight.new_zeros(n) if linear.bias is None else linear.bias for n, linear in zip(self.sizes, linears)
+            ]
+            self.bias = nn.Parameter(torch.cat([bias.detach() for bias in biases]), requires_grad=False)
+        self._input: Tensor | None = None
+        self._outputs: tuple[Tensor, ...] = ()
+
+    def part(self, x: Tensor, index: int) -> Tensor:
+        """What layer `index` gives for x [..., K]: [..., N of the layer], a slice of the common product.
+
+        A call with another tensor than the first layer's is multiplied on its own, so the result never depends on the
+        order of the calls.
+        """
+        if index == 0:
+            self._input, self._outputs = x, F.linear(x, self.weight, self.bias).split(self.sizes, dim=-1)
+        elif x is not self._input:
+            start, size = sum(self.sizes[:index]), self.sizes[index]
+            bias = None if self.bias is None else self.bias.narrow(0, start, size)
+            return F.linear(x, self.weight.narrow(0, start, size), bias)
+        output = self._outputs[index]
+        if index == len(self.sizes) - 1:  # nothing outlives the forward pass
+            self._input, self._outputs = None, ()
+        return output
+
+
+class FusedPart(nn.Module):
+    """One of the layers of a `FusedLinears`, at its place in the network."""
+
+    def __init__(self, fused: FusedLinears, index: int) -> None:
+        super().__init__()
+        self.fused, self.index = fused, index
+
+    def forward(self, input: Tensor) -> Tensor:
+        """`input` is called as nn.Linear calls it."""
+        return self.fused.part(input, self.index)
+
+
+def fuse_linears(net: nn.Module, /, *args: Any, **inputs: Any) -> nn.Module | None:
+    """A network with the same outputs in which Linear layers that read the same tensor are one product.
+
+    Args:
+        net: in eval mode; left as it is, all other parameters are shared with it.
+        args, inputs: arguments of one forward pass, in which the layers are watched.
+    Returns:
+        None where no two layers read the same tensor.
+    """
+    groups = shared_input_linears(net, *args, **inputs)
+    if not groups:
+        return None
+    fused_net = copy_sharing_weights(net)
+    for names in groups:
+        fused = FusedLinears([net.get_submodule(name) for name in names])
+        for index, name in enumerate(names):
+            fused_net.set_submodule(name, FusedPart(fused, index))
+    return fused_net.eval()
+
+
+@dataclass(frozen=True)
+class _Call:
+    name: str
+    x: Tensor  # held, so that no later tensor gets its identity
+    version: int
+
+
+def shared_input_linears(net: nn.Module, /, *args: Any, **inputs: Any) -> list[list[str]]:
+    """Names of Linear layers that one forward pass calls once each with the same unchanged tensor, in call order."""
+    calls: list[_Call] = []
+    linears = {name: module for name, module in net.named_modules() if _is_plain(module)}
+    # outside of inference mode, whose tensors do not count their changes
+    with before_forward(linears, partial(_note, calls)), torch.inference_mode(False), torch.no_grad():
+        net(*map(_cloned, args), **{name: _cloned(value) for name, value in inputs.items()})
+    names = [call.name for call in calls]
+    groups: dict[tuple[Any, ...], list[str]] = {}
+    for call in calls:
+        if names.count(call.name) == 1:
+            weight = linears[call.name].weight
+            groups.setdefault((id(call.x), call.version, weight.dtype, weight.device), []).append(call.name)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def copy_sharing_weights(net: nn.Module) -> nn.Module:
+    """The network's modules copied, its parameters, buffers and compressed layers shared."""
+    shared = chain(
+        net.parameters(), net.buffers(), (module for module in net.modules() if isinstance(module, SparseLayer))
+    )
+    return copy.deepcopy(net, {id(part): part for part in shared})
+
+
+def _cloned(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value
+
+
+def _is_plain(module: nn.Module) -> bool:
+    """A Linear that does nothing but its product: no subclass, no parametrization, no hooks."""
+    return type(module) is nn.Linear and not has_forward_hooks(module)
+
+
+def _note(calls: list[_Call], name: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+    x = first_argument(arguments, keywords)
+    calls.append(_Call(name, x, x._version))
+
+
+# Convolutions that cut an image into patches, as one product each.
+
+
+class CutsNoPatches(Exception):
+    """A network has no such convolution; the message says so."""
+
+
+class PatchProduct(nn.Module):
+    """Image [B, C, H, W] -> [B, D, H/p, W/q]: a convolution whose filters of p × q pixels stand side by side.
+
+    No pixel belongs to two patches, so that they are the rows of a matrix as large as the image. cuDNN takes 2.0 ms for those of
+    ViT-L/16 (256 images, fp16, H200), a product of 79 GFLOP, and 0.7 ms to change layouts around it. The result lies with its
+    channels last, as tokens.
+    """
+
+    def __init__(self, convolution: nn.Conv2d) -> None:
+        super().__init__()
+        self.kernel_size = convolution.kernel_size
+        self.weight, self.bias = convolution.weight, convolution.bias
+
+    def forward(self, input: Tensor) -> Tensor:
+        """`input` is called as nn.Conv2d calls it."""
+        (batch, channels), (height, width) = input.shape[:2], self.kernel_size
+        down, right = input.shape[2] // height, input.shape[3] // width
+        whole = input[:, :, : down * height, : right * width]  # a convolution leaves out what fills no patch
+        patches = whole.reshape(batch, channels, down, height, right, width).permute(0, 2, 4, 1, 3, 5)
+        rows = patches.reshape(batch * down * right, channels * height * width)
+        y = linear(rows, self.weight.flatten(1), self.bias)
+        return y.view(batch, down, right, -1).permute(0, 3, 1, 2)
+
+
+def patch_products(net: nn.Module) -> nn.Module:
+    """A copy, sharing its weights, whose patch convolutions are products.
+
+    Raises:
+        CutsNoPatches: there is none.
+    """
+    names = [name for name, module in net.named_modules() if _cuts_patches(module)]
+    if not names:
+        raise CutsNoPatches("no convolution of the network cuts its image into patches")
+    changed = copy_sharing_weights(net)
+    for name in names:
+        changed.set_submodule(name, PatchProduct(changed.get_submodule(name)).eval(), strict=True)
+    return changed
+
+
+def _cuts_patches(module: nn.Module) -> bool:
+    return (
+        type(module) is nn.Conv2d
+        and module.stride == module.kernel_size
+        and max(module.kernel_size) > 1
+        and not any(_pads(module.padding))
+        and module.groups == 1
+        and set(module.dilation) == {1}
+        and not has_forward_hooks(module)
+    )
+
+
+def _pads(padding: str | tuple[int, ...]) -> tuple[int, ...]:
+    """Pixels that are added; "same" adds none only where filters cover one pixel, so that it counts as some."""
+    if isinstance(padding, str):
+        return (int(padding != "valid"),)
+    return tuple(padding)
+
+
+# Other forms of a network that give the same outputs, so that the fastest dense one is the baseline.
+#
+#     folded_batch_norm    BatchNorm behind a convolution goes into its weights
+#     fused_epilogue       ReLU and the sum with a shortcut go into the sparse convolution before them
+#     patch_product        convolutions that cut an image into patches as one product
+#     fused_qkv            Linear layers that read the same tensor as one product
+#     channels_last        activations and filters of convolutions with the channels last in memory
+#     fused_graph          our own fused graph with every layer dense, where the caller has one
+#     sdpa_flash, sdpa_cudnn, sdpa_efficient  PyTorch's attention on that backend only
+#
+# Dense and sparse networks are given the same ones, where they apply.
 
 FUSED_GRAPH, PATCH_PRODUCT = "fused_graph", "patch_product"
 VARIANTS = ("folded_batch_norm", "fused_epilogue", PATCH_PRODUCT, "fused_qkv", "channels_last", FUSED_GRAPH, *BACKENDS)

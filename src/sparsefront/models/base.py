@@ -7,8 +7,31 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from torch import nn
 
+from sparsefront.errors import InvalidSetting
+
 if TYPE_CHECKING:
-    from sparsefront.datasets.info import DataInfo
+    from sparsefront.data.base import DataInfo
+
+
+# The blocks that a network repeats.
+
+
+def block_names(net: nn.Module, layers: list[str]) -> list[str]:
+    """The network's blocks: the outermost members of a ModuleList or Sequential that have one of `layers` inside.
+
+    Args:
+        layers: names of the prunable Linear and Conv layers; a list of bare layers is no list of blocks.
+    Returns:
+        names in the network's order: the blocks of a transformer, the bottlenecks of a ResNet.
+    """
+    lists = {name for name, module in net.named_modules() if isinstance(module, nn.ModuleList | nn.Sequential)}
+    blocks: list[str] = []
+    for name, _ in net.named_modules():
+        listed = name and name.rpartition(".")[0] in lists
+        nested = any(name.startswith(f"{block}.") for block in blocks)
+        if listed and not nested and any(layer.startswith(f"{name}.") for layer in layers):
+            blocks.append(name)
+    return blocks
 
 
 class Model(ABC):
@@ -132,3 +155,31 @@ def linear_and_conv_layers(net: nn.Module, *, inside: tuple[str, ...]) -> list[s
         if isinstance(module, (nn.Linear, nn.Conv2d))
         and any(not root or f"{name}.".startswith(f"{root}.") for root in inside)
     ]
+
+
+# The layers that a model says may be pruned, checked: its class may be a user's own.
+
+NAMED_AT_MOST = 8
+
+
+def prunable_layers(model: Model, net: nn.Module) -> list[str]:
+    """What `model.prunable(net)` names.
+
+    Raises:
+        InvalidSetting: key `_target_`: no list, a name of no Linear and no Conv2d, or one that is there twice.
+    """
+    named = model.prunable(net)
+    kind = f"{type(model).__module__}.{type(model).__qualname__}"
+    if not isinstance(named, list | tuple):
+        allowed = f"prunable returns {named!r}, where it returns a list of names of Linear and Conv2d layers"
+        raise InvalidSetting("_target_", kind, allowed)
+    modules = dict(net.named_modules(remove_duplicate=False))
+    layers = [name for name, module in modules.items() if isinstance(module, nn.Linear | nn.Conv2d)]
+    for place, name in enumerate(named):
+        if name not in layers:
+            there = ", ".join(layers[:NAMED_AT_MOST]) + (", ..." if len(layers) > NAMED_AT_MOST else "")
+            allowed = f"prunable names {name!r}, which is no Linear and no Conv2d layer; there are {there or 'none'}"
+            raise InvalidSetting("_target_", kind, allowed)
+        if name in named[:place]:
+            raise InvalidSetting("_target_", kind, f"prunable names {name!r} twice")
+    return list(named)

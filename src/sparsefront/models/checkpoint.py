@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting, first_line
-from sparsefront.finite import first_non_finite
+from sparsefront.networks import first_non_finite
 
 log = logging.getLogger(__name__)
 PICKLED = (".pth", ".pt", ".bin", ".ckpt")
@@ -118,6 +118,19 @@ def misfit(*, missing: list[str], unexpected: list[str], reshaped: list[str]) ->
     sorts = {"missing keys": missing, "unexpected keys": unexpected, "other shapes": reshaped}
     parts = [f"{sort}: {_first_few(keys)}" for sort, keys in sorts.items() if keys]
     return f"does not fit the model; {'; '.join(parts)}" if parts else ""
+
+
+def misfit_of(weights: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> str:
+    """In words, the first few differences between a state dict and that of the network; "" where there are none."""
+    return misfit(
+        missing=[key for key in own if key not in weights],
+        unexpected=[key for key in weights if key not in own],
+        reshaped=[
+            f"{key} {list(value.shape)} for {list(own[key].shape)}"
+            for key, value in weights.items()
+            if key in own and value.shape != own[key].shape
+        ],
+    )
 
 
 def non_finite(weights: Mapping[str, Tensor], file: str) -> str:

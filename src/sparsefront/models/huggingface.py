@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import nn
 
-from sparsefront.declared.settings_class import settings_class
 from sparsefront.errors import InvalidSetting, first_line
 from sparsefront.models.base import Model, linear_and_conv_layers
-from sparsefront.models.bert_source import BertSource
-from sparsefront.models.hub import folder_name
+from sparsefront.models.bert_source import BertSource, folder_name
+from sparsefront.settings_class import settings_class
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
-    from sparsefront.datasets.info import DataInfo
+    from sparsefront.data.base import DataInfo
 
 CLASSES = {
     "sequence_classification": "AutoModelForSequenceClassification",

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from sparsefront.declared.settings_class import settings_class
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.attention import replace_multihead_attention, split_packed_projections
 from sparsefront.models.base import Model, linear_and_conv_layers
 from sparsefront.models.checkpoint import load_weights
-from sparsefront.models.torchvision_source import TorchvisionSource
+from sparsefront.models.torchvision_classifier import TorchvisionSource
+from sparsefront.settings_class import settings_class
 
 if TYPE_CHECKING:
-    from sparsefront.datasets.info import DataInfo
+    from sparsefront.data.base import DataInfo
 
 PATCH_SIZE = 16
 POSITIONS = "encoder.pos_embedding"

@@ -8,14 +8,14 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from sparsefront.artifacts.content_digest import file_digest
-from sparsefront.declared.settings_class import settings_class
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.attention import SelfAttention
 from sparsefront.models.base import Model, linear_and_conv_layers
 from sparsefront.models.checkpoint import load_weights, read_weights, weights_file
+from sparsefront.settings_class import settings_class
 
 if TYPE_CHECKING:
-    from sparsefront.datasets.info import DataInfo
+    from sparsefront.data.base import DataInfo
 
 
 SIZES = ("dim", "depth", "heads", "mlp_ratio", "patch_size")

@@ -1,6 +1,6 @@
 """Sparsity patterns: which weights are kept or pruned together, and where the survivors may be."""
 
-from sparsefront.option_classes import option_class
+from sparsefront.options import option_class
 
 
 def __getattr__(name: str) -> type:

@@ -1,19 +1,135 @@
-"""What every pattern provides: ordered steps that name groups of weights, and checks of the masks."""
+"""What every pattern provides: ordered steps that name groups of weights, checks of masks, windows, and records of itself."""
 
+import dataclasses
 import math
 from abc import ABC, abstractmethod
-from typing import ClassVar, Literal, Protocol
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 
 import torch
+from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.finite import require_finite
-from sparsefront.masks.boundaries import Boundaries
-from sparsefront.masks.groups import Groups
-from sparsefront.masks.permutation import Permutation
+from sparsefront.masks.groups import Boundaries, Groups
 from sparsefront.masks.selection import select_in_layer
-from sparsefront.patterns.structure.window import Window
+from sparsefront.masks.weight_view import Permutation
+from sparsefront.networks import require_finite
+from sparsefront.options import TARGET as CLASS
+from sparsefront.options import classes_named_in, option_classes, trusted_class
+from sparsefront.settings_class import checked_arguments
+
+# Reading `granularity`: the size of a group of weights that is kept or pruned together.
+
+BlockSize = (
+    PositiveInt
+    | Annotated[str, Field(pattern=r"^0*[1-9]\d*(x0*[1-9]\d*)?$", description='outputs x inputs, such as "4x64"')]
+)
+"""The side of a square block, or both sides."""
+
+
+def block_shape(granularity: BlockSize) -> tuple[int, int]:
+    """(outputs, inputs) of a block, from one side (64) or both ("4x64")."""
+    outputs, _, inputs = str(granularity).partition("x")
+    return int(outputs), int(inputs or outputs)
+
+
+# Windows of a balanced distribution: exactly n kept of every m consecutive groups along K.
+#
+# Shared by n_m (groups are weights), vector_wise (vectors) and block_wise (blocks).
+
+# The search for m starts at 4: 2 would be the smallest m for a density of a half, but 2:4 is the pattern that GPUs run.
+SMALLEST_M, LARGEST_M = 4, 64
+# How far n/m may lie from the density: 3:32 stands for a sparsity of 0.9.
+TOLERANCE = 0.01
+
+WindowSize = Annotated[
+    Annotated[int, Field(ge=2, le=LARGEST_M)] | None, Field(description="null: chosen by sparsity and shape")
+]
+"""m, as a setting."""
+
+
+class Window(NamedTuple):
+    """n kept of every m."""
+
+    n: int
+    m: int
+
+    @property
+    def sparsity(self) -> float:
+        """Fraction of zeros."""
+        return 1 - self.n / self.m
+
+    def expresses(self, sparsity: float) -> bool:
+        """Whether n/m is close enough to the density. The last digits of a float must not decide it."""
+        return abs(self.sparsity - sparsity) <= TOLERANCE + 1e-9
+
+    def loosened(self, sparsity: float) -> "Window":
+        """The window of the same m on the way to this one: the fewest kept that do not exceed `sparsity`."""
+        return Window(min(self.m, max(self.n, math.ceil((1 - sparsity) * self.m - 1e-9))), self.m)
+
+
+def nearest_window(m: int, sparsity: float) -> Window:
+    """The n of this m nearest to the density, at least 1; of two equally near the larger."""
+    return Window(min(m, max(1, math.floor((1 - sparsity) * m + 0.5))), m)
+
+
+def find_window(length: int, sparsity: float, *, n: int | None, m: int | None) -> Window | None:
+    """The window for `length` groups along K, or None where there is none.
+
+    Args:
+        length: groups along K; m has to divide it.
+        sparsity: fraction of zeros, in [0, 1).
+        n: the kept count; None derives it from sparsity and m.
+        m: the window; None takes the smallest from 4 to 64 that divides `length` and has an n with n/m within 0.01 of
+            the density (0.5 -> 2:4, 0.75 -> 1:4, 0.9 -> 3:32 where only powers of two divide).
+    """
+    for size in (m,) if m is not None else range(SMALLEST_M, LARGEST_M + 1):
+        window = nearest_window(size, sparsity) if n is None else Window(n, size)
+        if length % size == 0 and window.expresses(sparsity):
+            return window
+    return None
+
+
+def check_window_sparsity(sparsity: float, *, n: int | None, m: int | None) -> None:
+    """Raise InvalidSetting where no layer, whatever its shape, has a window for this sparsity."""
+    if m is None:
+        if not any(nearest_window(size, sparsity).expresses(sparsity) for size in range(SMALLEST_M, LARGEST_M + 1)):
+            nearest = Window(1, LARGEST_M)
+            raise InvalidSetting("m", m, f"no m up to {LARGEST_M} expresses sparsity {sparsity:g}; {_named(nearest)}")
+    elif not nearest_window(m, sparsity).expresses(sparsity):
+        around = (Window(kept, m) for kept in range(m, 0, -1))
+        nearest = sorted(sorted(around, key=lambda window: abs(window.sparsity - sparsity))[:2], reverse=True)
+        raise InvalidSetting("m", m, f"cannot express sparsity {sparsity:g}; {_named(*nearest)}")
+    elif n is not None and not Window(n, m).expresses(sparsity):
+        agreeing = nearest_window(m, sparsity)
+        raise InvalidSetting(
+            "n",
+            n,
+            f"{n}:{m} is sparsity {Window(n, m).sparsity:.4g}, not {sparsity:g}; n: {agreeing.n} (or null) agrees",
+        )
+
+
+def window_unsupported_reason(
+    length: int, counted: str, sparsity: float, *, n: int | None, m: int | None
+) -> str | None:
+    """Why `length` groups along K have no window, in words; None where they have one. `counted`: length and group."""
+    if find_window(length, sparsity, n=n, m=m) is not None:
+        return None
+    if m is None:
+        return (
+            f"no m from {SMALLEST_M} to {LARGEST_M} divides {counted} with n/m within {TOLERANCE} of density "
+            f"{1 - sparsity:.4g}"
+        )
+    if length % m:
+        return f"{counted} are not a multiple of m {m}"
+    return f"windows of m {m} cannot express sparsity {sparsity:g}"
+
+
+def _named(*windows: Window) -> str:
+    """The nearest sparsities as a user would set them."""
+    listed = " and ".join(f"{window.sparsity:.4g} ({window.n}:{window.m})" for window in windows)
+    return f"the nearest {'sparsities are' if len(windows) > 1 else 'sparsity is'} {listed}"
 
 
 class Step(Protocol):
@@ -243,3 +359,64 @@ def validate_sparsity(sparsity: float) -> None:
     """Raise InvalidSetting unless 0 <= sparsity < 1."""
     if not (math.isfinite(sparsity) and 0.0 <= sparsity < 1.0):
         raise InvalidSetting("sparsity", sparsity, "a fraction of zeros, at least 0 and below 1")
+
+
+# A pattern with its settings as plain values, and back; its class may be a user's own.
+
+
+def to_record(pattern: Pattern) -> dict[str, Any]:
+    """Its class, package.module.Class, and its settings: JSON-able."""
+    kind = type(pattern)
+    settings = dataclasses.asdict(pattern) if dataclasses.is_dataclass(pattern) else {}
+    return {CLASS: f"{kind.__module__}.{kind.__qualname__}", **settings}
+
+
+def from_record(record: Mapping[str, Any], *, trust: Iterable[str] = ()) -> Pattern:
+    """The pattern that `to_record` wrote. A record may come from anyone: its class must be a pattern of sparsefront's, and its
+    settings fit the types of that class, before it is called.
+
+    Args:
+        trust: packages whose patterns may be imported besides.
+    Raises:
+        InvalidSetting: a class that is no pattern or is not trusted (key `_target_`), also of a candidate inside; settings that
+            it does not take.
+    """
+    trusted = tuple(trust)
+    settings = {key: value for key, value in record.items() if key != CLASS}
+    kind = trusted_class(record.get(CLASS), Pattern, trust=trusted)
+    for nested in classes_named_in(settings):
+        trusted_class(nested, Pattern, trust=trusted)
+    made: Pattern = kind(**checked_arguments(kind, settings))
+    return made
+
+
+def modules_of(pattern: Pattern) -> set[str]:
+    """The modules that define a pattern and its parts: what records of its own masks may name."""
+    return {type(part).__module__ for part in (pattern, *pattern.parts)}
+
+
+def named_pattern(name: str, **settings: Any) -> Pattern:
+    """A pattern by its name, such as tile_wise.
+
+    Raises:
+        InvalidSetting: no pattern has this name (key `name`), or a setting is wrong.
+        TypeError: a setting that it does not take.
+    """
+    classes = option_classes("sparsefront.patterns")
+    if name not in classes:
+        raise InvalidSetting("name", name, f"is no pattern; there are {', '.join(classes)}")
+    return classes[name](**settings)
+
+
+def label(pattern: Pattern) -> str:
+    """Short, for people and tables: its name, and what differs from the defaults: `tile_wise:64`, `n_m m=4`."""
+    if not dataclasses.is_dataclass(pattern):
+        return pattern.name
+    defaults = {field.name: field.default for field in dataclasses.fields(pattern)}
+    unit = f":{pattern.granularity}" if pattern.uses_granularity else ""  # type: ignore[attr-defined]
+    others = [
+        f" {key}={value}"
+        for key, value in vars(pattern).items()
+        if key in defaults and key != "granularity" and value != defaults[key]
+    ]
+    return f"{pattern.name}{unit}{''.join(others)}"

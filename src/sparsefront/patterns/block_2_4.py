@@ -6,18 +6,19 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from sparsefront.declared.settings_class import settings_class
 from sparsefront.errors import InvalidSetting
-from sparsefront.masks.boundaries import Boundaries, grid_boundaries
-from sparsefront.patterns.base import Step, require_divisible
-from sparsefront.patterns.structure.blocks import BlockPattern, BlockStep, in_blocks
-from sparsefront.patterns.structure.granularity import BlockSize, block_shape
-from sparsefront.patterns.structure.halved import (
+from sparsefront.masks.groups import Boundaries, grid_boundaries
+from sparsefront.patterns.base import BlockSize, Step, block_shape, require_divisible
+from sparsefront.patterns.blocks import (
     WINDOW,
+    BlockPattern,
+    BlockStep,
     check_halved_sparsity,
     halved_unsupported_reason,
+    in_blocks,
     outer_sparsity,
 )
+from sparsefront.settings_class import settings_class
 
 
 @settings_class()

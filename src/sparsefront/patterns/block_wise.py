@@ -2,10 +2,9 @@
 
 from typing import ClassVar
 
-from sparsefront.declared.settings_class import settings_class
-from sparsefront.patterns.structure.blocks import Distribution, FreeOrBalanced, VectorScore
-from sparsefront.patterns.structure.granularity import BlockSize, block_shape
-from sparsefront.patterns.structure.window import WindowSize
+from sparsefront.patterns.base import BlockSize, WindowSize, block_shape
+from sparsefront.patterns.blocks import Distribution, FreeOrBalanced, VectorScore
+from sparsefront.settings_class import settings_class
 
 
 @settings_class()

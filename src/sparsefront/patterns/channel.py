@@ -5,9 +5,9 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from sparsefront.declared.settings_class import settings_class
 from sparsefront.patterns.base import Pattern
-from sparsefront.patterns.structure.blocks import BlockStep
+from sparsefront.patterns.blocks import BlockStep
+from sparsefront.settings_class import settings_class
 
 
 @settings_class()

@@ -5,8 +5,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from sparsefront.declared.settings_class import settings_class
 from sparsefront.patterns.base import Pattern, Step
+from sparsefront.settings_class import settings_class
 
 
 @settings_class()

@@ -2,8 +2,8 @@
 
 from typing import ClassVar, Literal
 
-from sparsefront.declared.settings_class import settings_class
-from sparsefront.patterns.structure.blocks import BlockPattern
+from sparsefront.patterns.blocks import BlockPattern
+from sparsefront.settings_class import settings_class
 
 
 @settings_class()

@@ -9,12 +9,10 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from sparsefront.declared.settings_class import settings_class
-from sparsefront.declared.types import Fraction, OneOrMore
 from sparsefront.errors import InvalidSetting, first_line
-from sparsefront.option_classes import option_classes
-from sparsefront.patterns.base import Pattern, Step
-from sparsefront.patterns.records import CLASS, from_record, label, named_pattern
+from sparsefront.options import option_classes
+from sparsefront.patterns.base import CLASS, Pattern, Step, from_record, label, named_pattern
+from sparsefront.settings_class import Fraction, OneOrMore, settings_class
 
 Candidate = str | dict[str, str | int | float | bool | None]
 

@@ -8,18 +8,17 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from sparsefront.declared.settings_class import settings_class
-from sparsefront.masks.boundaries import Boundaries
-from sparsefront.masks.groups import Groups
+from sparsefront.masks.groups import Boundaries, Groups
 from sparsefront.patterns.base import Pattern, Step
-from sparsefront.patterns.structure.halved import (
+from sparsefront.patterns.blocks import (
     WINDOW,
     check_halved_sparsity,
     halved_unsupported_reason,
     outer_sparsity,
 )
-from sparsefront.patterns.structure.tile_steps import surviving_outputs
+from sparsefront.patterns.tile_steps import surviving_outputs
 from sparsefront.patterns.tile_wise import SOURCES, TileWise
+from sparsefront.settings_class import settings_class
 
 
 @dataclass(frozen=True)

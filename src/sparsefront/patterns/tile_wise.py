@@ -6,19 +6,18 @@ from typing import Annotated, ClassVar
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from sparsefront.declared.settings_class import settings_class
-from sparsefront.declared.types import Fraction, Share
 from sparsefront.errors import InvalidSetting
-from sparsefront.masks.boundaries import Boundaries
+from sparsefront.masks.groups import Boundaries
 from sparsefront.patterns.base import Pattern, Step
-from sparsefront.patterns.structure.apriori import tuned
-from sparsefront.patterns.structure.tile_steps import (
+from sparsefront.patterns.tile_steps import (
     Aggregate,
     OutputStep,
     OverlayStep,
     TileInputStep,
     surviving_outputs,
+    tuned,
 )
+from sparsefront.settings_class import Fraction, Share, settings_class
 
 # The settings of the authors' public code: TileWise(g, **SOURCES).
 SOURCES = {"whole_tiles": False, "input_multiple": 1, "aggregate": "l2_over_length"}

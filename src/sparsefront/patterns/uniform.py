@@ -7,11 +7,11 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from sparsefront.declared.settings_class import settings_class
 from sparsefront.errors import InvalidSetting
 from sparsefront.masks.groups import Groups, signed_norm
 from sparsefront.patterns.base import Step
-from sparsefront.patterns.structure.blocks import BlockPattern, in_blocks
+from sparsefront.patterns.blocks import BlockPattern, in_blocks
+from sparsefront.settings_class import settings_class
 
 
 @dataclass(frozen=True)

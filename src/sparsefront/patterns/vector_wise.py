@@ -4,9 +4,9 @@ from typing import ClassVar
 
 from pydantic import PositiveInt
 
-from sparsefront.declared.settings_class import settings_class
-from sparsefront.patterns.structure.blocks import Distribution, FreeOrBalanced, VectorScore
-from sparsefront.patterns.structure.window import WindowSize
+from sparsefront.patterns.base import WindowSize
+from sparsefront.patterns.blocks import Distribution, FreeOrBalanced, VectorScore
+from sparsefront.settings_class import settings_class
 
 
 @settings_class()

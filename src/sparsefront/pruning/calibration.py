@@ -1,22 +1,174 @@
-"""What scores ask of a network and its training data, in one process or over the ranks of a distributed run."""
+"""What scores ask of a network and its data: batches, the inputs of its layers, gradients."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import islice
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, islice
 from typing import Any
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from sparsefront import distributed
-from sparsefront.gpu_sharing.access import give_way
+from sparsefront.errors import InvalidSetting
+from sparsefront.gpu import give_way
 from sparsefront.importance.base import Importance
-from sparsefront.module_modes import in_eval_mode
-from sparsefront.pruning.encoder_text import given_encoder_text
-from sparsefront.pruning.layer_inputs import in_order_of_use, sum_over_inputs
-from sparsefront.pruning.movement import AccumulateMovement
-from sparsefront.pruning.shared_weights import sharing_layers
+from sparsefront.masks.weight_view import pixel_rows
+from sparsefront.networks import after_forward, before_forward, first_argument, in_eval_mode
+from sparsefront.pruning.masked_weights import sharing_layers
+from sparsefront.pruning.training_masks import AccumulateMovement
 from sparsefront.tasks.base import Batch, Task
+from sparsefront.tasks.plain_task import NamedBatch, NamedBatches, PlainTask, device_of, forward_names
+
+# Networks that read one text and write another one: the attention mask of a batch is that of the encoder's text
+# alone.
+
+
+def in_encoder(net: nn.Module) -> Callable[[nn.Module], bool]:
+    """Whether a module of the network sees the text of the attention mask: in an encoder-decoder network of transformers those
+    of its encoder, in any other network all.
+    """
+    encoder = _encoder(net)
+    inside = set(net.modules() if encoder is None else encoder.modules())
+    return inside.__contains__
+
+
+@contextmanager
+def given_encoder_text(net: nn.Module, modules: Mapping[str, nn.Module]) -> Iterator[Callable[[str, Tensor], bool]]:
+    """While open, tells of a layer and what it is given in a forward whether that is of the text of the attention mask: in a
+    decoder only what the encoder returned, which cross-attention reads. Lengths don't tell: both texts may have the same.
+    """
+    encoder, inside = _encoder(net), in_encoder(net)
+    returned: list[Tensor] = []
+
+    def keep(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        returned[:] = [output if isinstance(output, Tensor) else output[0]]
+
+    with after_forward({} if encoder is None else {"encoder": encoder}, keep):
+        yield lambda name, x: inside(modules[name]) or any(x is one for one in returned)
+
+
+def _encoder(net: nn.Module) -> nn.Module | None:
+    """The encoder of an encoder-decoder network of transformers, which may be a part of the network."""
+    for module in net.modules():
+        if getattr(getattr(module, "config", None), "is_encoder_decoder", False) and hasattr(module, "get_encoder"):
+            encoder: nn.Module = module.get_encoder()
+            return encoder
+    return None
+
+
+# What the layers of a network multiply with their weights, seen while it runs.
+
+
+def as_rows(module: nn.Module, x: Tensor, real: Tensor | None = None) -> Tensor:
+    """The matrix X [rows, K] of the layer's product Y = X W^T, with W the weight seen as a matrix [N, K].
+
+    Args:
+        module: Linear, or Conv2d in one group.
+        x: [..., K], or [B, C_in, height, width], any float dtype.
+        real: bool [B, positions], the positions of a text that are no padding: of an x [B, positions, K] only these are
+            rows. Of whatever is computed at padding nothing reaches the loss.
+    Returns:
+        float32; a convolution's has one row per output pixel and columns in the order of
+            the weight seen as a matrix.
+    """
+    x = x.float()
+    if not isinstance(module, nn.Conv2d):
+        padded = real is not None and x.shape[:-1] == real.shape
+        return x[real] if padded else x.reshape(-1, x.shape[-1])
+    if x.dim() == 3:  # Conv2d also takes a single image
+        x = x.unsqueeze(0)
+    x = F.pad(x, _padding(module), mode="constant" if module.padding_mode == "zeros" else module.padding_mode)
+    return pixel_rows(x, module.kernel_size, dilation=module.dilation, stride=module.stride)
+
+
+def _padding(module: nn.Conv2d) -> tuple[int, int, int, int]:
+    """Left, right, top, bottom, as `F.pad` wants it; "same" puts an odd pixel right and below."""
+    if module.padding == "valid":
+        return 0, 0, 0, 0
+    if module.padding == "same":
+        (height, width) = (d * (k - 1) for d, k in zip(module.dilation, module.kernel_size, strict=True))
+        return width // 2, width - width // 2, height // 2, height - height // 2
+    height, width = module.padding
+    return width, width, height, height
+
+
+@torch.no_grad()
+def sum_over_inputs(
+    forward: Callable[[Any], Any],
+    batches: Iterable[Any],
+    modules: dict[str, nn.Module],
+    statistic: Callable[[Tensor], Tensor],
+    *,
+    real_positions: Callable[[Any], Tensor | None] = lambda batch: None,
+    of_that_text: Callable[[str, Tensor], bool] = lambda name, x: True,
+) -> dict[str, Tensor]:
+    """Per layer the sum of `statistic(X)` over all its calls; no X outlives its call.
+
+    Args:
+        forward: runs the network on a batch.
+        real_positions: of a batch: `real` of `as_rows`.
+        of_that_text: whether what a layer is given has these positions, where its shape says that it may.
+        modules: layer name -> module; one that is called several times in a forward adds up all of them.
+        statistic: of X, float32 [rows, K]; adds up over rows.
+    Raises:
+        ValueError: a layer that a batch did not reach; names it.
+    """
+    # Of no rows: zeros of the right shape, where there is no batch to read.
+    sums = {
+        name: statistic(module.weight.new_zeros((0, module.weight[0].numel()), dtype=torch.float32))
+        for name, module in modules.items()
+    }
+    reached: set[str] = set()
+    real: Tensor | None = None
+
+    def add(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        reached.add(name)
+        x = first_argument(args, kwargs)
+        sums[name] += statistic(as_rows(modules[name], x, real if of_that_text(name, x) else None))
+
+    with before_forward(modules, add):
+        for batch in batches:
+            real = real_positions(batch)
+            forward(batch)
+            _require_reached(modules, reached)
+    return sums
+
+
+@torch.no_grad()
+def in_order_of_use(forward: Callable[[Any], Any], batch: Any, modules: dict[str, nn.Module]) -> list[list[str]]:
+    """Layers in the order of their first call; those called in turn on the very same tensor (query, key and value of an
+    attention) are one group, because none of them can change what the others are given.
+
+    Raises:
+        ValueError: a layer that the batch does not reach; names it.
+    """
+    groups: list[list[str]] = []
+    seen: set[str] = set()
+    last: list[Tensor] = []
+
+    def note(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if name in seen:
+            return
+        seen.add(name)
+        x = first_argument(args, kwargs)
+        if last and last[0] is x:
+            groups[-1].append(name)
+        else:
+            groups.append([name])
+            last[:] = [x]
+
+    with before_forward(modules, note):
+        forward(batch)
+    _require_reached(modules, seen)
+    return groups
+
+
+def _require_reached(modules: dict[str, nn.Module], reached: set[str]) -> None:
+    if unreached := [name for name in modules if name not in reached]:
+        raise ValueError(f"the network never calls {', '.join(unreached)}: what it is given cannot be seen")
 
 
 def score_weights(
@@ -170,3 +322,60 @@ def real_positions(batch: Batch) -> Tensor | None:
     batches are not text.
     """
     return batch["attention_mask"].bool() if "attention_mask" in batch else None
+
+
+# The batches that scores are computed from.
+
+Batches = Iterable | Callable[[], Iterable]
+"""Batches as a training loop has them; or a function that opens a loader of such, as this package's data do."""
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """Opens the loader anew at each call."""
+
+    net: nn.Module
+    open_loader: Callable[[], Iterable[Batch]]
+
+    def __call__(self) -> Iterator[Batch]:
+        return iter(self.open_loader())
+
+    def first_inputs(self) -> dict[str, Tensor]:
+        """What the network is called with for the first batch, on its device."""
+        batch = PlainTask(self.net, None).net_inputs(next(iter(self())))
+        return {name: value.to(device_of(self.net)) for name, value in batch.items() if isinstance(value, Tensor)}
+
+
+def open_calibration(net: nn.Module, batches: Batches | None, importance: Importance) -> Calibration:
+    """The loader of calibration batches.
+
+    Raises:
+        InvalidSetting: none are given, and the importance needs them; or they have another form.
+    """
+    if callable(batches):
+        by_name = NamedBatch(forward_names(net), list, argument="calibration")
+        return Calibration(net, partial(_opened, batches, by_name))
+    if batches is not None:
+        return Calibration(net, NamedBatches(batches, net, argument="calibration").train_dataloader)
+    if importance.source in ("gradients", "inputs"):
+        allowed = f"importance={importance.name} comes from {importance.source}: give batches, such as a DataLoader"
+        raise InvalidSetting("calibration", None, allowed)
+    return Calibration(net, list)
+
+
+def _opened(open_loader: Callable[[], Iterable], by_name: NamedBatch) -> Iterator[Batch]:
+    """The batches that a function opens a loader of, in the forms of a training loop.
+
+    Raises:
+        InvalidSetting: it returns no loader, or one without a batch, such as an iterator that was read before.
+    """
+    loader = open_loader()
+    if isinstance(loader, str) or not isinstance(loader, Iterable):
+        allowed = "opens a DataLoader or another iterable of batches at each call"
+        raise InvalidSetting("calibration", f"a function that returns {type(loader).__name__}", allowed)
+    batches = iter(loader)
+    first = next(batches, None)
+    if first is None:
+        allowed = "opens a loader anew at each call: this one is empty"
+        raise InvalidSetting("calibration", f"a function that returns {type(loader).__name__}", allowed)
+    return map(by_name.named, chain([first], batches))

@@ -1,19 +1,94 @@
 """From importance to masks: a pattern's steps, each decided by an allocation across the layers."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from sparsefront.allocation.base import Allocation, GlobalAllocation
+from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.errors import InvalidSetting
-from sparsefront.finite import require_finite
+from sparsefront.importance.base import Importance
+from sparsefront.importance.magnitude import Magnitude
 from sparsefront.masks.groups import Groups
-from sparsefront.masks.permutation import Permutation
 from sparsefront.masks.selection import select_in_layer
-from sparsefront.masks.weight_view import as_matrix
+from sparsefront.masks.weight_view import Permutation, as_matrix
+from sparsefront.networks import require_finite
 from sparsefront.patterns.base import Pattern, new_mask, require_divisible, step_groups, validate_sparsity
+from sparsefront.pruning.calibration import score_weights
 from sparsefront.pruning.mask_layout import MaskLayout, fix_layout
+from sparsefront.pruning.training_masks import AccumulateMovement
+from sparsefront.schedule.base import Schedule
+from sparsefront.schedule.one_shot import OneShot
+from sparsefront.tasks.base import Batch, Task
+
+# How masks are made: the choices that every part of a pruning looks at.
+
+
+@dataclass(frozen=True)
+class PruningSettings:
+    """The parts of a pruning.
+
+    Args:
+        pattern: which weights are kept or pruned together.
+        sparsity: the final one, a fraction of zeros in [0, 1).
+        importance, allocation: what is worth keeping, and how much of each layer goes.
+        schedule: when masks change on the way to the final sparsity.
+    """
+
+    pattern: Pattern
+    sparsity: float
+    importance: Importance = field(default_factory=Magnitude)
+    allocation: Allocation = field(default_factory=PerLayer)
+    schedule: Schedule = field(default_factory=OneShot)
+
+    @property
+    def first_sparsity(self) -> float:
+        """Of the masks that the schedule begins with."""
+        return self.schedule.sparsity_at(0.0, self.sparsity)
+
+
+# A search for the pattern, order and sparsity of every layer, as far as a pruning asks for one.
+
+
+class SearchRecord(Protocol):
+    """What a search did."""
+
+    @property
+    def layers(self) -> Mapping[str, Mapping[str, Any]]:
+        """Layer -> its pattern and sparsity, and what the search knew of them."""
+        ...
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-able."""
+        ...
+
+
+class LayoutSearch(Protocol):
+    """Such as `latency_search.search.Search`."""
+
+    def layout(
+        self,
+        task: Task,
+        scores: Mapping[str, Tensor],
+        pruning: PruningSettings,
+        calibration: Callable[[], Iterable[Batch]],
+        tell: Callable[[str], None],
+    ) -> tuple[MaskLayout, SearchRecord]:
+        """Search.
+
+        Args:
+            task: the dense network and its loss.
+            scores: layer that may be pruned -> float32 [N, K].
+            pruning: with an allocation that measures.
+            calibration: opens a loader of training batches.
+            tell: gets a line for each step.
+        Raises:
+            InvalidSetting: what is asked for is out of reach, its key written from the root.
+        """
+        ...
 
 
 def make_masks(
@@ -161,3 +236,46 @@ def _require_divisible(importance: Mapping[str, Tensor], pattern: Pattern, spars
             require_divisible(pattern, tuple(values.shape), sparsity)
         except ValueError as error:
             raise ValueError(f"layer {layer}: {error}") from None
+
+
+# Masks of a network as it is at the moment.
+
+
+@dataclass(frozen=True, eq=False)
+class MaskMaker:
+    """Called with a sparsity, and the masks so far, it scores the task's network and makes masks of it.
+
+    Args:
+        pruning: how masks are made.
+        task: the network and its loss, on the device where scores are wanted.
+        layers: those that are pruned.
+        layout: fixed before the first masks.
+        open_loader, movement: see `score_weights`.
+    """
+
+    pruning: PruningSettings
+    task: Task
+    layers: list[str]
+    layout: MaskLayout
+    open_loader: Callable[[], Iterable[Batch]]
+    movement: AccumulateMovement | None = None
+
+    def __call__(self, sparsity: float, previous: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
+        pruning = self.pruning
+        scores = score_weights(
+            self.task,
+            self.layers,
+            importance=pruning.importance,
+            open_loader=self.open_loader,
+            movement=self.movement,
+        )
+        return make_masks(
+            scores,
+            pruning.pattern,
+            pruning.allocation,
+            sparsity,
+            final_sparsity=pruning.sparsity,
+            previous=previous,
+            nested=pruning.schedule.masks_nest,
+            layout=self.layout,
+        )

@@ -1,16 +1,56 @@
-"""The one object that applies the masks of a network."""
+"""Applying the masks of a network, while it trains too, and layers that share a weight."""
 
-from collections.abc import Iterable
-from typing import Self
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Self
 
+import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from sparsefront import distributed
+from sparsefront.errors import InvalidSetting
 from sparsefront.masks.weight_view import fits, like_weight
-from sparsefront.pruning.mask_buffers import BUFFER
+from sparsefront.schedule.base import Schedule
+from sparsefront.training.averaging import BUFFER
+
+# Layers that share one weight: what the mask of one prunes is gone in all of them, so that they need one mask.
+
+
+def sharing_layers(net: nn.Module, layers: Iterable[str]) -> dict[str, list[str]]:
+    """Each of the layers -> all of them that have its weight, itself included; also on the meta device."""
+    weights = {name: net.get_submodule(name).weight for name in layers}
+    names_of: dict[int, list[str]] = {}
+    for name, weight in weights.items():
+        names_of.setdefault(id(weight), []).append(name)
+    return {name: names_of[id(weight)] for name, weight in weights.items()}
+
+
+def require_none_shared(net: nn.Module, layers: Iterable[str], allocation: str) -> None:
+    """Raises:
+    InvalidSetting: an allocation that chooses for layers one by one, and a weight that several of them share.
+    """
+    for sharing in sharing_layers(net, layers).values():
+        if len(sharing) > 1:
+            allowed = f"chooses layer by layer, and {', '.join(sharing)} share one weight: leave them dense"
+            raise InvalidSetting("allocation", allocation, allowed)
+
+
+def require_one_sparsity(
+    net: nn.Module, layers: Iterable[str], allocation: str, sparsities: Mapping[str, float] | None
+) -> None:
+    """Raises:
+    InvalidSetting: layers that share one weight and have been given different sparsities; None: all have the same.
+    """
+    for name, sharing in sharing_layers(net, layers).items():
+        for other in sharing:
+            if sparsities is not None and sparsities[other] != sparsities[name]:
+                allowed = (
+                    f"gives {name} a sparsity of {sparsities[name]:g} and {other}, which shares its weight, "
+                    f"one of {sparsities[other]:g}: they need the same"
+                )
+                raise InvalidSetting("allocation", allocation, allowed)
 
 
 class MaskedWeights:
@@ -96,3 +136,66 @@ class MaskedWeights:
             revived = int(self._modules[name].weight.detach().masked_fill(mask, 0.0).count_nonzero())  # NaN counts
             if revived:
                 raise ValueError(f"layer {name}: {revived} pruned weights are not zero")
+
+
+# Lightning callback that applies the masks while a network trains, and tightens them where the schedule says so.
+
+
+class ApplyMasks(pl.Callback):
+    """Zeroes pruned weights after every optimizer step; before the steps named by the schedule, makes the masks again.
+
+    Args:
+        masked: the masks of the network that is trained, already set to the sparsity that the round begins with.
+        schedule: when masks change in a round.
+        sparsity: the final one.
+        make_masks: (sparsity, previous masks, shaped like the weights) -> masks for the network's weights as they are at that
+            moment, nested in the previous ones.
+        total_steps: optimizer steps of this training.
+    Raises:
+        InvalidSetting: a schedule that does not end at the final sparsity.
+    """
+
+    def __init__(
+        self,
+        masked: MaskedWeights,
+        *,
+        schedule: Schedule,
+        sparsity: float,
+        make_masks: Callable[[float, dict[str, Tensor]], dict[str, Tensor]],
+        total_steps: int,
+    ) -> None:
+        self.masked, self.make_masks = masked, make_masks
+        self.due = schedule.updates_of(total_steps, sparsity)
+        schedule.check_end(self.due[max(self.due)] if self.due else schedule.round_sparsities(sparsity)[-1], sparsity)
+        self.reached: list[tuple[int, float]] = []
+
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self.masked.apply()
+        self._handles = [self.masked.attach(optimizer) for optimizer in trainer.optimizers]
+
+    def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
+        step = trainer.global_step
+        if step in self.due:
+            current = self.due.pop(step)  # once: with gradient accumulation several batches share one step
+            self._tighten(current)
+            self.reached.append((step, current))
+            module.log("train/sparsity", current)
+
+    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        for handle in self._handles:
+            handle.remove()
+        if self.due:
+            raise RuntimeError(f"the training ended before steps {sorted(self.due)}, where masks were still to tighten")
+        self.masked.check()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The masks, which no state dict of the network holds, and what is still due: both belong to a checkpoint."""
+        return {"masks": self.masked.masks(), "due": list(self.due.items()), "reached": list(self.reached)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.masked.set(state_dict["masks"])
+        self.due = dict(state_dict["due"])
+        self.reached = [tuple(update) for update in state_dict["reached"]]
+
+    def _tighten(self, sparsity: float) -> None:
+        self.masked.set(self.make_masks(sparsity, self.masked.masks()))

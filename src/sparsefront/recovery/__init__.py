@@ -1,6 +1,6 @@
 """How accuracy comes back after pruning: what is trained, for how long, along which learning-rate curve."""
 
-from sparsefront.option_classes import option_class
+from sparsefront.options import option_class
 
 
 def __getattr__(name: str) -> type:

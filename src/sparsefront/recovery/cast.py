@@ -9,19 +9,15 @@ from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from sparsefront.declared.settings_class import settings_class
-from sparsefront.declared.types import LearningRate, Share
 from sparsefront.errors import InvalidSetting
 from sparsefront.masks.weight_view import like_weight
 from sparsefront.recovery.base import RecoverySetup, Round, RoundRecord
 from sparsefront.recovery.distillation import Distillation
 from sparsefront.recovery.training import TrainingPlan, TrainingRecovery, fit_round, recovery_epochs
-from sparsefront.recovery.weight_scaling import scaled_weights
-from sparsefront.recovery.window_masks import WindowMasks, check_window_masks
-from sparsefront.training.adam_s import AdamS
+from sparsefront.recovery.window_masks import WindowMasks, check_window_masks, scaled_weights
+from sparsefront.settings_class import LearningRate, Share, settings_class
 from sparsefront.training.fit import steps_per_epoch
-from sparsefront.training.optimization import Optimization
-from sparsefront.training.recipe import Recipe
+from sparsefront.training.recipe import AdamS, Optimization, Recipe
 
 
 @settings_class()

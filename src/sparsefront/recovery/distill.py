@@ -5,12 +5,10 @@ from typing import Annotated, ClassVar, Literal
 import pytorch_lightning as pl
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
-from sparsefront.declared.settings_class import settings_class
-from sparsefront.declared.types import LearningRate, OneOrMore, Share
 from sparsefront.errors import InvalidSetting
 from sparsefront.recovery.base import Round
-from sparsefront.recovery.distillation import Distillation
-from sparsefront.recovery.taught import TaughtRecovery
+from sparsefront.recovery.distillation import Distillation, TaughtRecovery
+from sparsefront.settings_class import LearningRate, OneOrMore, Share, settings_class
 
 
 @settings_class()

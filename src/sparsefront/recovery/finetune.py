@@ -4,11 +4,9 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, PositiveInt
 
-from sparsefront.declared.settings_class import settings_class
-from sparsefront.declared.types import LearningRate
 from sparsefront.recovery.training import TrainingPlan, TrainingRecovery, recovery_epochs
-from sparsefront.training.optimization import Optimization
-from sparsefront.training.recipe import Recipe
+from sparsefront.settings_class import LearningRate, settings_class
+from sparsefront.training.recipe import Optimization, Recipe
 
 
 @settings_class()

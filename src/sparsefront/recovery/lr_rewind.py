@@ -2,9 +2,8 @@
 
 from typing import ClassVar
 
-from sparsefront.declared.settings_class import settings_class
-from sparsefront.recovery.rewinding import Epochs, rewound_plan
-from sparsefront.recovery.training import TrainingPlan, TrainingRecovery
+from sparsefront.recovery.training import Epochs, TrainingPlan, TrainingRecovery, rewound_plan
+from sparsefront.settings_class import settings_class
 from sparsefront.training.recipe import Recipe
 
 

@@ -4,10 +4,9 @@ from typing import ClassVar
 
 from pydantic import PositiveInt
 
-from sparsefront.declared.settings_class import settings_class
-from sparsefront.recovery.base import Recovery, Round, RoundRecord
-from sparsefront.recovery.batch_norm import retake_batch_norm
-from sparsefront.time_use import working_time
+from sparsefront.progress import working_time
+from sparsefront.recovery.base import Recovery, Round, RoundRecord, retake_batch_norm
+from sparsefront.settings_class import settings_class
 
 
 @settings_class()

@@ -7,18 +7,25 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from sparsefront import distributed
-from sparsefront.declared.settings_class import settings_class
 from sparsefront.errors import InvalidSetting
-from sparsefront.finite import first_non_finite
 from sparsefront.masks.weight_view import as_matrix, like_weight
-from sparsefront.obs.blockwise import sweep
-from sparsefront.obs.hessian import Damping, damped_hessian, input_hessian, inverse_factor
-from sparsefront.obs.selection import Given, InBlocks, InWindows, Selection
-from sparsefront.option_classes import options_where
+from sparsefront.networks import first_non_finite
+from sparsefront.obs.sweep import (
+    Damping,
+    Given,
+    InBlocks,
+    InWindows,
+    Selection,
+    damped_hessian,
+    input_hessian,
+    inverse_factor,
+    sweep,
+)
+from sparsefront.options import options_where
+from sparsefront.progress import working_time
 from sparsefront.pruning.calibration import NetworkCalibration
-from sparsefront.recovery.base import LayerMasks, Recovery, RecoverySetup, Round, RoundRecord
-from sparsefront.recovery.batch_norm import retake_batch_norm
-from sparsefront.time_use import working_time
+from sparsefront.recovery.base import LayerMasks, Recovery, RecoverySetup, Round, RoundRecord, retake_batch_norm
+from sparsefront.settings_class import settings_class
 
 
 @settings_class()

@@ -7,22 +7,19 @@ from typing import ClassVar, Literal
 import torch
 from pydantic import PositiveInt
 
-from sparsefront.counted import counted
-from sparsefront.declared.settings_class import settings_class
-from sparsefront.declared.types import LearningRate
 from sparsefront.errors import InvalidSetting
 from sparsefront.masks.weight_view import as_matrix
-from sparsefront.obs.hessian import input_hessian
 from sparsefront.obs.swaps import Swapped, swap_masks
-from sparsefront.option_classes import options_where
+from sparsefront.obs.sweep import input_hessian
+from sparsefront.options import options_where
+from sparsefront.progress import counted, working_time
 from sparsefront.pruning.calibration import NetworkCalibration
-from sparsefront.pruning.shared_weights import sharing_layers
-from sparsefront.recovery.base import LayerMasks, Recovery, RecoverySetup, Round, RoundRecord
-from sparsefront.recovery.batch_norm import retake_batch_norm
+from sparsefront.pruning.masked_weights import sharing_layers
+from sparsefront.recovery.base import LayerMasks, Recovery, RecoverySetup, Round, RoundRecord, retake_batch_norm
 from sparsefront.recovery.finetune import Finetune
 from sparsefront.recovery.lr_rewind import LearningRateRewind
 from sparsefront.recovery.training import TrainingRecovery
-from sparsefront.time_use import working_time
+from sparsefront.settings_class import LearningRate, settings_class
 
 log = logging.getLogger(__name__)
 

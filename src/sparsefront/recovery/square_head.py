@@ -7,14 +7,10 @@ import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from sparsefront.declared.settings_class import settings_class
-from sparsefront.declared.types import LearningRate, OneOrMore
-from sparsefront.pruning.calibration import real_positions
-from sparsefront.pruning.encoder_text import in_encoder
+from sparsefront.pruning.calibration import in_encoder, real_positions
 from sparsefront.recovery.base import Round
-from sparsefront.recovery.distillation import prediction_loss
-from sparsefront.recovery.taught import TaughtRecovery
-from sparsefront.recovery.teacher_callback import StatePairs, TeacherCallback
+from sparsefront.recovery.distillation import StatePairs, TaughtRecovery, TeacherCallback, prediction_loss
+from sparsefront.settings_class import LearningRate, OneOrMore, settings_class
 from sparsefront.tasks.base import Batch, Task
 
 

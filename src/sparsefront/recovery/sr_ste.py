@@ -5,15 +5,13 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
-from sparsefront.declared.settings_class import settings_class
-from sparsefront.declared.types import LearningRate
-from sparsefront.pruning.straight_through import StraightThrough
+from sparsefront.pruning.training_masks import StraightThrough
 from sparsefront.recovery.base import RecoverySetup, Round, RoundRecord
 from sparsefront.recovery.training import TrainingPlan, TrainingRecovery, fit_round, recovery_epochs
 from sparsefront.recovery.window_masks import WindowMasks, check_window_masks
+from sparsefront.settings_class import LearningRate, settings_class
 from sparsefront.training.fit import steps_per_epoch
-from sparsefront.training.optimization import Optimization
-from sparsefront.training.recipe import Recipe
+from sparsefront.training.recipe import Optimization, Recipe
 
 
 @settings_class()

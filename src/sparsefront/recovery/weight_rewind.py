@@ -2,11 +2,10 @@
 
 from typing import ClassVar
 
-from sparsefront.declared.settings_class import settings_class
 from sparsefront.errors import InvalidSetting
 from sparsefront.recovery.base import RecoverySetup, Round
-from sparsefront.recovery.rewinding import Epochs, first_epoch, rewound_plan
-from sparsefront.recovery.training import TrainingPlan, TrainingRecovery
+from sparsefront.recovery.training import Epochs, TrainingPlan, TrainingRecovery, first_epoch, rewound_plan
+from sparsefront.settings_class import settings_class
 from sparsefront.training.recipe import Recipe
 
 

@@ -1,6 +1,6 @@
 """When masks change: once before recovery, or step by step while it trains."""
 
-from sparsefront.option_classes import option_class
+from sparsefront.options import option_class
 
 
 def __getattr__(name: str) -> type:

@@ -4,10 +4,9 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, PositiveInt
 
-from sparsefront.declared.settings_class import settings_class
-from sparsefront.declared.types import Fraction, Share
 from sparsefront.errors import InvalidSetting
 from sparsefront.schedule.base import Schedule
+from sparsefront.settings_class import Fraction, Share, settings_class
 
 
 @settings_class()

@@ -4,11 +4,10 @@ from typing import ClassVar, Literal
 
 from pydantic import PositiveInt
 
-from sparsefront.declared.settings_class import settings_class
-from sparsefront.declared.types import Fraction, OneOrMore
 from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.base import Pattern
 from sparsefront.schedule.base import Schedule
+from sparsefront.settings_class import Fraction, OneOrMore, settings_class
 
 
 @settings_class()

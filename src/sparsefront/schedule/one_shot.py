@@ -2,8 +2,8 @@
 
 from typing import ClassVar
 
-from sparsefront.declared.settings_class import settings_class
 from sparsefront.schedule.base import Schedule
+from sparsefront.settings_class import settings_class
 
 
 @settings_class()

@@ -1,16 +1,155 @@
-"""The space of a search, written as Hydra's overrides: what is swept becomes a distribution, the rest holds for every point."""
+"""What a search is given: its space, its objectives and its settings, each checked before a study begins."""
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, RangeSweep, Transformer
+from omegaconf import DictConfig, OmegaConf
+from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt
 
-from sparsefront.errors import InvalidSetting
+from sparsefront.errors import InvalidSetting, first_line, keys_of
+from sparsefront.results.columns import MORE_IS_BETTER
+from sparsefront.results.record import alternatives, result_fields
+from sparsefront.settings_class import checked_values, settings_class
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
+
+
+# What something may be chosen by, whatever the run: numbers of the result, and none of the reporting split.
+
+
+def require_choosable(names: Sequence[str], sweeper: str) -> None:
+    """Each field that `optimize` names must be one that a search may choose by.
+
+    Args:
+        names: of fields, without their directions.
+        sweeper: what would choose.
+    Raises:
+        InvalidSetting: there is none, one is no number, or one is of the reporting split.
+    """
+    if not names:
+        raise InvalidSetting("optimize", [], f"{sweeper} needs at least one value of the record")
+    numbers = {field.name for field in result_fields() if {int, float} & set(alternatives(field.hint))}
+    for name in names:
+        if name not in numbers:
+            raise InvalidSetting("optimize", name, f"is no number, so {sweeper} would have nothing to optimize")
+        if f"val_{name}" in numbers:
+            allowed = f"is of the reporting split, by which {sweeper} must not choose: take val_{name}"
+            raise InvalidSetting("optimize", name, allowed)
+
+
+# What a search optimizes: a field of the result and which end of it is better.
+
+DIRECTIONS = ("maximize", "minimize")
+LESS_IS_BETTER = re.compile(r"_(ms|seconds|error)$|_bytes(_|$)")
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Args:
+    name: of a field of the result.
+    direction: maximize or minimize.
+    """
+
+    name: str
+    direction: str
+
+
+def objective(text: str) -> Objective:
+    """An entry of `optimize`: `sparse` and `latency_sparse_ms` have a better end of their own; `maximize:FIELD` names it.
+
+    Raises:
+        InvalidSetting: the field has none of its own, or the word before the colon is another one.
+    """
+    direction, colon, name = text.rpartition(":")
+    if colon and direction not in DIRECTIONS:
+        raise InvalidSetting("optimize", text, f"is written as {' or '.join(f'{word}:{name}' for word in DIRECTIONS)}")
+    if not colon:
+        direction = _own_direction(name)
+    return Objective(name, direction)
+
+
+def field_of(text: str) -> str:
+    """The field that an entry of `optimize` names."""
+    return text.rpartition(":")[2]
+
+
+def _own_direction(name: str) -> str:
+    if name.removeprefix("val_") in MORE_IS_BETTER:
+        return "maximize"
+    if LESS_IS_BETTER.search(name):
+        return "minimize"
+    named = " or ".join(f"{word}:{name}" for word in DIRECTIONS)
+    raise InvalidSetting("optimize", name, f"does not tell which end is better: write {named}")
+
+
+# The sweeper's own settings, checked before a study begins.
+
+SWEEPER_KEY = "hydra.sweeper"
+LONGEST_NAME = 100  # bytes; names of files are made of it
+Seed = Annotated[int, Field(ge=0, lt=2**31)] | None
+
+
+def _file_name(name: str) -> str:
+    if not name or name.startswith(".") or "/" in name or not name.isprintable() or len(name.encode()) > LONGEST_NAME:
+        raise ValueError(f"must be a file name: without /, with no dot in front, of at most {LONGEST_NAME} bytes")
+    return name
+
+
+def _by_key(params: Any) -> Any:
+    plain: Any = OmegaConf.to_container(params) if isinstance(params, DictConfig) else params
+    if not isinstance(plain or {}, dict):
+        raise ValueError("must hold overrides by key, such as {sparsity: 'interval(0.5,0.95)'}")
+    return plain or {}
+
+
+@settings_class(kw_only=True)
+class SearchSettings:
+    """See conf/hydra/sweeper/optuna.yaml."""
+
+    study: Annotated[str, AfterValidator(_file_name)]
+    storage: str | None
+    n_trials: PositiveInt
+    batch: PositiveInt
+    params: Annotated[dict[str, Any], BeforeValidator(_by_key)]
+    sampler: object
+
+
+def search_settings(settings: Mapping[str, Any]) -> SearchSettings:
+    """The sweeper's settings.
+
+    Raises:
+        InvalidSetting: one is unknown or wrong, or the sampler does not take its own.
+    """
+    known = [field.name for field in fields(SearchSettings)]
+    for key in settings.keys() - set(known):
+        raise InvalidSetting(f"{SWEEPER_KEY}.{key}", settings[key], f"is no setting; there are {', '.join(known)}")
+    with keys_of(SWEEPER_KEY):
+        checked = SearchSettings(**settings)
+    _require_sampler(checked.sampler)
+    return checked
+
+
+def _require_sampler(sampler: Any) -> None:
+    from hydra.utils import instantiate
+
+    group = f"{SWEEPER_KEY}.sampler"
+    if not isinstance(sampler, Mapping | DictConfig) or "_target_" not in sampler:
+        raise InvalidSetting(
+            group, sampler, f"is no sampler: choose one with {SWEEPER_KEY.replace('.', '/')}/sampler=tpe"
+        )
+    with keys_of(group):
+        checked_values({"seed": sampler.get("seed")}, {"seed": Seed})
+    try:
+        instantiate(sampler)
+    except Exception as error:
+        told = first_line(error.__cause__ or error)
+        raise InvalidSetting(group, sampler["_target_"], f"does not take its settings: {told}") from error
 
 
 def parse_space(overrides: Sequence[str]) -> tuple[dict[str, "BaseDistribution"], list[str]]:

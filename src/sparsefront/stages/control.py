@@ -13,18 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from sparsefront.artifacts.store import Artifact, ArtifactStore
-from sparsefront.counted import counted
+from sparsefront.config.experiment import Experiment
 from sparsefront.errors import InvalidSetting
-from sparsefront.experiment import Experiment
+from sparsefront.progress import counted
 from sparsefront.recovery.training import TrainingPlan
 from sparsefront.stages.bench import Bench
-from sparsefront.stages.network import load_net, make_task, open_data, weights_digest
-from sparsefront.stages.seeds import recovery_stage_seed, reseed
-from sparsefront.stages.unfinished import unfinished_from
-from sparsefront.training.epoch_weights import WEIGHTS, save_weights
+from sparsefront.stages.keys import recovery_stage_seed, reseed
+from sparsefront.stages.network import load_net, make_task, open_data, unfinished_from, weights_digest
 from sparsefront.training.fit import fit, steps_per_epoch
-from sparsefront.training.optimization import Optimization
-from sparsefront.training.rank_processes import on_every_rank
+from sparsefront.training.ranks import on_every_rank
+from sparsefront.training.recipe import Optimization
+from sparsefront.training.resume import WEIGHTS, save_weights
 
 log = logging.getLogger(__name__)
 KIND = "dense_continued"

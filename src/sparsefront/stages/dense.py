@@ -10,18 +10,16 @@ import pytorch_lightning as pl
 from torch import nn
 
 from sparsefront.artifacts.store import Artifact, ArtifactStore
-from sparsefront.counted import counted
+from sparsefront.config.experiment import Experiment
 from sparsefront.errors import InvalidSetting
-from sparsefront.experiment import Experiment
 from sparsefront.models.checkpoint import new_layers
-from sparsefront.stages.network import build_net, make_task, open_data
-from sparsefront.stages.seeds import reseed, stage_seed
-from sparsefront.stages.split_check import require_rows_and_classes
-from sparsefront.training.budget import Trained
-from sparsefront.training.epoch_weights import WEIGHTS, SaveEpochWeights, save_weights
-from sparsefront.training.fit import fit, steps_per_epoch
-from sparsefront.training.optimization import Optimization
-from sparsefront.training.rank_processes import on_every_rank
+from sparsefront.progress import counted
+from sparsefront.stages.keys import reseed, stage_seed
+from sparsefront.stages.network import build_net, make_task, open_data, require_rows_and_classes
+from sparsefront.training.fit import Trained, fit, steps_per_epoch
+from sparsefront.training.ranks import on_every_rank
+from sparsefront.training.recipe import Optimization
+from sparsefront.training.resume import WEIGHTS, SaveEpochWeights, save_weights
 
 log = logging.getLogger(__name__)
 

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from sparsefront.artifacts.store import Artifact, ArtifactStore
-from sparsefront.experiment import Experiment
-from sparsefront.library.export import save
+from sparsefront.config.experiment import Experiment
+from sparsefront.export.save import save
 from sparsefront.stages.network import load_net
-from sparsefront.stages.stored_masks import load_masks_of
-from sparsefront.training.epoch_weights import WEIGHTS
+from sparsefront.stages.recover import load_masks_of
+from sparsefront.training.resume import WEIGHTS
 
 log = logging.getLogger(__name__)
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 def run(
     experiment: Experiment, store: ArtifactStore, cache_key: dict[str, Any], pruned: Artifact, recovered: Artifact
 ) -> Artifact:
-    """See `library.export.save`."""
+    """See `export.save.save`."""
 
     def make(folder: Path) -> None:
         log.info("export: compressed checkpoint and manifest")

@@ -4,31 +4,113 @@ Keys follow from the configuration and the sources alone, so a finished run is r
 are those that a stage can reach by imports from the classes that the configuration names and from the stage itself.
 """
 
+import hashlib
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import pytorch_lightning as pl
 import torch
 
-from sparsefront.allocation.measuring import MeasuringAllocation
-from sparsefront.artifacts.code_digest import code_digest
-from sparsefront.artifacts.content_digest import by_content
-from sparsefront.artifacts.digest import digest, versions
-from sparsefront.artifacts.digest_memo import remembering
-from sparsefront.artifacts.native_sources import SOURCES, TABLES, native_digest, native_sources
-from sparsefront.artifacts.python_modules import find_module
-from sparsefront.experiment import Experiment
+from sparsefront.allocation.base import MeasuringAllocation
+from sparsefront.artifacts.code_digest import (
+    BOOKKEEPING,
+    SOURCES,
+    TABLES,
+    Import,
+    Module,
+    code_digest,
+    find_module,
+    import_closure,
+    native_digest,
+    native_sources,
+)
+from sparsefront.artifacts.content_digest import by_content, digest, remembering, versions
+from sparsefront.config.experiment import Experiment
+from sparsefront.errors import InvalidSetting
 from sparsefront.provenance import processor_facts
-from sparsefront.stages.stage_code import stage_modules
+
+# The code that a stage runs: what it reaches by imports, from its own module and from the classes of the
+# configuration.
+
+
+def stage_modules(experiment: Experiment, groups: tuple[str, ...], *stages: str) -> tuple[Module, ...]:
+    """The modules that parts of an experiment and modules of stages are made of.
+
+    Args:
+        groups: of the configuration.
+        stages: dotted names.
+    Raises:
+        InvalidSetting: the class of a part has no source file.
+    """
+    parts = [root for group in groups for root in _roots(experiment, group)]
+    return import_closure((*parts, *((stage, None) for stage in stages)), without=BOOKKEEPING)
+
+
+def _roots(experiment: Experiment, group: str) -> list[Import]:
+    """Where the classes of a part and of what it is made of are defined, and what every `_target_` names: another module may
+    hand a class on.
+    """
+    part = getattr(experiment, group)
+    kind = type(part)
+    if find_module(kind.__module__) is None:
+        named = f"{kind.__module__}.{kind.__qualname__}"
+        raise InvalidSetting(f"{group}._target_", named, "must be a class in a file: its code is part of every key")
+    named = (target.rpartition(".") for target in _targets(experiment.settings[group]))
+    inside = [(type(inner).__module__, None) for inner in getattr(part, "parts", ())]
+    return [(kind.__module__, None), *inside, *((module, name) for module, _, name in named)]
+
+
+def _targets(settings: Any) -> Iterator[str]:
+    if isinstance(settings, dict):
+        if isinstance(target := settings.get("_target_"), str):
+            yield target
+        settings = settings.values()
+    if isinstance(settings, Iterable) and not isinstance(settings, str):
+        for value in settings:
+            yield from _targets(value)
+
+
+# Seeds of a run's stages: hashes, since sums would give a stage of one run the seed of another stage of a neighboring
+# run.
+
+
+def stage_seed(*parts: int | str) -> int:
+    """In [0, 2^32), the same in every process.
+
+    Args:
+        parts: the run's seeds, and what draws: `stage_seed(0, "dense")`.
+    """
+    return int.from_bytes(hashlib.sha256(":".join(map(str, parts)).encode()).digest()[:4], "big")
+
+
+def recovery_stage_seed(experiment: Experiment, drawn: str) -> int:
+    """Of what is drawn from the recovery on: it differs between dense networks as well as between recoveries of one."""
+    return stage_seed(experiment.seed, experiment.recovery_seed, drawn)
+
+
+def reseed(seed: int) -> None:
+    """Set the generators of Python, NumPy and torch, so that a stage draws the same whether the one before it was made
+    now or found on disk.
+    """
+    pl.seed_everything(seed, workers=True, verbose=False)
+
+
+# The cache key of each stage: one chain, each link with the digest of the one before.
+#
+# Keys follow from the configuration and the sources alone, so a finished run is recognized without opening any stage.
+# Sources are those that a stage can reach by imports from the classes that the configuration names and from the stage
+# itself.
 
 # keys of the recipe that only matter after pruning
 AFTER_PRUNING = ("recovery_epochs", "recovery_lr", "ignore")
 
 
 RESULT_CODE = (
-    "sparsefront.report.result",
-    "sparsefront.report.result_groups",
-    "sparsefront.report.result_identity",
+    "sparsefront.results.record",
+    "sparsefront.results.record",
+    "sparsefront.results.record",
     "sparsefront.stages.report",
 )
 
@@ -273,8 +355,8 @@ def _place(experiment: Experiment) -> dict[str, Any]:
         ("kernel", "measure"),
         "sparsefront.stages.bench",
         "sparsefront.stages.measure",
-        "sparsefront.stages.speed",
-        "sparsefront.inference.fusion.fuse",
+        "sparsefront.stages.measure",
+        "sparsefront.inference.fusion.block_pass",
     )
     kernels = [module for module in modules if module.name.startswith("sparsefront_kernels.")]
     return {

@@ -8,39 +8,16 @@ from typing import Any
 
 from torch import nn
 
-from sparsefront.allocation.choice_table import ChoiceTable
-from sparsefront.allocation.measuring import MeasuringAllocation
+from sparsefront.allocation.assignment import ChoiceTable
 from sparsefront.artifacts.store import ArtifactStore
-from sparsefront.errors import InvalidSetting
-from sparsefront.experiment import Experiment
-from sparsefront.gpu_sharing.access import aside, sharing
+from sparsefront.config.experiment import Experiment
+from sparsefront.gpu import aside, sharing
 from sparsefront.latency_search.search import Search
-from sparsefront.latency_search.timing import Timing
-from sparsefront.pruning.shared_weights import require_none_shared
+from sparsefront.latency_search.table import Timing
 from sparsefront.stages.bench import Bench
 from sparsefront.tasks.base import Batch
 
 TABLE = "table.json"
-
-
-def check_search(experiment: Experiment, net: nn.Module, layers: Iterable[str]) -> None:
-    """Check, before anything is trained, that kernels are swapped in, which is what a search for a latency is about, and that it
-    can choose for each layer by itself.
-
-    Args:
-        net: also on the meta device.
-        layers: those of it that will be pruned.
-    Raises:
-        InvalidSetting: they are not, or layers share a weight.
-    """
-    if not isinstance(experiment.allocation, MeasuringAllocation):
-        return
-    require_none_shared(net, layers, experiment.allocation.name)
-    if experiment.kernel.swaps_nothing:
-        allowed = (
-            f"swaps no kernel in: nothing gets faster, so that allocation={experiment.allocation.name} finds nothing"
-        )
-        raise InvalidSetting("kernel", experiment.choices["kernel"], allowed)
 
 
 def make_search(

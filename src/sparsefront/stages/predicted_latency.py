@@ -8,8 +8,8 @@ import torch
 from sparsefront_kernels.performance_model import PerformanceModel, PredictedSpeedup, Product, performance_model
 from torch import Tensor, nn
 
-from sparsefront.datasets.info import DataInfo
-from sparsefront.experiment import Experiment
+from sparsefront.config.experiment import Experiment
+from sparsefront.data.base import DataInfo
 from sparsefront.measure.problems import LayerInput, observe_problems, theoretical_dense_flops
 from sparsefront.measure.settings import DTYPES
 from sparsefront.pruning.layers import plan_pruning

@@ -1,4 +1,4 @@
-"""Stage prune: scores of the dense weights become the first masks, and a search gives layers their patterns."""
+"""Stage prune: scores of the dense weights become the first masks; a search gives layers their patterns."""
 
 import json
 import logging
@@ -10,19 +10,19 @@ from typing import Any
 from torch import nn
 
 from sparsefront.artifacts.store import Artifact, ArtifactStore
-from sparsefront.experiment import Experiment
-from sparsefront.gpu_sharing.access import sharing
-from sparsefront.library.masks import Masks
-from sparsefront.library.prune import prune
-from sparsefront.measure.sparsity import achieved_sparsity
-from sparsefront.pruning.layout_search import LayoutSearch
-from sparsefront.pruning.mask_file import MASKS, save_masks
-from sparsefront.pruning.target import BUDGET_KEYS, misses
+from sparsefront.config.experiment import Experiment
+from sparsefront.gpu import sharing
+from sparsefront.measure.memory import achieved_sparsity
+from sparsefront.progress import PRUNING, spent_on
+from sparsefront.pruning.collapse import BUDGET_KEYS, misses
+from sparsefront.pruning.make_masks import LayoutSearch
+from sparsefront.pruning.mask_layout import MASKS, save_masks
+from sparsefront.pruning.masks import Masks
+from sparsefront.pruning.prune import prune
+from sparsefront.stages.keys import reseed, stage_seed
 from sparsefront.stages.network import device_of, load_net, make_task, open_data
-from sparsefront.stages.seeds import reseed, stage_seed
-from sparsefront.time_use import PRUNING, spent_on
-from sparsefront.training.determinism import deterministic_algorithms
-from sparsefront.training.epoch_weights import WEIGHTS
+from sparsefront.training.compilation import deterministic_algorithms
+from sparsefront.training.resume import WEIGHTS
 
 SEARCH = "search.json"
 UNTOUCHED = "its masks keep every weight"

@@ -12,19 +12,19 @@ import pytorch_lightning as pl
 from safetensors.torch import load_file
 
 from sparsefront.artifacts.store import Artifact, ArtifactStore
-from sparsefront.experiment import Experiment
-from sparsefront.gpu_sharing.access import sharing
-from sparsefront.library.recover import recover
-from sparsefront.pruning.mask_file import MASKS, save_masks
+from sparsefront.config.experiment import Experiment
+from sparsefront.gpu import sharing
+from sparsefront.patterns.base import modules_of
+from sparsefront.pruning.mask_layout import MASKS, MaskLayout, load_masks, save_masks
+from sparsefront.pruning.masks import Masks
 from sparsefront.recovery.base import StateDict
+from sparsefront.recovery.recover import recover
 from sparsefront.recovery.rounds import Place
-from sparsefront.stages.network import build_net, device_of, load_net, make_task, open_data
-from sparsefront.stages.seeds import recovery_stage_seed, reseed
-from sparsefront.stages.stored_masks import load_masks_of
-from sparsefront.stages.unfinished import unfinished_from
-from sparsefront.training.determinism import deterministic_algorithms
-from sparsefront.training.epoch_weights import EPOCH_WEIGHTS, WEIGHTS, epoch_weights_file, save_weights
-from sparsefront.training.rank_processes import on_every_rank
+from sparsefront.stages.keys import recovery_stage_seed, reseed
+from sparsefront.stages.network import build_net, device_of, load_net, make_task, open_data, unfinished_from
+from sparsefront.training.compilation import deterministic_algorithms
+from sparsefront.training.ranks import on_every_rank
+from sparsefront.training.resume import EPOCH_WEIGHTS, WEIGHTS, epoch_weights_file, save_weights
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +55,21 @@ class StoredEpochWeights(Mapping[int, StateDict]):
 
     def __len__(self) -> int:
         return len(list((self.folder / EPOCH_WEIGHTS).iterdir()))
+
+
+def load_masks_of(experiment: Experiment, pruned: Path, folder: Path) -> Masks:
+    """Masks as the library takes them.
+
+    Args:
+        pruned: folder of stage prune, which fixed the structure.
+        folder: of the stage whose masks are read.
+    """
+    return Masks(
+        load_masks(folder / MASKS),
+        pruning=experiment.pruning,
+        layout=MaskLayout.load(pruned, trust=modules_of(experiment.pattern)),
+        ignored=json.loads((pruned / "plan.json").read_text())["dense_layers"],
+    )
 
 
 def run(

@@ -9,29 +9,36 @@ from typing import Any
 
 from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.artifacts.durable import whole_file
-from sparsefront.artifacts.generations import newest
 from sparsefront.artifacts.lease import require_all
-from sparsefront.artifacts.record_digest import record_digest
-from sparsefront.artifacts.store import Artifact, ArtifactStore
-from sparsefront.errors import Obstacle
-from sparsefront.experiment import Experiment
-from sparsefront.patterns.records import modules_of
-from sparsefront.patterns.structure.blocks import windows_text
-from sparsefront.printable import printable
+from sparsefront.artifacts.store import Artifact, ArtifactStore, newest
+from sparsefront.config.experiment import Experiment
+from sparsefront.errors import Obstacle, printable
+from sparsefront.patterns.base import modules_of
+from sparsefront.patterns.blocks import windows_text
 from sparsefront.pruning.collapse import collapse_warning, collapsed_layers
-from sparsefront.pruning.mask_file import MASKS, load_masks, mask_shapes
-from sparsefront.pruning.mask_layout import MaskLayout
-from sparsefront.report.loggers import log_result
-from sparsefront.report.mask_pictures import PrunedLayers
-from sparsefront.report.result import Choice, Cost, Identity, Kernels, Quality, Result, Size, Sparsity, Speed
-from sparsefront.report.run_report import write_report
-from sparsefront.report.store import RESULT_FILE, STORE_FILE, append_result, write_result_json
-from sparsefront.report.terminal import print_run
-from sparsefront.run_folder import link_checkpoint
+from sparsefront.pruning.mask_layout import MASKS, MaskLayout, load_masks, mask_shapes
+from sparsefront.results.loggers import log_result
+from sparsefront.results.mask_pictures import PrunedLayers
+from sparsefront.results.record import (
+    Choice,
+    Cost,
+    Identity,
+    Kernels,
+    Quality,
+    Result,
+    Size,
+    Sparsity,
+    Speed,
+    record_digest,
+)
+from sparsefront.results.run_folder import link_checkpoint
+from sparsefront.results.run_report import write_report
+from sparsefront.results.store import RESULT_FILE, STORE_FILE, append_result, write_result_json
+from sparsefront.results.tables import print_run
+from sparsefront.stages.bench import OUTCOMES
 from sparsefront.stages.keys import StageKeys, dense_recipe
 from sparsefront.stages.measure import MEASUREMENTS, SAMPLES
 from sparsefront.stages.prune import found_by_search
-from sparsefront.stages.quality import OUTCOMES
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from sparsefront import distributed
 from sparsefront.errors import InvalidSetting
-from sparsefront.finite import first_non_finite
+from sparsefront.networks import first_non_finite
 from sparsefront.training.recipe import Recipe
 
 EVERY = 10  # batches between two looks at the losses

@@ -1,15 +1,19 @@
-"""What holds for one model x dataset pair: how long it trains, with which optimizer, which layers are left alone."""
+"""What holds for one model x dataset pair: how long it trains, its optimizer and its learning rates."""
 
 import math
 import re
-from collections.abc import Iterable
-from dataclasses import field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+import torch
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from torch import Tensor, nn
+from torch.nn import Parameter
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
 
-from sparsefront.declared.settings_class import settings_class
-from sparsefront.declared.types import Expression, Fraction, LearningRate, ListOf
+from sparsefront.settings_class import Expression, Fraction, LearningRate, ListOf, settings_class
 
 
 @settings_class()
@@ -84,3 +88,125 @@ def learning_rate_factor(step: int, *, total_steps: int, warmup_steps: int, deca
     if decay in ("cosine", "cosine_restart"):
         return 0.5 * (1.0 + math.cos(math.pi * progress))
     return 1.0
+
+
+# Optimizer and learning-rate schedule of one training, built from a recipe.
+
+
+@dataclass(frozen=True)
+class Optimization:
+    """One pass over (a part of) a learning-rate curve.
+
+    Args:
+        recipe: optimizer, weight decay, warm-up fraction and decay shape.
+        lr: peak learning rate.
+        total_steps: optimizer steps of the whole curve.
+        first_step: where on the curve this training starts; above 0 when the rate is rewound to a point of the dense run.
+        fused: AdamW takes a step in one kernel in place of one for each of its operations; results differ by rounding.
+    """
+
+    recipe: Recipe
+    lr: float
+    total_steps: int
+    first_step: int = 0
+    fused: bool = field(default=False, kw_only=True)
+
+    def factor(self, step: int) -> float:
+        """Factor on `lr` at step `step` of this training, counted from 0."""
+        return learning_rate_factor(
+            self.first_step + step,
+            total_steps=self.total_steps,
+            warmup_steps=int(self.recipe.warmup * self.total_steps),
+            decay=self.recipe.decay,
+            restarts=self.recipe.restarts,
+        )
+
+    def make_optimizer(self, net: nn.Module) -> Optimizer:
+        """A fresh one at the peak rate; biases and norms have no weight decay."""
+        trained = [parameter for parameter in net.parameters() if parameter.requires_grad]
+        groups = [
+            {"params": [p for p in trained if p.ndim > 1], "weight_decay": self.recipe.weight_decay},
+            {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0},
+        ]
+        groups = [group for group in groups if group["params"]]
+        if self.recipe.optimizer == "adamw":
+            return torch.optim.AdamW(groups, lr=self.lr, fused=self.fused or None)
+        momentum = self.recipe.momentum
+        nesterov = self.recipe.nesterov and momentum > 0
+        return torch.optim.SGD(groups, lr=self.lr, momentum=momentum, nesterov=nesterov)
+
+    def build(self, net: nn.Module) -> dict:
+        """What Lightning's `configure_optimizers` returns: a fresh optimizer, its rate updated after every step."""
+        optimizer = self.make_optimizer(net)
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": LambdaLR(optimizer, self.factor), "interval": "step"},
+        }
+
+
+# AdamS: Adam whose momentum turns, for weights that are to be pruned, from the gradient into a pull towards zero.
+
+
+class AdamS(Optimizer):
+    """For a weight w with gradient g, in step t = 0, 1, ... of T, with a = t / T:
+
+        mu  = b1 mu + (1 - b1) g
+        mu' = (1 - a) mu + a decay sign(w)   where the mask prunes w;   mu' = mu   elsewhere
+        v   = b2 v + (1 - b2) mu'^2
+        w   = w - lr * mu' / (1 - b1^(t+1)) / (sqrt(v / (1 - b2^(t+1))) + eps)
+
+    The l1 decay adapts to each weight: v divides it as it divides the momentum, so that weights with large and with small
+    gradients come to zero alike. It never enters mu, whose past would lag behind a change of sign. Since v is made of the
+    momentum and not of the gradient, steps are a few times those of Adam at the same rate.
+
+    Args:
+        params: float32; a parameter without a mask is kept.
+        lr: learning rate.
+        decay: lambda, the size of the pull.
+        total_steps: T; steps after it pull with a = 1.
+        masks: parameter -> bool mask, shaped like it, True = keep; read at every step.
+    Source: Huang et al., "CAST: Continuous and Differentiable Semi-Structured Sparsity-Aware Training for Large Language
+        Models", 2025, algorithm 1. b1, b2 and eps, which it does not give, are Adam's.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Parameter],
+        *,
+        lr: float,
+        decay: float,
+        total_steps: int,
+        masks: Mapping[Tensor, Tensor],
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps})
+        self.decay, self.total_steps, self._masks = decay, total_steps, masks
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """One step of all parameters that have a gradient."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._step(parameter, group)
+        return loss
+
+    def _step(self, parameter: Parameter, group: dict) -> None:
+        state, (first, second) = self.state[parameter], group["betas"]
+        if not state:
+            state.update(step=0, momentum=torch.zeros_like(parameter), square=torch.zeros_like(parameter))
+        share = min(1.0, state["step"] / self.total_steps)
+        state["step"] += 1
+        momentum = state["momentum"].lerp_(parameter.grad, 1 - first)
+        mask = self._masks.get(parameter)
+        if mask is not None:
+            pulled = (1 - share) * momentum + share * self.decay * parameter.sign()
+            momentum = torch.where(mask, momentum, pulled)
+        square = state["square"].mul_(second).addcmul_(momentum, momentum, value=1 - second)
+        size = square.sqrt().div_(math.sqrt(1 - second ** state["step"])).add_(group["eps"])
+        parameter.addcdiv_(momentum, size, value=-group["lr"] / (1 - first ** state["step"]))

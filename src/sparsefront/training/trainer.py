@@ -1,13 +1,128 @@
 """Settings of Lightning's Trainer that change what is trained, and the one place that builds it."""
 
+import logging
 import os
+import time
 from pathlib import Path
 from typing import Any, Literal
 
+import pytorch_lightning as pl
+import torch
 from pydantic import PositiveInt
+from pytorch_lightning.callbacks import TQDMProgressBar
+from torch import nn
+from torch.optim import Optimizer
+from tqdm import tqdm
 
-from sparsefront.declared.settings_class import settings_class
+from sparsefront.artifacts.durable import require_space
 from sparsefront.errors import InvalidSetting
+from sparsefront.progress import bar
+from sparsefront.settings_class import settings_class
+from sparsefront.tasks.base import TRAIN_LOSS
+from sparsefront.training.recipe import Recipe
+
+# What a training writes while it runs, against the room that its disk has.
+
+
+def require_room(
+    net: nn.Module, folder: Path, *, epochs: int, recipe: Recipe, keeps_epochs: bool, epoch_weights: bool
+) -> None:
+    """Require, before the first step, that the disk has room for this training.
+
+    Args:
+        folder: of the stage, in the cache.
+        keeps_epochs: whether the state of each epoch but the last is kept for a killed training to go on from.
+        epoch_weights: whether the weights at the start of each epoch are kept for good.
+    Raises:
+        InvalidSetting: too little room; names what is free and what is needed.
+    """
+    weights = sum(tensor.numel() * tensor.element_size() for tensor in net.state_dict().values())
+    needed = weights * (1 + (epochs if epoch_weights else 0))
+    remedy = ""
+    if keeps_epochs and epochs > 1:
+        # the new state is written beside the old one, which it then replaces
+        needed += 2 * weights * (1 + _copies_in_optimizer(recipe) + (recipe.ema is not None))
+        remedy = "or set trainer.checkpoint=false, which keeps the state of no epoch"
+    require_space(folder.parent, needed, key="cache_dir", what="this training", remedy=remedy)
+
+
+def _copies_in_optimizer(recipe: Recipe) -> int:
+    """Numbers that the optimizer keeps for each weight."""
+    return 2 if recipe.optimizer == "adamw" else int(recipe.momentum > 0)
+
+
+# Gradients that several batches add up to, also where an epoch ends with fewer batches than a step takes.
+
+
+class AverageLastStep(pl.Callback):
+    """Lightning callback that makes the gradients of an epoch's last step the mean over the batches that it really has.
+
+    Lightning divides the loss of every batch by `accumulate_grad_batches`, so that the last step of an epoch would be too small
+    by what it lacks. It comes before all callbacks that read gradients.
+
+    Args:
+        batches: that a step accumulates.
+    """
+
+    def __init__(self, batches: int) -> None:
+        self.batches = batches
+        self._accumulated = 0
+
+    def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
+        self._accumulated = batch_idx % self.batches + 1  # of this step, this batch among them
+
+    @torch.no_grad()
+    def on_before_optimizer_step(self, trainer: pl.Trainer, module: pl.LightningModule, optimizer: Optimizer) -> None:
+        if self._accumulated < self.batches:
+            trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            torch._foreach_mul_([one.grad for one in trained if one.grad is not None], self.batches / self._accumulated)
+
+
+# What a training tells while it runs: a bar on a terminal, lines elsewhere.
+
+log = logging.getLogger(__name__)
+SECONDS_BETWEEN_LINES = 60
+
+
+class EpochBar(TQDMProgressBar):
+    """Lightning's bar with epochs from 1 to n, known totals, and without the version number of a logger's folder."""
+
+    def init_train_tqdm(self) -> tqdm:
+        return bar(description=self._epoch(), total=self.trainer.num_training_batches, unit="batch", leave=True)
+
+    def init_validation_tqdm(self) -> tqdm:
+        return bar(description="validation", total=sum(self.trainer.num_val_batches), unit="batch")
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, *_: Any) -> None:
+        self.train_progress_bar.reset()
+        self.train_progress_bar.set_description(self._epoch())
+
+    def on_validation_batch_start(self, *_: Any) -> None:
+        """Lightning's would write the number of the loader, of which there is one."""
+
+    def get_metrics(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> dict[str, Any]:
+        metrics = super().get_metrics(trainer, pl_module)
+        if (loss := trainer.callback_metrics.get(TRAIN_LOSS)) is not None:
+            metrics = {TRAIN_LOSS: float(loss)} | metrics  # read only now that the bar moves
+        return {name: value for name, value in metrics.items() if name != "v_num"}
+
+    def _epoch(self) -> str:
+        return f"epoch {self.trainer.current_epoch + 1} of {self.trainer.max_epochs}"
+
+
+class EpochLines(pl.Callback):
+    """In place of the bar: a line at the end of an epoch, where the last one was a while ago."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        if trainer.is_global_zero and time.monotonic() - self._last >= SECONDS_BETWEEN_LINES:
+            self._last = time.monotonic()
+            metrics = {name: f"{float(value):.4g}" for name, value in sorted(trainer.callback_metrics.items())}
+            told = ", ".join(f"{name} {value}" for name, value in metrics.items())
+            log.info("epoch %d of %d: %s", trainer.current_epoch + 1, trainer.max_epochs, told)
+
 
 GPU_BATCHES_SHOWN = 10  # at a time
 PROCESSES_A_CORE = 4  # of a CPU, to try out what several GPUs would do; more of them only wait for each other
@@ -61,8 +176,7 @@ class TrainerSettings:
         """
         import torch
 
-        from sparsefront.training.compilation import why_unavailable
-        from sparsefront.training.determinism import fix_workspace
+        from sparsefront.training.compilation import fix_workspace, why_unavailable
 
         found = torch.cuda.device_count()
         if self.accelerator == "gpu" and found == 0:
@@ -157,7 +271,6 @@ class TrainerSettings:
         import pytorch_lightning as pl
 
         from sparsefront import progress
-        from sparsefront.training.epoch_bar import EpochLines
 
         bars = self.progress_bar and progress.shown()
         return pl.Trainer(
@@ -184,7 +297,6 @@ class TrainerSettings:
 
     def _bar(self) -> Any:
         """It shows the loss, for which it waits for a GPU."""
-        from sparsefront.training.epoch_bar import EpochBar
 
         return EpochBar(refresh_rate=GPU_BATCHES_SHOWN if self.on_gpu else 1)
 

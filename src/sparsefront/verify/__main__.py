@@ -14,19 +14,16 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from sparsefront.composing import configured
-from sparsefront.config import Config
-from sparsefront.errors import Edited, InvalidSetting
-from sparsefront.option_classes import shortened
-from sparsefront.printable import printable
+from sparsefront.config.schema import Config
+from sparsefront.config.validate import validate
+from sparsefront.errors import Edited, InvalidSetting, printable
+from sparsefront.options import shortened
+from sparsefront.progress import ending_with_its_reader
 from sparsefront.provenance import code_commit
 from sparsefront.pruning.mask_layout import MaskLayout
-from sparsefront.report.result import Result
-from sparsefront.runs import CONFIG_DIR
-from sparsefront.stages.measure_again import DIFFERS, SKIPPED, measure_again
-from sparsefront.stages.stored_experiment import ON_CPU, Composed, experiment_of
-from sparsefront.standard_output import ending_with_its_reader
-from sparsefront.validate import validate
+from sparsefront.results.record import Result
+from sparsefront.runs import CONFIG_DIR, configured
+from sparsefront.verify.evaluate import DIFFERS, ON_CPU, SKIPPED, Composed, experiment_of, measure_again
 from sparsefront.verify.export import check_built, check_export, find_export
 from sparsefront.verify.record import (
     check_hydra_file,

@@ -9,22 +9,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparsefront.artifacts.content_digest import find_damage
-from sparsefront.artifacts.digest import digest
-from sparsefront.artifacts.record import RECORD, read_record
+from sparsefront.artifacts.content_digest import digest, find_damage
+from sparsefront.artifacts.store import RECORD, read_record
+from sparsefront.config.experiment import Experiment
 from sparsefront.errors import Edited, InvalidSetting
-from sparsefront.experiment import Experiment
 from sparsefront.export.checkpoint import MANIFEST, Export, damage_named, read_export
-from sparsefront.export.manifest import FORMAT_VERSION, Manifest
-from sparsefront.export.packed_layers import storage_of
-from sparsefront.export.tensors_digest import tensors_digest
+from sparsefront.export.packed_layers import FORMAT_VERSION, Manifest, storage_of
 from sparsefront.inference.swap_report import KEEPS_ALL
 from sparsefront.masks.weight_view import as_matrix
-from sparsefront.option_classes import shortened
-from sparsefront.patterns.records import CLASS, label, to_record
+from sparsefront.networks import tensors_digest
+from sparsefront.options import shortened
+from sparsefront.patterns.base import CLASS, label, to_record
 from sparsefront.pruning.mask_layout import PATTERNS, PERMUTATIONS, SPARSITIES, MaskLayout
-from sparsefront.report.result import Result
-from sparsefront.report.schema_version import SCHEMA_VERSION
+from sparsefront.results.record import SCHEMA_VERSION, Result
 from sparsefront.runs import linked_checkpoint
 
 CHECKPOINT = re.compile(r"export/([0-9a-f]{16})")

@@ -16,19 +16,17 @@ from sparsefront.artifacts.bounded_files import (
     read_text_bounded,
 )
 from sparsefront.artifacts.content_digest import file_digest
-from sparsefront.artifacts.record_digest import record_digest
-from sparsefront.config import GROUPS
+from sparsefront.config.schema import GROUPS
 from sparsefront.errors import Edited, InvalidSetting
-from sparsefront.measure.latency import summarise
-from sparsefront.measure.speedup import speedup_of
-from sparsefront.option_classes import shortened
+from sparsefront.measure.end_to_end import speedup_of
+from sparsefront.measure.timers import summarise
+from sparsefront.options import shortened
 from sparsefront.pruning.collapse import collapsed_layers
-from sparsefront.recorded import LEFT_OUT, PATHS
-from sparsefront.report.result import Result
-from sparsefront.report.run_command import HYDRA_FILE, recorded_overrides
-from sparsefront.report.schema_version import SCHEMA_VERSION
+from sparsefront.results.record import Result, record_digest
+from sparsefront.results.run_folder import HYDRA_FILE, recorded_overrides
+from sparsefront.runs import LEFT_OUT, PATHS
+from sparsefront.stages.bench import OUTCOMES
 from sparsefront.stages.measure import SAMPLES
-from sparsefront.stages.quality import OUTCOMES
 from sparsefront.tasks.outcomes import Outcomes, load_outcomes
 
 CONFIG_FILE = Path(".hydra") / "config.yaml"
@@ -115,11 +113,11 @@ def _check_places(result: Result) -> None:
             raise Edited("record", f"was edited: {field} is stated of a latency on {device}")
     for side in ("dense", "sparse"):
         mode, variant = getattr(speed, f"execution_mode_{side}"), getattr(speed, f"{side}_variant")
-        if variant is None and identity.schema_version < SCHEMA_VERSION:
-            continue  # earlier results do not say
-        if (variant or "").partition("+")[0] != (mode or ""):
+        if variant is None:
+            continue  # not timed, or in an earlier result
+        if variant.partition("+")[0] != mode:
             raise Edited("record", f"was edited: {side}_variant {shortened(variant)} is not of mode {shortened(mode)}")
-        if variant is not None and speed.variant_medians_ms and f"{side}/{variant}" not in speed.variant_medians_ms:
+        if speed.variant_medians_ms and f"{side}/{variant}" not in speed.variant_medians_ms:
             raise Edited("record", f"was edited: variant_medians_ms lacks {side}/{shortened(variant)}, which was timed")
     for field, name in (("samples_file", SAMPLES), ("outcomes_file", OUTCOMES)):
         stated = getattr(speed if field == "samples_file" else result.quality, field)

@@ -5,7 +5,7 @@ from matplotlib.colors import to_rgb
 from picture import new_figure, save_png
 from PIL import Image
 
-from sparsefront.report.series_style import SERIES_COLORS
+from sparsefront.results.plots import SERIES_COLORS
 
 UNSEEN = 12  # of 255 in each channel
 

@@ -8,7 +8,7 @@ from measurements import Weight
 from PIL import Image
 from winner_map import winners, write_winners_png
 
-from sparsefront.report.series_style import COLORS, DENSE_COLOR
+from sparsefront.results.plots import COLORS, DENSE_COLOR
 
 PANEL = ("fp16", "feature_major", 128, "equal", "gathered")
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from made_study import FOLDER, ON_CPU, ROOT, STUDIES
 
-from sparsefront.composing import configured
-from sparsefront.settings import build_settings
-from sparsefront.validate import validate
+from sparsefront.config.settings import build_settings
+from sparsefront.config.validate import validate
+from sparsefront.runs import configured
 
 
 def test_the_folders_hold_five_studies_and_the_rerun_of_complaints():

@@ -46,7 +46,7 @@ def test_every_mark_has_the_color_of_its_pattern_and_no_axis_is_narrow(modules, 
     from matplotlib import pyplot
     from matplotlib.colors import to_hex
 
-    from sparsefront.report.series_style import pattern_color
+    from sparsefront.results.plots import pattern_color
 
     columns = {"2:4": ("pattern=n_m", "sparsity=0.5"), "EW": ("pattern=element_wise", "sparsity=0.75")}
     rows = {"finetune": modules["definition"].Row(), "distill": modules["definition"].Row()}

@@ -12,13 +12,13 @@ from sparsefront_kernels.tuning import store as tuning_store
 from sparsefront_kernels.tuning.launches import chosen_launch
 from torch import Tensor, nn
 
-from sparsefront.datasets.info import DataInfo
-from sparsefront.export.stored_weight import store
-from sparsefront.inference.fusion import chain_choice, product_choice
-from sparsefront.inference.fusion.fused_block import FusedBlock
+from sparsefront.data.base import DataInfo
+from sparsefront.export.packed_layers import store
+from sparsefront.inference.fusion import block_pass, product_choice
+from sparsefront.inference.fusion.fused import FusedBlock
 from sparsefront.inference.fusion.product_choice import ProductChooser
-from sparsefront.measure.fused_linears import FusedPart
-from sparsefront.measure.kernel_timer import KernelTime
+from sparsefront.measure.timers import KernelTime
+from sparsefront.measure.variants import FusedPart
 from sparsefront.models.bert import Bert
 from sparsefront.models.vit_small import VitSmall
 from sparsefront.patterns.base import Pattern
@@ -145,7 +145,7 @@ def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(ProductChooser, "times_on", lambda self, device: True)
     monkeypatch.setattr(product_choice, "time_layer", clock.product)
-    monkeypatch.setattr(chain_choice, "block_time_ms", clock.block)
+    monkeypatch.setattr(block_pass, "block_time_ms", clock.block)
     return clock
 
 

@@ -11,10 +11,10 @@ from torch import nn
 from torch.nn import functional
 
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion.block_captures import BlockCaptures
-from sparsefront.inference.fusion.find import find_chains, observe_calls
-from sparsefront.inference.fusion.fuse import fuse_blocks
-from sparsefront.measure.agreement import output_error
+from sparsefront.inference.fusion.block_pass import fuse_blocks
+from sparsefront.inference.fusion.capture import find_chains, observe_calls
+from sparsefront.inference.fusion.prepared_block import BlockCaptures
+from sparsefront.measure.correctness import output_error
 from sparsefront.patterns.tile_wise import TileWise
 
 WIDTHS = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64}

@@ -9,17 +9,16 @@ from sparsefront_kernels import FORMATS, KernelEntry, Problem, entry
 from sparsefront_kernels.bench.precision import products_in
 
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion import candidates, product_choice, product_tuning, timed_products
-from sparsefront.inference.fusion.candidates import SHORT, tile_lengths
-from sparsefront.inference.fusion.chain_choice import AS_THEY_ARE, representatives
-from sparsefront.inference.fusion.correctness_check import FusedCorrectnessCheck
-from sparsefront.inference.fusion.fuse import fuse_blocks, fuse_dense
-from sparsefront.inference.fusion.fused_block import FusedBlock
+from sparsefront.inference.fusion import product_choice
+from sparsefront.inference.fusion import products as candidates
+from sparsefront.inference.fusion import products as product_tuning
+from sparsefront.inference.fusion import products as timed_products
+from sparsefront.inference.fusion.block_pass import AS_THEY_ARE, fuse_blocks, fuse_dense, representatives
+from sparsefront.inference.fusion.fused import FusedBlock
 from sparsefront.inference.fusion.prepared_block import ProductSpec
 from sparsefront.inference.fusion.product_choice import ProductChooser
-from sparsefront.inference.fusion.product_tuning import ProductTuning
-from sparsefront.inference.fusion.product_weight import ProductWeight
-from sparsefront.inference.fusion.timed_products import equal_work
+from sparsefront.inference.fusion.products import SHORT, FusedCorrectnessCheck, ProductTuning, equal_work, tile_lengths
+from sparsefront.inference.fusion.sites import ProductWeight
 from sparsefront.patterns.tile_wise import TileWise
 
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from sparsefront.datasets.info import DataInfo
-from sparsefront.inference.fusion.fuse import fused_dense_graph
-from sparsefront.inference.fusion.fused_block import FusedBlock
-from sparsefront.measure.agreement import output_error
+from sparsefront.data.base import DataInfo
+from sparsefront.inference.fusion.block_pass import fused_dense_graph
+from sparsefront.inference.fusion.fused import FusedBlock
+from sparsefront.measure.correctness import output_error
 from sparsefront.measure.variants import DoesNotApply
 from sparsefront.models.resnet50 import ResNet50
 from sparsefront.models.vit_small import VitSmall

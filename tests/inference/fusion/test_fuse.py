@@ -8,10 +8,10 @@ from torch import nn
 from torch.nn import functional
 
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion.fuse import fuse_blocks, fuse_dense
-from sparsefront.inference.fusion.fused_block import FusedBlock
+from sparsefront.inference.fusion.block_pass import fuse_blocks, fuse_dense
+from sparsefront.inference.fusion.fused import FusedBlock
 from sparsefront.inference.fusion.plan import FusionPlan
-from sparsefront.measure.agreement import output_error
+from sparsefront.measure.correctness import output_error
 from sparsefront.patterns.block_wise import BlockWise
 from sparsefront.patterns.channel import Channel
 from sparsefront.patterns.element_wise import ElementWise

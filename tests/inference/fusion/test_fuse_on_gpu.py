@@ -7,15 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from sparsefront.datasets.info import DataInfo
-from sparsefront.export.stored_weight import store
+from sparsefront.data.base import DataInfo
+from sparsefront.export.packed_layers import store
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion.block_pass import WORTH_IT
-from sparsefront.inference.fusion.chain_choice import AS_THEY_ARE
-from sparsefront.inference.fusion.fuse import fuse_blocks, fuse_dense
-from sparsefront.inference.fusion.fused_block import FusedBlock
-from sparsefront.measure.agreement import floating_tensors, output_error
-from sparsefront.measure.graph_capture import record
+from sparsefront.inference.fusion.block_pass import AS_THEY_ARE, WORTH_IT, fuse_blocks, fuse_dense
+from sparsefront.inference.fusion.fused import FusedBlock
+from sparsefront.measure.correctness import floating_tensors, output_error
+from sparsefront.measure.timers import record
 from sparsefront.models.bert import Bert
 from sparsefront.models.vit_small import VitSmall
 from sparsefront.patterns.block_wise import BlockWise
@@ -170,7 +168,7 @@ def test_a_plan_times_nothing(monkeypatch):
     net, again = copy.deepcopy(masked), copy.deepcopy(masked)
     report = fuse_blocks(net, formats, masks, inputs[0], KernelChoice("sparse"))
     monkeypatch.setattr("sparsefront.inference.fusion.product_choice.time_layer", None)
-    monkeypatch.setattr("sparsefront.inference.fusion.chain_choice.time_layer", None)
+    monkeypatch.setattr("sparsefront.inference.fusion.block_pass.time_layer", None)
     second = fuse_blocks(again, formats, masks, inputs[0], KernelChoice("sparse"), plan=report.plan)
     assert second.plan == report.plan
     with torch.inference_mode():

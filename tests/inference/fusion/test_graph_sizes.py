@@ -7,11 +7,9 @@ import torch
 from torch import nn
 
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion.call import Unfusable
-from sparsefront.inference.fusion.capture import capture, skeleton
-from sparsefront.inference.fusion.fuse import fuse_blocks
-from sparsefront.inference.fusion.graph_sizes import GraphSizes
-from sparsefront.measure.agreement import output_error
+from sparsefront.inference.fusion.block_pass import fuse_blocks
+from sparsefront.inference.fusion.capture import GraphSizes, Unfusable, capture, skeleton
+from sparsefront.measure.correctness import output_error
 from sparsefront.patterns.tile_wise import TileWise
 
 

@@ -8,10 +8,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from sparsefront.datasets.info import DataInfo
+from sparsefront.data.base import DataInfo
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.saved_swap import save_choices
-from sparsefront.inference.swap import swap
+from sparsefront.inference.swap import save_choices, swap_layers
 from sparsefront.measure.problems import observe_problems
 from sparsefront.models.bert import Bert
 from sparsefront.patterns.tile_wise import TileWise
@@ -23,11 +22,11 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from sparsefront.datasets.info import DataInfo
+from sparsefront.data.base import DataInfo
 from sparsefront.inference import autotune
-from sparsefront.inference.fusion import chain_choice, product_choice
-from sparsefront.inference.fusion.fused_block import FusedBlock
-from sparsefront.inference.saved_swap import load_sparse
+from sparsefront.inference.fusion import block_pass as chain_choice; from sparsefront.inference.fusion import product_choice
+from sparsefront.inference.fusion.fused import FusedBlock
+from sparsefront.inference.swap import load_sparse
 from sparsefront.models.bert import Bert
 
 for module in (autotune, chain_choice, product_choice):
@@ -58,7 +57,7 @@ def test_a_new_process_gives_the_same_outputs(exported, programs, kind):
         "attention_mask": (torch.arange(64) < torch.tensor([[64], [40], [9], [1]])).long().to(device),
     }
     problems = observe_problems(net, inputs, export.manifest.layers)
-    report = swap(net, export, problems, KernelChoice("sparse"), device=device, dtype=dtype, inputs=inputs)
+    report = swap_layers(net, export, problems, KernelChoice("sparse"), device=device, dtype=dtype, inputs=inputs)
     save_choices(report, export.directory)
     with torch.inference_mode():
         logits = net(**inputs).logits

@@ -14,11 +14,12 @@ from sparsefront_kernels.norm.launch import CUDA_DIVISIONS, TRITON
 from sparsefront_kernels.tuning import store
 
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion import fused_norm, norm_choice
-from sparsefront.inference.fusion.fuse import fuse_blocks, fuse_dense
-from sparsefront.inference.fusion.norm_choice import NormChooser
+from sparsefront.inference.fusion import fused as fused_norm
+from sparsefront.inference.fusion import norms as norm_choice
+from sparsefront.inference.fusion.block_pass import fuse_blocks, fuse_dense
+from sparsefront.inference.fusion.norms import NormChooser
 from sparsefront.inference.fusion.plan import FusionParts
-from sparsefront.measure.kernel_timer import KernelTime
+from sparsefront.measure.timers import KernelTime
 from sparsefront.patterns.tile_wise import TileWise
 
 ONE, TWO, FOUR = CUDA_DIVISIONS

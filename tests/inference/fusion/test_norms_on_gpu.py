@@ -8,10 +8,10 @@ from sparsefront_kernels.norm import cuda_norm, kernels
 from sparsefront_kernels.norm.launch import CUDA_DIVISIONS, TRITON
 
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion.fuse import fuse_blocks, fuse_dense
+from sparsefront.inference.fusion.block_pass import fuse_blocks, fuse_dense
 from sparsefront.inference.fusion.plan import FusionParts
-from sparsefront.measure.agreement import output_error
-from sparsefront.measure.graph_capture import record
+from sparsefront.measure.correctness import output_error
+from sparsefront.measure.timers import record
 from sparsefront.patterns.tile_wise import TileWise
 
 pytestmark = pytest.mark.gpu

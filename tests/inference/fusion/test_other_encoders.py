@@ -8,9 +8,9 @@ import torchvision
 import transformers
 
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion.fuse import fuse_dense
-from sparsefront.inference.fusion.product_times import ProductTimes
-from sparsefront.measure.agreement import output_error
+from sparsefront.inference.fusion.block_pass import fuse_dense
+from sparsefront.inference.fusion.product_choice import ProductTimes
+from sparsefront.measure.correctness import output_error
 
 WIDTHS = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 TEXT = WIDTHS | {"vocab_size": 100, "max_position_embeddings": 64}

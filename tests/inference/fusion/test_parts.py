@@ -9,9 +9,9 @@ from sparsefront_kernels import entry
 from sparsefront.errors import InvalidSetting
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion import product_choice
-from sparsefront.inference.fusion.fuse import fuse_blocks
+from sparsefront.inference.fusion.block_pass import fuse_blocks
 from sparsefront.inference.fusion.plan import FusionParts
-from sparsefront.measure.agreement import output_error
+from sparsefront.measure.correctness import output_error
 from sparsefront.patterns.tile_wise import TileWise
 
 

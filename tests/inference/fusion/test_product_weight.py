@@ -6,9 +6,8 @@ from sparsefront_kernels import FORMATS
 from torch import nn
 from torch.nn.functional import gelu
 
-from sparsefront.export.stored_weight import store
-from sparsefront.inference.fusion.compact import compacted
-from sparsefront.inference.fusion.product_weight import ProductWeight, join
+from sparsefront.export.packed_layers import store
+from sparsefront.inference.fusion.sites import ProductWeight, compacted, join
 from sparsefront.patterns.n_m import NM
 from sparsefront.patterns.shuffled_block import ShuffledBlock
 from sparsefront.patterns.tile_2_4 import Tile24

@@ -3,8 +3,8 @@
 import logging
 
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion.fuse import fuse_blocks
-from sparsefront.inference.fusion.report import BlockReport, FusionReport, ProductReport
+from sparsefront.inference.fusion.block_pass import fuse_blocks
+from sparsefront.inference.fusion.plan import BlockReport, FusionReport, ProductReport
 from sparsefront.patterns.tile_wise import TileWise
 
 

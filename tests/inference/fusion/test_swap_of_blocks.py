@@ -7,14 +7,13 @@ from functools import partial
 import pytest
 import torch
 
-from sparsefront.datasets.info import DataInfo
+from sparsefront.data.base import DataInfo
 from sparsefront.errors import InvalidSetting
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion.fused_block import FusedBlock
+from sparsefront.inference.fusion.fused import FusedBlock
 from sparsefront.inference.fusion.plan import FusionPlan
-from sparsefront.inference.saved_swap import load_sparse, save_choices
-from sparsefront.inference.swap import swap
-from sparsefront.measure.agreement import output_error
+from sparsefront.inference.swap import load_sparse, save_choices, swap_layers
+from sparsefront.measure.correctness import output_error
 from sparsefront.measure.problems import observe_problems
 from sparsefront.models.bert import Bert
 from sparsefront.patterns.tile_wise import TileWise
@@ -39,7 +38,7 @@ def swapped(case, choice=AUTO, **options):
     problems = observe_problems(masked, TOKENS, export.manifest.layers)
     net = copy.deepcopy(masked)
     options = {"device": torch.device("cpu"), "dtype": torch.float32, "inputs": TOKENS} | options
-    return net, swap(net, export, problems, choice, **options)
+    return net, swap_layers(net, export, problems, choice, **options)
 
 
 def test_every_pruned_layer_is_in_the_report(case):

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from sparsefront.inference.fusion.fuse import fuse_dense
-from sparsefront.measure.agreement import output_error
+from sparsefront.inference.fusion.block_pass import fuse_dense
+from sparsefront.measure.correctness import output_error
 from sparsefront.patterns.tile_wise import TileWise
 
 

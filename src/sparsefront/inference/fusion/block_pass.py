@@ -1,39 +1,173 @@
-"""One run of the pass over a network: blocks are taken apart, rewritten, chosen by time, checked and put in place."""
+"""Rewrite the repeated blocks of a network, in place: chains chosen by time, checked, put in."""
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from sparsefront_kernels import SparseFormat
 from torch import Tensor, nn
 
-from sparsefront.counted import counted
-from sparsefront.gpu_sharing.access import give_way
-from sparsefront.inference.fusion.block_captures import BlockCaptures
-from sparsefront.inference.fusion.call import Unfusable
-from sparsefront.inference.fusion.chain_choice import (
-    AS_THEY_ARE,
-    Variant,
-    chain_time_ms,
-    plain_time_ms,
-    representatives,
+from sparsefront.errors import InvalidSetting, failure_reason
+from sparsefront.gpu import alone, give_way
+from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.fusion.capture import BlockCall, Unfusable, find_chains, observe_calls, observe_traced_calls
+from sparsefront.inference.fusion.fused import FusedBlock, FusedResidualNorm, activation_in_layout
+from sparsefront.inference.fusion.norms import NormChooser, observed_norms
+from sparsefront.inference.fusion.plan import (
+    ALL_PARTS,
+    LAYOUTS,
+    BlockReport,
+    FusionParts,
+    FusionPlan,
+    FusionReport,
+    ProductReport,
 )
-from sparsefront.inference.fusion.find import BlockCall, find_chains, observe_calls
-from sparsefront.inference.fusion.fused_block import FusedBlock
-from sparsefront.inference.fusion.fused_norm import FusedResidualNorm
-from sparsefront.inference.fusion.norm_choice import NormChooser, observed_norms
-from sparsefront.inference.fusion.plan import ALL_PARTS, FusionParts, FusionPlan
-from sparsefront.inference.fusion.prepared_block import PreparedBlock, stored_as
+from sparsefront.inference.fusion.prepared_block import BlockCaptures, PreparedBlock, stored_as
 from sparsefront.inference.fusion.product_choice import ChosenProduct, ProductChooser
-from sparsefront.inference.fusion.report import BlockReport, FusionReport, ProductReport
-from sparsefront.inference.fusion.traced_calls import observe_traced_calls
-from sparsefront.inference.network_modules import replace_module
-from sparsefront.measure.agreement import NETWORK_ERROR_LIMIT, output_error
+from sparsefront.inference.fusion.products import TimedProducts
+from sparsefront.inference.network_modules import replace_module, shorten_compiler_messages
+from sparsefront.measure.correctness import NETWORK_ERROR_LIMIT, output_error
+from sparsefront.measure.execution_mode import compile_unshared, first_call
 from sparsefront.measure.problems import LayerInput, observe_problems
+from sparsefront.measure.timers import time_layer
+from sparsefront.measure.variants import DoesNotApply, copy_sharing_weights, fuse_linears
+from sparsefront.progress import counted
+
+# Which way a chain of blocks runs: as it is, with fused row-major products, or feature-major; by the time of whole
+# blocks.
 
 log = logging.getLogger(__name__)
+AS_THEY_ARE = "as_they_are"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way of running the blocks of a chain.
+
+    Args:
+        name: of the way, for the record.
+        blocks: block -> its replacement.
+        products: block -> the records of its products.
+    """
+
+    name: str
+    blocks: Mapping[str, FusedBlock]
+    products: Mapping[str, list[ProductReport]]
+
+    def products_ms(self, name: str) -> float:
+        return sum(product.latency_us or 0.0 for product in self.products[name]) / 1e3
+
+
+def representatives(names: Iterable[str], groups: Mapping[str, object]) -> dict[str, float]:
+    """The first, middle and last block of every group -> how many blocks of the chain it stands for."""
+    members: dict[object, list[str]] = {}
+    for name in names:
+        members.setdefault(groups[name], []).append(name)
+    found = {}
+    for blocks in members.values():
+        few = dict.fromkeys((blocks[0], blocks[len(blocks) // 2], blocks[-1]))
+        found |= dict.fromkeys(few, len(blocks) / len(few))
+    return found
+
+
+def chain_time_ms(
+    variant: Variant,
+    calls: Mapping[str, BlockCall],
+    groups: Mapping[str, object],
+    counts: Mapping[str, float],
+    device: torch.device,
+) -> float | None:
+    """Estimated milliseconds of a chain; None where a block cannot run or cannot be timed.
+
+    One block of each group (equal structure and call) is timed whole; the others differ from it by the times of their products.
+
+    Args:
+        groups: block -> what equal blocks have in common.
+        counts: block -> how many it stands for; the variant has to hold them all.
+        device: of the blocks.
+    """
+    if any(name not in variant.blocks for name in counts):
+        return None
+    first = {groups[name]: name for name in reversed(list(counts))}
+    rest: dict[object, float] = {}
+    with alone(device):
+        for group, name in first.items():
+            block = variant.blocks[name]
+            whole = block_time_ms(block, calls[name], feature_major=block.feature_major)
+            if whole is None:
+                return None
+            rest[group] = whole - variant.products_ms(name)
+    return sum(count * (rest[groups[name]] + variant.products_ms(name)) for name, count in counts.items())
+
+
+def plain_time_ms(
+    blocks: Mapping[str, nn.Module], calls: Mapping[str, BlockCall], groups: Mapping[str, object]
+) -> float | None:
+    """Milliseconds of all blocks as they are, with masked dense weights, as the dense baseline runs them: the faster of eager and
+    compiled, and query, key and value as one product where that is faster.
+    """
+    known: dict[object, float | None] = {}
+    for name, block in blocks.items():
+        if groups[name] not in known:
+            known[groups[name]] = _plain_block_time_ms(block, calls[name])
+    times = [known[groups[name]] for name in blocks]
+    return None if None in times else sum(times)
+
+
+def _plain_block_time_ms(block: nn.Module, call: BlockCall) -> float | None:
+    """Of its forms only the one that is faster in eager mode is compiled."""
+    forms = [block]
+    if (fused := fuse_linears(block, *call.args, **call.kwargs)) is not None:
+        forms.append(fused)
+    eager = {form: time for form in forms if (time := block_time_ms(form, call)) is not None}
+    compiled = block_time_ms(_Compiled(min(eager, key=eager.__getitem__, default=block)), call)
+    return min((time for time in (*eager.values(), compiled) if time is not None), default=None)
+
+
+def block_time_ms(block: nn.Module, call: BlockCall, *, feature_major: bool = False) -> float | None:
+    """Milliseconds of one call, as a graph; None where it fails.
+
+    Args:
+        feature_major: how the activation that enters lies.
+    """
+    args = [_entering(value, feature_major) if place == 0 else value for place, value in enumerate(call.args)]
+    try:
+        return time_layer(block, *args, **call.kwargs).latency_us / 1e3
+    except Exception as error:  # a variant that cannot run is not chosen
+        torch.cuda.synchronize()
+        log.warning("a block could not be timed: %s", failure_reason(error))
+        return None
+
+
+class _Compiled(nn.Module):
+    """A block through torch.compile; copies share it."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.block = block
+        self._call, self._compiled = compile_unshared(block), False
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if self._compiled:
+            return self._call(*args, **kwargs)
+        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+        found = first_call(lambda: self._call(*args, **kwargs), tensors[0].device)
+        self._compiled = True
+        return found
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_Compiled":
+        return self
+
+
+def _entering(value: Any, feature_major: bool) -> Any:
+    if isinstance(value, Tensor) and value.is_floating_point() and value.dim() > 1:
+        return activation_in_layout(value, feature_major=feature_major)
+    return value
+
+
 # Rewritten blocks have to be this much faster than blocks as they are, of which not all forms are timed here: the search for the
 # fastest dense version tries PyTorch's attention on each of its backends too.
 WORTH_IT = 1.02
@@ -231,3 +365,78 @@ class BlockPass:
         residual_norms = sum(isinstance(norm, FusedResidualNorm) for norm in block.norms)
         launches = tuple(str(norm.launch) for norm in norms)
         self.report.blocks[name] = BlockReport(layout, products, len(block.norms), error, residual_norms, launches)
+
+
+# Rewrite the repeated blocks of a network, in place: the entry of this folder.
+
+
+def fuse_blocks(
+    net: nn.Module,
+    formats: Mapping[str, SparseFormat],
+    masks: Mapping[str, Tensor],
+    inputs: Mapping[str, Any],
+    choice: KernelChoice,
+    *,
+    plan: FusionPlan | None = None,
+    parts: FusionParts = ALL_PARTS,
+    timed: TimedProducts | None = None,
+) -> FusionReport:
+    """Give every encoder block of the net fused products in the layout that is fastest, in place.
+
+    A block (an element of a ModuleList or Sequential that holds Linears) is exported to a graph of operators and
+    rewritten: query, key and value are one product; activation, bias and residual belong to the product before them; the
+    residual stream is feature-major; hidden features that are pruned vanish. The block's forward keeps its signature.
+    Blocks that cannot be exported or rewritten stay as they are, with the reason in the report.
+
+    On a CUDA device products are checked and timed, and per chain of blocks the fastest way is kept that `choice` allows, the
+    blocks as they are among them where dense is allowed. On a CPU references run, feature-major, and nothing is timed.
+
+    Args:
+        net: in eval mode, on the device and in the dtype that are measured; its pruned weights are already zero.
+        formats: pruned Linear -> its weight in the pattern's canonical format, on any device and in any float dtype; layers
+            that are not named are dense.
+        masks: the same layers -> bool [N, K], True = keep.
+        inputs: keyword arguments of the net: the batch that is measured.
+        choice: which kernels may run.
+        plan: choices of an earlier call (`FusionReport.plan`): nothing is timed, kernels and layouts are those.
+        parts: what may be done; a plan is used with those that it was made with.
+        timed: times of earlier calls on this device, to which those of this one are added.
+    """
+    chooser = ProductChooser(choice, timed=TimedProducts() if timed is None else timed)
+    task = BlockPass(net, formats, masks, inputs, chooser, plan, parts)
+    return task.run(parts.layouts, plain=choice.dense_allowed)
+
+
+def fuse_dense(
+    net: nn.Module, inputs: Mapping[str, Any], *, layout: str | None = None, plan: FusionPlan | None = None
+) -> FusionReport:
+    """The same rewriting with every product dense, through cuBLAS: the baseline that shows what fusion alone gives.
+
+    Args:
+        net, inputs, plan: as in `fuse_blocks`.
+        layout: "feature_major" or "row_major" for the residual stream; None: per chain the faster one (on a CPU
+            feature-major).
+    Raises:
+        InvalidSetting: no such layout.
+    """
+    if layout not in (None, *LAYOUTS):
+        raise InvalidSetting("layout", layout, f"is one of {', '.join(LAYOUTS)}, or null for the faster one")
+    task = BlockPass(net, {}, {}, inputs, ProductChooser(KernelChoice("auto"), dense=True), plan)
+    return task.run(LAYOUTS if layout is None else (layout,), plain=False)
+
+
+def fused_dense_graph(net: nn.Module, inputs: dict[str, Tensor]) -> nn.Module:
+    """A network with the same outputs whose encoder blocks are rewritten, every product dense: a `variants.Fuse`.
+
+    Args:
+        net: in eval mode, on the inputs' device; left as it is, parameters are shared where they stay in one piece.
+        inputs: keyword arguments of one forward pass.
+    Raises:
+        DoesNotApply: no block can be rewritten.
+    """
+    shorten_compiler_messages()
+    fused = copy_sharing_weights(net)
+    report = fuse_dense(fused, inputs)
+    if not report.rewritten:
+        raise DoesNotApply("; ".join(report.summary()) or "the network has no encoder blocks")
+    return fused.eval()

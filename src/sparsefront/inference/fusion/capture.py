@@ -1,21 +1,307 @@
-"""A block as a graph of ATen operators, for any batch and length."""
+"""Blocks of a network, how they are called, and each as a graph of ATen operators."""
 
 import copy
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from textwrap import shorten
 from typing import Any
 
+import sympy
 import torch
 from torch import Tensor, fx, nn
+from torch._subclasses import FakeTensorMode
 from torch.export import Dim
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
+from torch.utils._sympy.numbers import int_oo
+from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from sparsefront.errors import failure_reason
-from sparsefront.inference.fusion.attribute_reads import Attribute, attribute_reads
-from sparsefront.inference.fusion.call import Unfusable, call_tensors, with_tensors
-from sparsefront.inference.fusion.graph_sizes import GraphSizes, graph_sizes
+from sparsefront.networks import before_forward
+
+# What the graph of a block depends on besides its arguments: its modules, their tensors and the attributes that they
+# read.
+
+Attribute = tuple[str, str]
+"""Name of a module in the block, name of its attribute."""
+
+CONSTANTS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+REGISTERED = ("_parameters", "_buffers", "_modules")
+ABSENT = object()
+
+
+@contextmanager
+def attribute_reads(block: nn.Module) -> Iterator[set[Attribute]]:
+    """The attributes of the block's modules that are read in the meantime, methods and missing ones among them."""
+    names = {id(module): name for name, module in block.named_modules()}
+    reads: set[Attribute] = set()
+
+    def note(module: nn.Module, attribute: str) -> Any:
+        if id(module) in names:
+            reads.add((names[id(module)], attribute))
+        return super(nn.Module, module).__getattribute__(attribute)
+
+    nn.Module.__getattribute__ = note
+    try:
+        yield reads
+    finally:
+        del nn.Module.__getattribute__
+
+
+def structure(block: nn.Module) -> Hashable:
+    """Classes of its modules, shapes and dtypes of its parameters and buffers, by their names."""
+    modules = tuple((name, type(module)) for name, module in block.named_modules())
+    tensors = (*block.named_parameters(), *block.named_buffers())
+    return modules, tuple((name, tuple(tensor.shape), tensor.dtype) for name, tensor in tensors)
+
+
+def plain_attributes(block: nn.Module, attributes: Iterable[Attribute]) -> Hashable:
+    """The values of those that the modules hold themselves: constants and containers of them by value, others by identity."""
+    held = {name: vars(module) for name, module in block.named_modules()}
+    return tuple(
+        _comparable(held[module].get(attribute, ABSENT))
+        for module, attribute in sorted(attributes)
+        if attribute not in REGISTERED
+    )
+
+
+def _comparable(value: Any) -> Hashable:
+    if isinstance(value, CONSTANTS):
+        return type(value), repr(value)  # 1, 1.0 and True are equal, and so are 0.0 and -0.0
+    if isinstance(value, list | tuple):
+        return type(value), tuple(map(_comparable, value))
+    if isinstance(value, dict):
+        return type(value), tuple((_comparable(key), _comparable(part)) for key, part in value.items())
+    if isinstance(value, set | frozenset):
+        return type(value), frozenset(map(_comparable, value))
+    return _Identity(value)
+
+
+class _Identity:
+    """Equal for one and the same object, which it keeps alive: its id is not given to another one."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and self._value is other._value
+
+    def __hash__(self) -> int:
+        return id(self._value)
+
+
+# How a block is called: which arguments are tensors, and what the others are.
+
+
+class Unfusable(Exception):
+    """A block cannot be exported or rewritten; the message continues "the block ..."."""
+
+
+PLAIN_ARGUMENTS = (bool, int, float, str, type(None))
+Key = Hashable
+
+
+def call_key(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
+    """What a graph of a call depends on: of every tensor its place, kind and sizes of 1; all other values.
+
+    A batch of 1 does not count: the graph of a larger batch serves it.
+
+    Raises:
+        Unfusable: an argument is neither a tensor nor a plain constant.
+    """
+    names = sorted(kwargs)
+    values = [*args, *(kwargs[name] for name in names)]
+    batch = next((value.shape[0] for value in values if isinstance(value, Tensor)), 1)
+    return len(args), tuple(names), tuple(_slot(value, batch) for value in values)
+
+
+def call_tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
+    """The tensors of a call: the positional ones, then those by keyword in the order of their names."""
+    values = [*args, *(kwargs[name] for name in sorted(kwargs))]
+    return [value for value in values if isinstance(value, Tensor)]
+
+
+def with_tensors(args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[Tensor]) -> tuple[list, dict]:
+    """The same call with other tensors, in the order of `call_tensors`."""
+    rest = iter(tensors)
+    positional = [next(rest) if isinstance(value, Tensor) else value for value in args]
+    by_name = {name: next(rest) if isinstance(kwargs[name], Tensor) else kwargs[name] for name in sorted(kwargs)}
+    return positional, by_name
+
+
+def _slot(value: Any, batch: int) -> Hashable:
+    if isinstance(value, Tensor):
+        ones = [size == 1 for size in value.shape]
+        if batch == 1:
+            ones[:1] = [False]
+        return "tensor", value.dtype == torch.bool, tuple(ones)
+    if isinstance(value, PLAIN_ARGUMENTS):
+        return "constant", value
+    raise Unfusable(f"is called with a {type(value).__name__}")
+
+
+# Which sizes of its tensors an exported graph is right for.
+
+SMALLEST_FREE = 2  # a size of 1 is a number in the graph, but for that of the batch
+
+
+@dataclass(frozen=True)
+class GraphSizes:
+    """What a graph asks of the sizes of its tensors.
+
+    Args:
+        shapes: of each tensor; a size is a number where it is fixed and a name where it is free: sizes of one name are equal.
+        limits: name -> the smallest and the largest size, None where there is no such limit.
+    """
+
+    shapes: tuple[tuple[int | str, ...], ...]
+    limits: Mapping[str, tuple[int | None, int | None]]
+
+    def allow(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether the graph is right for these."""
+        known: dict[str, int] = {}
+        for shape, tensor in zip(self.shapes, tensors, strict=True):
+            for wanted, size in zip(shape, tensor.shape, strict=True):
+                if isinstance(wanted, int):
+                    if size != wanted:
+                        return False
+                elif known.setdefault(wanted, size) != size:
+                    return False
+        for name, (smallest, largest) in self.limits.items():
+            if smallest is not None and known[name] < smallest or largest is not None and known[name] > largest:
+                return False
+        return True
+
+
+def graph_sizes(exported: torch.export.ExportedProgram) -> GraphSizes:
+    """The sizes that an exported block is right for.
+
+    Raises:
+        Unfusable: its graph depends on sizes otherwise than by limits of each, as where a length is even, or above another.
+    """
+    inputs = set(exported.graph_signature.user_inputs)
+    tensors = [node.meta["val"] for node in exported.graph.nodes if node.op == "placeholder" and node.name in inputs]
+    shapes = tuple(tuple(_size(size) for size in tensor.shape) for tensor in tensors)
+    free = [size.node for tensor in tensors for size in tensor.shape if isinstance(size, torch.SymInt)]
+    ranges = {str(symbol): found for symbol, found in exported.range_constraints.items()}
+    if free:
+        _require_limits_only(free[0].shape_env, exported.range_constraints, _places(shapes))
+    names = {size for shape in shapes for size in shape if isinstance(size, str)}
+    return GraphSizes(shapes, {name: limits for name in sorted(names) if any(limits := _limits(ranges[name]))})
+
+
+def _size(size: int | torch.SymInt) -> int | str:
+    expression = sympy.sympify(size.node.expr if isinstance(size, torch.SymInt) else size)
+    if not (expression.is_Integer or expression.is_Symbol):
+        raise Unfusable(f"needs a size that is a function of others ({expression})")
+    return int(expression) if expression.is_Integer else str(expression)
+
+
+def _limits(found: ValueRanges) -> tuple[int | None, int | None]:
+    smallest = int(found.lower) if found.lower > SMALLEST_FREE else None
+    return smallest, None if found.upper == int_oo else int(found.upper)
+
+
+def _require_limits_only(env: ShapeEnv, ranges: Mapping[sympy.Symbol, ValueRanges], places: Mapping[str, str]) -> None:
+    for guard in env.guards:
+        condition = env.replace(guard.expr)
+        if bound_sympy(condition, ranges).lower != sympy.true:
+            names = {symbol: sympy.Symbol(places.get(str(symbol), str(symbol))) for symbol in condition.free_symbols}
+            raise Unfusable(f"does something else unless {shorten(str(condition.xreplace(names)), 100)}")
+
+
+def _places(shapes: Iterable[tuple[int | str, ...]]) -> dict[str, str]:
+    """Name of a free size -> where it is found first."""
+    places: dict[str, str] = {}
+    for number, shape in enumerate(shapes):
+        for dim, size in enumerate(shape):
+            if isinstance(size, str):
+                places.setdefault(size, f"tensor{number}.shape[{dim}]")
+    return places
+
+
+# Which modules are blocks, and how the network calls them.
+
+CONTAINERS = (nn.ModuleList, nn.Sequential)
+FEWEST_LINEARS = 2  # a block with fewer has no neighbors to fuse
+
+
+@dataclass(frozen=True)
+class BlockCall:
+    """What a block receives in the observed forward: its last call, if there are several."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+def find_chains(net: nn.Module) -> dict[str, list[str]]:
+    """Container -> the names of its blocks, in order.
+
+    Containers are the innermost ModuleLists and Sequentials of which each element that has Linears at all has at least two.
+    """
+    chains = {}
+    for name, module in net.named_modules():
+        if isinstance(module, CONTAINERS) and _is_innermost(module):
+            prefix = f"{name}." if name else ""
+            chains[name] = [prefix + child for child, element in module.named_children() if _linears(element)]
+    return chains
+
+
+def observe_calls(net: nn.Module, blocks: list[str], inputs: Mapping[str, Any]) -> dict[str, BlockCall]:
+    """Run the net once and note how its blocks are called; blocks that are not called are absent."""
+    seen: dict[str, BlockCall] = {}
+
+    def note(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        seen[name] = BlockCall(args, kwargs)
+
+    with before_forward({name: net.get_submodule(name) for name in blocks}, note), torch.no_grad():
+        net(**inputs)
+    return seen
+
+
+def _linears(module: nn.Module) -> int:
+    return sum(isinstance(part, nn.Linear) for part in module.modules())
+
+
+def _qualifies(container: nn.Module) -> bool:
+    counts = [_linears(element) for element in container.children() if _linears(element)]
+    return bool(counts) and min(counts) >= FEWEST_LINEARS
+
+
+def _is_innermost(container: nn.Module) -> bool:
+    if not _qualifies(container):
+        return False
+    inner = (part for part in container.modules() if part is not container and isinstance(part, CONTAINERS))
+    return not any(_qualifies(part) for part in inner)
+
+
+# How a network calls its blocks while it is traced: otherwise than in eager mode where it looks at values.
+#
+# transformers gives attention no mask where nothing is masked, but one under torch.compile and while a CUDA graph is
+# recorded.
+
+log = logging.getLogger(__name__)
+
+
+def observe_traced_calls(net: nn.Module, blocks: list[str], inputs: Mapping[str, Any]) -> dict[str, BlockCall]:
+    """As `observe_calls`, with tensors that have a device, a dtype and sizes but no values; nothing runs on the device.
+
+    Returns:
+        none where the network needs values, so that it cannot be traced as a whole either.
+    """
+    try:
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        tensors = {id(tensor): mode.from_tensor(tensor) for tensor in (*net.parameters(), *net.buffers())}
+        traced = copy.deepcopy(net, tensors)  # a network may keep what it computes
+        fake = {name: mode.from_tensor(value) if isinstance(value, Tensor) else value for name, value in inputs.items()}
+        with mode:
+            return observe_calls(traced, blocks, fake)
+    except Exception as error:  # a network may need values in any way
+        log.debug("the network cannot be traced as a whole: %s", failure_reason(error))
+        return {}
+
 
 aten = torch.ops.aten
 IDENTITIES = (aten.alias.default, aten.detach.default, aten.detach_.default, aten.lift_fresh_copy.default)

@@ -1,40 +1,38 @@
 """The kernel of each product: right, and where there is a GPU the fastest at its real shape and in its layouts."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
-from sparsefront_kernels import labeled
-from torch import Tensor
+from sparsefront_kernels import SparseFormat, labeled
+from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
-from sparsefront.gpu_sharing.access import alone
+from sparsefront.gpu import alone
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion.call import Unfusable
-from sparsefront.inference.fusion.candidates import (
+from sparsefront.inference.fusion.capture import Unfusable, find_chains, observe_calls
+from sparsefront.inference.fusion.fused import FusedProduct
+from sparsefront.inference.fusion.plan import ProductReport
+from sparsefront.inference.fusion.prepared_block import BlockCaptures, ProductSpec
+from sparsefront.inference.fusion.products import (
     DENSE,
-    Candidate,
-    any_kernel,
-    dense_candidate,
-    sparse_candidates,
-)
-from sparsefront.inference.fusion.fused_product import FusedProduct
-from sparsefront.inference.fusion.prepared_block import ProductSpec
-from sparsefront.inference.fusion.product_tuning import ProductTuning
-from sparsefront.inference.fusion.report import ProductReport
-from sparsefront.inference.fusion.timed_products import (
     MOST_LAUNCHES,
     SLOWER,
+    Candidate,
+    ProductTuning,
     TimedProduct,
     TimedProducts,
     Work,
+    any_kernel,
+    dense_candidate,
     only,
+    sparse_candidates,
 )
-from sparsefront.measure.cpu_timer import time_where_it_is
-from sparsefront.measure.kernel_timer import KernelTime, time_layer
-from sparsefront.measure.launch_choice import launch_of
+from sparsefront.measure.problems import observe_problems
+from sparsefront.measure.timers import KernelTime, launch_of, time_layer, time_where_it_is
 
 
 @dataclass(frozen=True)
@@ -189,3 +187,68 @@ class ProductChooser:
             return time_where_it_is(product, *tuning.operands)
         launches, check = tuning.launches.get(product.kernel_name, ()), tuning.check.evaluate
         return time_layer(product, *tuning.operands, at_most_us=at_most_us, launches=launches, check=check)
+
+
+# How long the products of encoder blocks take under other masks: for a search, which builds no network for each of
+# them.
+
+Layers = tuple[str, ...]
+
+
+class ProductTimes:
+    """Times products as the pass over blocks would build them: joined, with their epilogues, in the layouts of their place.
+
+    Args:
+        net: with dense weights, in eval mode, on the device and in the dtype that are measured; stays as it is.
+        inputs: keyword arguments of the net, the batch that is measured.
+        choice: which kernels may run.
+    Attributes:
+        chains: container -> those of its blocks that can be rewritten, in order.
+        products: block -> the Linears of each of its products where all are dense, by their names in the network.
+    """
+
+    def __init__(self, net: nn.Module, inputs: Mapping[str, Any], choice: KernelChoice) -> None:
+        self._net, self._choice = net, choice
+        self._captures = BlockCaptures()
+        self._chooser = ProductChooser(choice, on_cpu=True)
+        found = find_chains(net)
+        blocks = [name for names in found.values() for name in names]
+        self._calls = observe_calls(net, blocks, inputs)
+        linears = [
+            f"{block}.{name}"
+            for block in blocks
+            for name, module in net.get_submodule(block).named_modules()
+            if isinstance(module, nn.Linear)
+        ]
+        self._rows = {name: seen.problem.m for name, seen in observe_problems(net, dict(inputs), linears).items()}
+        self.products: dict[str, list[Layers]] = {}
+        for name in blocks:
+            try:
+                prepared = self._captures.prepare(net, name, self._calls.get(name), self._rows, {}, {})
+            except Unfusable:
+                continue
+            self.products[name] = [spec.weight.layers for spec in prepared.specs]
+        rewritten = {chain: [name for name in names if name in self.products] for chain, names in found.items()}
+        self.chains = {chain: names for chain, names in rewritten.items() if names}
+
+    def group(self, block: str) -> Hashable:
+        """What equal blocks have in common."""
+        return self._captures.groups[block]
+
+    def of(
+        self, block: str, formats: Mapping[str, SparseFormat], masks: Mapping[str, Tensor], layout: str
+    ) -> list[ProductReport]:
+        """The fastest kernel of each product of a block, with its time.
+
+        Args:
+            formats, masks: of its pruned Linears, as of `fuse_blocks`; the others are dense.
+            layout: of the residual stream.
+        Raises:
+            Unfusable: no kernel is right, or the block cannot be rewritten with these masks.
+        """
+        prepared = self._captures.prepare(self._net, block, self._calls[block], self._rows, formats, masks)
+        feature_major = layout == "feature_major"
+        return [
+            self._chooser.choose(spec, self._rows[spec.weight.layers[0]], feature_major=feature_major).report
+            for spec in prepared.specs
+        ]

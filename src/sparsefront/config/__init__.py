@@ -1,0 +1,1 @@
+"""The configuration: its schema, its checks, the command line and sweeps."""

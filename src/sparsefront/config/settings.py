@@ -1,0 +1,191 @@
+"""From a node of the configuration to the settings object that its `_target_` names, with every key and value checked."""
+
+import importlib
+import importlib.util
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import ValidationError
+
+from sparsefront.errors import InvalidSetting, UnknownKey, first_line, keys_of
+from sparsefront.options import TARGET, classes_named_in, trusted_class
+from sparsefront.settings_class import checked_arguments, parameters_of, rejection
+
+KEYS_OF_THE_RUN = {"recovery": ("seed",)}
+"""Keys of a group that conf/config.yaml adds to whichever option is chosen, and the run reads itself."""
+
+
+def build_settings(
+    group: str,
+    node: DictConfig | None,
+    chosen: str | None = None,
+    *,
+    base: type = object,
+    trust: Sequence[str] | None = None,
+) -> Any:
+    """Instantiate a group's settings.
+
+    Args and Raises: as `typed_settings`, and InvalidSetting for values that the class itself rejects.
+    """
+    target, values = typed_settings(group, node, chosen, base=base, trust=trust)
+    with keys_of(group):
+        try:
+            return target(**values)
+        except ValidationError as error:  # of a user's own class that pydantic checks
+            raise rejection(error, values, parameters_of(target)) from error
+
+
+def typed_settings(
+    group: str,
+    node: DictConfig | None,
+    chosen: str | None = None,
+    *,
+    base: type = object,
+    trust: Sequence[str] | None = None,
+) -> tuple[type, dict[str, Any]]:
+    """The class of a group's settings and their values, each checked by its own type and range.
+
+    Args:
+        group: name of the group, for messages.
+        node: its configuration, with `_target_` and that class's parameters.
+        chosen: name of the option, for messages.
+        base: what the class must derive from.
+        trust: of a configuration that somebody else may have written, the packages that may be imported besides ours; None: it
+            is the user's own, and any class may be named.
+    Raises:
+        InvalidSetting: nothing chosen, a class that cannot be imported, that is not trusted or does not derive from `base`, a
+            key that the class does not take, a value of the wrong type, NaN or infinity; the key is written from the root.
+    """
+    if chosen is not None and (node is None or (OmegaConf.is_dict(node) and TARGET not in node)):
+        line = "its file lacks the line `_target_: package.module.Class`, which names the class of the option"
+        raise InvalidSetting(group, chosen, line)
+    if node is None or not OmegaConf.is_config(node) or TARGET not in node:
+        raise InvalidSetting(
+            group, node, f"choose an option of the group: {group}=NAME; python run.py --help lists them"
+        )
+    try:
+        values = OmegaConf.to_container(node, resolve=True)
+    except OmegaConfBaseException as error:
+        key = (error.full_key or "").removeprefix(f"{group}.")
+        given = OmegaConf.to_container(node, resolve=False).get(key)
+        raise InvalidSetting(f"{group}.{key}", given, first_line(error)) from error
+    values = {key: value for key, value in values.items() if key not in KEYS_OF_THE_RUN.get(group, ())}
+    target = _target_class(group, values.pop(TARGET), base, trust)
+    if trust is not None:
+        for nested in classes_named_in(values):  # of candidates of a pattern
+            trusted_class(nested, base, trust=trust, key=f"{group}.{TARGET}")
+    with keys_of(group):
+        # A class that is no settings class, as one of a user's own may be, would take any type.
+        return target, checked_arguments(target, values, taker=group)
+
+
+def _target_class(group: str, name: Any, base: type, trust: Sequence[str] | None) -> type:
+    """The class that a `_target_` names, which may belong to a package of the user's own."""
+    key = f"{group}.{TARGET}"
+    if not isinstance(name, str):
+        raise InvalidSetting(key, name, "must be the full name of a class, package.module.Class")
+    target = _imported(key, name) if trust is None else trusted_class(name, base, trust=trust, key=key)
+    if missing := [*sorted(getattr(target, "__abstractmethods__", ())), *_unset_class_variables(target)]:
+        raise InvalidSetting(key, name, f"does not define {', '.join(missing)}, which {group} needs")
+    if not issubclass(target, base):
+        raise InvalidSetting(key, name, f"must derive from {base.__module__}.{base.__name__}")
+    return target
+
+
+def _imported(key: str, name: str) -> type:
+    """A class of whatever package."""
+    module, _, attribute = name.rpartition(".")
+    try:
+        # Not Hydra's get_class, which logs several lines of advice, and none where the module's own imports fail.
+        target = getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # of the user's module itself, of any kind
+        said = first_line(error)
+        reason = said if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {said}"
+        remedy = "name a class as package.module.Class; its package must be installed, or its folder be on PYTHONPATH"
+        raise InvalidSetting(key, name, f"cannot be imported ({reason}); {remedy}") from error
+    if not isinstance(target, type):
+        raise InvalidSetting(key, name, "is no class; package.module.Class is expected")
+    return target
+
+
+def _unset_class_variables(target: type) -> list[str]:
+    """Names that a base class declares as ClassVar without a value, and no class below it sets: `name`, `kinds`."""
+    declared = {
+        name
+        for base in target.__mro__
+        for name, hint in vars(base).get("__annotations__", {}).items()
+        if "ClassVar" in str(hint)
+    }
+    return sorted(name for name in declared if not hasattr(target, name))
+
+
+# The options of a configuration group: where their files are, and which of them takes a key that the chosen one does
+# not.
+
+# old key -> new key that takes the same values
+RENAMED_KEYS = {
+    "measure.wrappings": "measure.execution_modes",
+    "recipe.history": "recipe.save_epoch_weights",
+    "recipe.keep_dense": "recipe.ignore",
+    "trainer.accumulate": "trainer.accumulate_grad_batches",
+}
+# old key -> what to type instead, where the values changed too
+REPLACED_KEYS = {
+    "allocation.min_density": "is allocation.min_density_share now, a share of the target density: what was 0.1 at "
+    "sparsity 0.75 is allocation=global_threshold allocation.min_density_share=0.4",
+}
+
+
+def renamed_key(key: str) -> str | None:
+    """What to tell a user who typed an old key, in words; None for every other key."""
+    if key in RENAMED_KEYS:
+        return f"is {RENAMED_KEYS[key]} now"
+    return REPLACED_KEYS.get(key)
+
+
+def searched_folders(sources: Iterable[Any]) -> list[Path]:
+    """Those that Hydra searches for options: conf/, `--config-dir`, and folders and packages of `hydra.searchpath`.
+
+    Args:
+        sources: Hydra's `runtime.config_sources`.
+    """
+    folders: list[Path] = []
+    for source in sources:
+        if source.schema == "file":
+            folders.append(Path(source.path))
+        elif source.schema == "pkg" and source.path:
+            spec = importlib.util.find_spec(source.path.replace("/", "."))
+            folders += [Path(place) for place in (spec.submodule_search_locations if spec else None) or ()]
+    return folders
+
+
+def options_of(group: str, folders: Iterable[Path]) -> list[str]:
+    """Names of the options of a group, each once."""
+    return list(dict.fromkeys(file.stem for folder in folders for file in sorted((folder / group).glob("*.yaml"))))
+
+
+def say_where(error: UnknownKey, choices: Mapping[str, str], folders: Iterable[Path]) -> InvalidSetting:
+    """The same complaint, with what to type where the key was renamed, or belongs to other options of its group.
+
+    Args:
+        error: its key is written from the root.
+        choices: group -> the name of its option, which does not take the key.
+        folders: those that Hydra searches for options.
+    """
+    if (renamed := renamed_key(error.key)) is not None:
+        return InvalidSetting(error.key, error.value, renamed)
+    group, _, key = error.key.partition(".")
+    chosen, options = choices[group], _options_with(group, key, folders)
+    if not options or chosen in options:
+        return error
+    typed = " or ".join(f"{group}={option}" for option in options)
+    return InvalidSetting(error.key, error.value, f"unknown key of {group}={chosen}; choose {typed}, which takes it")
+
+
+def _options_with(group: str, key: str, folders: Iterable[Path]) -> list[str]:
+    """The options whose file holds the key."""
+    files = [file for folder in folders for file in sorted((folder / group).glob("*.yaml"))]
+    return list(dict.fromkeys(file.stem for file in files if key in OmegaConf.load(file)))

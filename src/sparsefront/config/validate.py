@@ -1,0 +1,535 @@
+"""Every check before anything is downloaded or trained: root keys, single groups, and what must go together."""
+
+import logging
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_type_hints
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import AfterValidator, Field
+from torch import nn
+
+from sparsefront.allocation.base import MeasuringAllocation
+from sparsefront.allocation.latency_search import LatencySearch
+from sparsefront.config.experiment import Experiment
+from sparsefront.config.schema import CONTROLS, GROUPS, STAGES, Config
+from sparsefront.config.settings import build_settings, options_of, say_where, searched_folders, typed_settings
+from sparsefront.errors import InvalidSetting, UnknownKey
+from sparsefront.export.packed_layers import require_storable
+from sparsefront.models.base import prunable_layers
+from sparsefront.pruning.collapse import require_effect
+from sparsefront.pruning.layers import (
+    narrower_than_tiles,
+    nothing_fits,
+    plan_pruning,
+    require_matches,
+    require_whole_groups,
+)
+from sparsefront.pruning.masked_weights import require_none_shared
+from sparsefront.results.record import Result, new_name, result_fields
+from sparsefront.search.space import field_of, require_choosable
+from sparsefront.settings_class import Fraction, OneOrMore, checked_values, in_words
+
+# Each value of a configuration by its own type and range, whatever stands beside it.
+
+
+def _each_once(stages: list[str]) -> list[str]:
+    if again := [stage for stage in dict.fromkeys(stages) if stages.count(stage) > 1]:
+        raise ValueError(f"names {', '.join(again)} more than once; a run goes through each stage once")
+    return stages
+
+
+Seed = Annotated[int, Field(ge=0, lt=2**32)]  # what NumPy's generators take
+# What the typed root cannot say: OmegaConf knows types, and no ranges.
+ROOT_TYPES = {
+    "seed": Seed,
+    "recovery.seed": Seed,
+    "sparsity": Annotated[Fraction, Field(description="the fraction of zeros")],
+    "stages": Annotated[OneOrMore[Literal[STAGES]], AfterValidator(_each_once)],
+}
+
+
+def require_root_type(key: str, value: Any, typed: str) -> None:
+    """A value for a root key must be what the typed root takes: the text "5" for a whole number too.
+
+    Args:
+        value: as Hydra reads it.
+        typed: the same as the user wrote it.
+    Raises:
+        InvalidSetting: a value of another type; says what the key takes.
+    """
+    try:
+        OmegaConf.structured(Config)[key] = value
+    except OmegaConfBaseException as error:
+        hints = get_type_hints(Config) | ROOT_TYPES
+        raise InvalidSetting(key, typed, f"must be {in_words(hints[key])}") from error
+
+
+def check_types(config: DictConfig, choices: dict[str, str], folders: Sequence[Path]) -> None:
+    """Each value of a configuration by its own type and range alone: what goes together is not looked at, nothing is built.
+
+    Args:
+        choices: group -> the name of its option.
+        folders: those that Hydra searches for options.
+    Raises:
+        InvalidSetting: the first value that no other setting could make right.
+    """
+    check_root_types(config)
+    for group in GROUPS:
+        with told_where_typed(config, choices, folders):
+            typed_settings(group, config[group], choices.get(group))
+
+
+def check_root_types(config: DictConfig) -> None:
+    """Those of the root's keys.
+
+    Raises:
+        InvalidSetting: the first value of a wrong type or out of its range.
+    """
+    checked_values({key: plain(OmegaConf.select(config, key)) for key in ROOT_TYPES}, ROOT_TYPES)
+
+
+@contextmanager
+def told_where_typed(config: DictConfig, choices: Mapping[str, str], folders: Sequence[Path]) -> Iterator[None]:
+    """A complaint about a group names what the user types: the root's granularity, which a pattern reads, and for an unknown
+    key the options that take it.
+
+    Args:
+        choices: group -> the name of its option.
+        folders: those that Hydra searches for options.
+    """
+    try:
+        yield
+    except UnknownKey as error:
+        raise say_where(error, choices, folders) from error
+    except InvalidSetting as error:
+        typed_at_root = error.key == "pattern.granularity" and config.granularity is not None
+        raise InvalidSetting("granularity", error.value, error.allowed) if typed_at_root else error from error
+
+
+def plain(node: Any) -> Any:
+    """A node of the configuration as Python's own containers; anything else as it is."""
+    return OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
+
+
+# The checks of the root keys, which belong to no group: their names, types and values.
+
+
+def check_root(config: DictConfig) -> None:
+    """Check the names, types and values of the root keys that no group builds.
+
+    Raises:
+        InvalidSetting: the first key that cannot work: its value, what is allowed.
+    """
+    known = [f.name for f in fields(Config)]
+    for key in config:
+        if key not in known:
+            raise InvalidSetting(str(key), config[key], f"unknown key; the root takes {', '.join(known)}")
+    check_root_types(config)
+    names = [field.name for field in result_fields()]
+    for name in map(field_of, config.optimize):
+        if (renamed := new_name(name)) is not None:
+            raise InvalidSetting("optimize", name, f"is {renamed} now")
+        if name not in names:
+            raise InvalidSetting("optimize", name, f"is not a field of the result; there are {', '.join(names)}")
+    if config.control is not None and config.control not in CONTROLS:
+        raise InvalidSetting("control", config.control, f"is one of {', '.join(CONTROLS)}, or null for none")
+    if "swap" in config.stages and "measure" not in config.stages:
+        allowed = "swap chooses kernels for what measure runs: add measure, or leave swap out"
+        raise InvalidSetting("stages", f"[{','.join(config.stages)}]", f"{allowed}; there are {', '.join(STAGES)}")
+    if not config.cache_dir:
+        raise InvalidSetting("cache_dir", "", "names no folder; the folder you stand in is .")
+    cache = Path(config.cache_dir)
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=cache).close()
+    except OSError as error:
+        raise InvalidSetting(
+            "cache_dir", cache, f"cannot be written ({error.strerror}); name another folder"
+        ) from error
+
+
+# What must go together in how long networks are trained, before anything is.
+
+log = logging.getLogger(__name__)
+
+
+def check_checkpoint(experiment: Experiment) -> None:
+    """Without epochs there must be a finished checkpoint to take as the dense network.
+
+    Raises:
+        InvalidSetting: the model starts from random weights.
+    """
+    if experiment.recipe.epochs == 0 and experiment.model.checkpoint is None:
+        allowed = (
+            f"takes a finished checkpoint as the dense network, and model {experiment.choices['model']} starts from random "
+            "weights: name a checkpoint (model.path, or another model), or train at least 1 epoch"
+        )
+        raise InvalidSetting("recipe.epochs", 0, allowed)
+
+
+def with_possible_control(experiment: Experiment) -> Experiment:
+    """Without a control where no training follows pruning: a sweep over recoveries, or with pattern=dense, goes on."""
+    if experiment.control is None or experiment.continued_recovery is not None:
+        return experiment
+    why = f"recovery={experiment.recovery.name}" if experiment.pattern.prunes else f"pattern={experiment.pattern.name}"
+    log.info("control=%s: skipped, %s trains nothing that the dense network could match", experiment.control, why)
+    return replace(experiment, control=None)
+
+
+# What must go together where nothing is timed, before anything is trained.
+
+
+def check_untimed(experiment: Experiment) -> None:
+    """Kernels are chosen by their times.
+
+    Raises:
+        InvalidSetting: kernels are to be swapped in, and `measure.timers` is false.
+    """
+    if experiment.swaps and not experiment.measure.latency:
+        allowed = "kernels are chosen by timing them: add kernel=none, or leave it true"
+        raise InvalidSetting("measure.latency", False, allowed)
+
+
+# A sweeper that optimizes needs numbers that the record will hold: rejected before training where it will not.
+
+# What a record lacks where nothing is pruned, where no sparse kernels run, on a CPU. A test compares them with real records.
+OF_PRUNED = {
+    "masked",
+    "masked_standard_error",
+    "val_masked",
+    "val_masked_standard_error",
+    "prune_seconds",
+    "recover_seconds",
+    "recovery_seed",
+    "recovery_steps",
+    "recovery_epochs",
+    "recovery_samples",
+}
+OF_KERNELS = {
+    "sparse",
+    "sparse_standard_error",
+    "val_sparse",
+    "val_sparse_standard_error",
+    "latency_sparse_ms",
+    "latency_sparse_p20_ms",
+    "latency_sparse_p80_ms",
+    "speedup",
+    "speedup_low",
+    "speedup_high",
+    "throughput_sparse_samples_per_s",
+    "weight_bytes_sparse",
+    "resident_bytes_sparse",
+    "peak_memory_bytes_sparse",
+    "sparse_layer_share",
+    "sparse_flops_share",
+}
+OF_TIMING = {
+    "latency_dense_ms",
+    "latency_dense_p20_ms",
+    "latency_dense_p80_ms",
+    "fused_dense_latency_ms",
+    "throughput_dense_samples_per_s",
+    "resident_bytes_dense",
+    "gpu_clock_mhz",
+    "peak_memory_bytes_dense",
+    "repeats",
+    "samples_per_repeat",
+    "warmup_rounds",
+    "search_seconds",
+}
+OF_CONTROL = {
+    "dense_continued",
+    "dense_continued_standard_error",
+    "dense_continued_seconds",
+    "val_dense_continued",
+    "val_dense_continued_standard_error",
+}
+OF_SEARCH = {"latency_predicted_ms"}
+OF_GPU = {"gpu_clock_mhz", "peak_memory_bytes_dense", "peak_memory_bytes_sparse"}
+
+
+def optimizing_sweeper() -> str | None:
+    """The class of the sweeper that reads what a run returns; None in a single run and under Hydra's own sweeper."""
+    hydra = HydraConfig.get()
+    name = str(hydra.sweeper.get("_target_")).rpartition(".")[2]
+    return None if hydra.mode is not RunMode.MULTIRUN or name == "BasicSweeper" else name
+
+
+def require_optimized_values(experiment: Experiment) -> None:
+    """Where a sweeper optimizes, every value of `optimize` must be a number that this run's record will hold, and none of
+    the reporting split.
+
+    Raises:
+        InvalidSetting: names the value and why there will be none, or that nothing is held out to choose by.
+    """
+    if (sweeper := optimizing_sweeper()) is None:
+        return
+    if experiment.val_seen:
+        seen = f"{experiment.model.checkpoint} may have been trained on the held-out part of {experiment.dataset.name}"
+        raise InvalidSetting(
+            "optimize", list(experiment.optimize), f"{seen}: {sweeper} has nothing to choose by; use -m alone"
+        )
+    require_choosable(experiment.optimize, sweeper)
+    if experiment.dataset.valid_fraction == 0:
+        allowed = (
+            f"leaves nothing to choose by, and {sweeper} chooses: hold a part of train out, or sweep with a plain -m"
+        )
+        raise InvalidSetting("dataset.valid_fraction", experiment.dataset.valid_fraction, allowed)
+    for name in experiment.optimize:
+        if (why := _why_absent(name, experiment)) is not None:
+            raise InvalidSetting("optimize", name, f"{why}, so {sweeper} would have nothing to optimize")
+
+
+def require_found(result: Result, names: tuple[str, ...]) -> None:
+    """The same of a finished record: some values (the fused graph's latency, say) no configuration predicts."""
+    if (sweeper := optimizing_sweeper()) is None:
+        return
+    for name in names:
+        if result.value_of(name) is None:
+            raise InvalidSetting("optimize", name, f"this run's record has none, so {sweeper} has nothing to optimize")
+
+
+def _why_absent(name: str, experiment: Experiment) -> str | None:
+    """Why the record will not hold a value; None where it will, as far as the configuration tells."""
+    if not experiment.goes_on_to("report"):
+        return f"there will be no record: stages ends with {experiment.stages[-1]}"
+    if not experiment.pattern.prunes and name in OF_PRUNED | OF_KERNELS:
+        return f"a run with pattern={experiment.pattern.name} does not measure {name}"
+    if not experiment.swaps and name in OF_KERNELS:
+        without = f"kernel={experiment.choices['kernel']}" if "swap" in experiment.stages else "stages without swap"
+        return f"a run with {without} does not measure {name}"
+    if not experiment.measure.latency and name in OF_TIMING:
+        return f"a run with measure.latency=false does not measure {name}"
+    if experiment.control is None and name in OF_CONTROL:
+        return f"a run without control=dense_continued, or whose recovery trains nothing, does not measure {name}"
+    if not isinstance(experiment.allocation, LatencySearch) and name in OF_SEARCH:
+        return f"a run without allocation=latency_search does not predict {name}"
+    if experiment.measure.torch_device.type == "cpu" and name in OF_GPU:
+        return f"a run with measure.device=cpu does not measure {name}"
+    return None
+
+
+BASES = {f.name: f.type for f in fields(Experiment) if f.name in GROUPS}
+
+
+def validate(config: DictConfig, *, trust: Sequence[str] | None = None) -> Experiment:
+    """Build the settings of every group and check that they go together.
+
+    Args:
+        config: the composed configuration of one run.
+        trust: of a configuration that a stored run recorded, the packages besides sparsefront whose classes it may name; None:
+            it is the user's own, and may name any.
+    Raises:
+        InvalidSetting: the first thing that cannot work: its key, its value, what is allowed.
+    """
+    check_root(config)
+    choices = _choices()
+    parts = {group: _build(group, config, choices, trust) for group in ("model", "dataset")}
+    # first: no recipe can be right for an impossible pair
+    _check_data_and_model(parts["dataset"], parts["model"], choices)
+    choices["recipe"] = _recipe_taken(choices)
+    parts |= {group: _build(group, config, choices, trust) for group in GROUPS if group not in parts}
+    parts["allocation"].check_pattern(parts["pattern"])
+    experiment = Experiment(
+        choices=choices,
+        settings={group: plain(config[group]) for group in GROUPS},
+        sparsity=float(config.sparsity) if parts["pattern"].prunes else 0.0,
+        granularity=config.granularity,
+        seed=config.seed,
+        recovery_seed=config.recovery.seed,
+        control=config.control,
+        stages=tuple(stage for stage in STAGES if stage in config.stages),
+        reuse=config.reuse,
+        optimize=tuple(map(field_of, config.optimize)),
+        cache_dir=Path(config.cache_dir),
+        results_dir=Path(config.results_dir),
+        output_dir=Path(HydraConfig.get().runtime.output_dir),
+        sweep=_sweep_name(),
+        **parts,
+    )
+    _check_devices(experiment)
+    _check_timed_lengths(experiment)
+    check_untimed(experiment)
+    check_checkpoint(experiment)
+    _check_recovery(experiment)
+    experiment = with_possible_control(experiment)
+    _check_pattern(experiment)
+    require_optimized_values(experiment)
+    return _at_commits(experiment)
+
+
+def _choices() -> dict[str, str]:
+    return {group: name for group, name in HydraConfig.get().runtime.choices.items() if group in GROUPS}
+
+
+def _option_folders() -> list[Path]:
+    return searched_folders(HydraConfig.get().runtime.config_sources)
+
+
+def _recipe_taken(choices: dict[str, str]) -> str:
+    """The recipe of the pair of model and data set, or the default one, which holds where the pair has none."""
+    chosen, pair = choices["recipe"], f"{choices['model']}_{choices['dataset']}"
+    recipes = options_of("recipe", _option_folders())
+    if chosen in recipes:
+        return chosen
+    if chosen != pair:
+        raise InvalidSetting("recipe", chosen, f"there are {', '.join(recipes)}")
+    log.info("recipe: there is none named %s, so that the values of recipe=default hold", pair)
+    return "default"
+
+
+def _sweep_name() -> str | None:
+    hydra = HydraConfig.get()
+    return Path(hydra.sweep.dir).name if hydra.mode is RunMode.MULTIRUN else None
+
+
+def _build(group: str, config: DictConfig, choices: dict[str, str], trust: Sequence[str] | None) -> Any:
+    with told_where_typed(config, choices, _option_folders()):
+        return build_settings(group, config[group], choices.get(group), base=BASES[group], trust=trust)
+
+
+def _call(group: str, check: Any, *arguments: Any) -> Any:
+    """Run a part's own check; its message gets the group's name, unless it is about the sparsity, which is a root key."""
+    try:
+        return check(*arguments)
+    except InvalidSetting as error:
+        if error.key == "sparsity":
+            raise
+        raise error.within(group) from error
+
+
+def _check_devices(experiment: Experiment) -> None:
+    _call("trainer", experiment.trainer.check)
+    _call("logger", experiment.logger.check)
+    _call("report", experiment.report.check)
+
+
+def _check_data_and_model(dataset: Any, model: Any, choices: dict[str, str]) -> None:
+    _call("dataset", dataset.check)
+    kind = _call("dataset", lambda: dataset.info).kind
+    if kind not in model.kinds:
+        raise InvalidSetting(
+            "dataset", choices["dataset"], f"asks for {kind}; model {choices['model']} serves {', '.join(model.kinds)}"
+        )
+    _call("model", model.check)
+
+
+def _at_commits(experiment: Experiment) -> Experiment:
+    """The same with branches of a hub replaced by commits: what is loaded, recorded and part of keys is then one thing."""
+    return replace(
+        experiment,
+        model=_call("model", experiment.model.at_commit),
+        dataset=_call("dataset", experiment.dataset.at_commit, experiment.cache_dir / "data"),
+    )
+
+
+def _check_timed_lengths(experiment: Experiment) -> None:
+    """Every sequence length that is timed must be one that the network takes; for images one is ignored, several rejected."""
+    info, measure = experiment.dataset.info, experiment.measure
+    key, lengths = "measure.sequence_length", measure.sequence_lengths
+    if info.sequence_length is None:
+        if len(lengths) > 1:
+            raise InvalidSetting(key, measure.sequence_length, "images have no length to time: leave it null")
+        return
+    longest = _call("model", experiment.model.longest_sequence, info)
+    if longest is not None and any(length is not None and length > longest for length in lengths):
+        model = experiment.choices["model"]
+        raise InvalidSetting(key, measure.sequence_length, f"model {model} takes at most {longest} tokens")
+
+
+def _check_recovery(experiment: Experiment) -> None:
+    schedule, recovery = experiment.schedule, experiment.recovery
+    recovery.check_schedule(schedule, experiment.sparsity)
+    if experiment.pattern.prunes:
+        schedule.check_sparsity(experiment.sparsity)
+        schedule.check_rounds(experiment.sparsity)
+        schedule.check_pattern(experiment.pattern)
+        recovery.check(experiment.recovery_setup())
+        experiment.importance.check(experiment.pruning)
+
+
+def _check_granularity(experiment: Experiment) -> None:
+    """The root's must reach the pattern, unless `pattern.granularity` was typed beside it: that says what to take."""
+    given, pattern = experiment.granularity, experiment.pattern
+    if given is None:
+        return
+    if not pattern.uses_granularity:
+        log.info("granularity=%s: pattern %s has no group size and ignores it", given, pattern.name)
+        return
+    own = pattern.granularity  # type: ignore[attr-defined]
+    typed = any(text.lstrip("+").startswith("pattern.granularity=") for text in HydraConfig.get().overrides.task)
+    if typed or str(own) == str(given):
+        return
+    name = Path("pattern") / f"{experiment.choices['pattern']}.yaml"
+    file = next((folder / name for folder in _option_folders() if (folder / name).is_file()), name)
+    line = f"granularity: ${{default:${{granularity}},{own}}}"
+    how = "change its line to" if "granularity" in experiment.settings["pattern"] else "add"
+    raise InvalidSetting("granularity", given, f"{file} does not read it: {how} `{line}`")
+
+
+def _check_pattern(experiment: Experiment) -> None:
+    """The pattern must fit at least one layer, and a forced kernel must be able to run what it makes."""
+    pattern = experiment.pattern
+    _check_granularity(experiment)
+    if pattern.prunes:
+        _call("pattern", pattern.check_sparsity, experiment.sparsity)
+        _call("allocation", experiment.allocation.check_sparsity, experiment.sparsity)
+    net = _call("model", experiment.model.skeleton, experiment.dataset.info)
+    prunable = _call("model", prunable_layers, experiment.model, net)
+    if not pattern.prunes:
+        return
+    _call("recipe", require_matches, experiment.recipe.ignore, net, prunable)
+    ignored = experiment.recipe.ignored(prunable)
+    plan = plan_pruning(net, prunable, pattern=pattern, sparsity=experiment.sparsity, ignored=ignored)
+    try:
+        require_whole_groups(plan, pattern, ignored)
+    except InvalidSetting as error:
+        raise error if error.key == "granularity" else error.within("pattern") from error
+    if not plan.layers:
+        raise nothing_fits(plan, pattern, experiment.recipe.ignore)
+    if (narrower := narrower_than_tiles(plan, pattern)) is not None:
+        log.info("%s", narrower)
+    shapes = {name: plan.shapes[name] for name in plan.layers}
+    _call("report", experiment.report.check_layers, shapes)
+    _call("allocation", experiment.allocation.check_layers, pattern, shapes, experiment.sparsity)
+    weight_shapes = {name: tuple(net.get_submodule(name).weight.shape) for name in plan.layers}
+    require_effect(pattern, experiment.allocation, weight_shapes, experiment.sparsity)
+    require_storable(pattern, shapes.values(), experiment.sparsity)
+    _check_search(experiment, net, plan.layers)
+    try:
+        experiment.kernel.check_against(
+            pattern=pattern,
+            sparsity=experiment.sparsity,
+            shapes=shapes,
+            device=experiment.measure.torch_device,
+            dtype=experiment.measure.torch_dtype,
+        )
+    except InvalidSetting as error:
+        raise error.within("kernel") from error
+
+
+def _check_search(experiment: Experiment, net: nn.Module, layers: Iterable[str]) -> None:
+    """Check, before anything is trained, that kernels are swapped in, which is what a search for a latency is about, and that it
+    can choose for each layer by itself.
+
+    Args:
+        net: also on the meta device.
+        layers: those of it that will be pruned.
+    Raises:
+        InvalidSetting: they are not, or layers share a weight.
+    """
+    if not isinstance(experiment.allocation, MeasuringAllocation):
+        return
+    require_none_shared(net, layers, experiment.allocation.name)
+    if experiment.kernel.swaps_nothing:
+        allowed = (
+            f"swaps no kernel in: nothing gets faster, so that allocation={experiment.allocation.name} finds nothing"
+        )
+        raise InvalidSetting("kernel", experiment.choices["kernel"], allowed)

@@ -1,0 +1,150 @@
+"""CIFAR-10, from torchvision's files or from one .npz."""
+
+import zlib
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from zipfile import BadZipFile
+
+import numpy as np
+from pydantic import Field
+
+from sparsefront import progress
+from sparsefront.artifacts.content_digest import file_digest
+from sparsefront.artifacts.lease import held_alone
+from sparsefront.data.base import DataInfo, Dataset, TokenizerFrom, held_out, local_path
+from sparsefront.errors import InvalidSetting
+from sparsefront.settings_class import settings_class
+
+if TYPE_CHECKING:
+    from sparsefront.data.split_data import SplitData
+
+
+Arrays = tuple[np.ndarray, np.ndarray]
+"""Images uint8 [rows, 32, 32, 3] and labels int64 [rows]."""
+
+BATCHES = "cifar-10-batches-py"
+SUBSET = "cifar10_subset.npz"
+CLASSES = 10
+ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+# Of the full training set, pixels scaled to [0, 1].
+MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+EXPECTED = (
+    f"a folder that holds {BATCHES} (as torchvision unpacks it) or {SUBSET}, or the path of an .npz with the arrays "
+    f"{', '.join(ARRAYS)}"
+)
+
+
+@settings_class(kw_only=True)
+class Cifar10(Dataset):
+    """Color images of 32 x 32 pixels in ten classes, 50000 to train on and 10000 to report on, or fewer in an .npz.
+
+    Training images are shifted by up to 4 pixels and mirrored.
+    Source: Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009; the augmentation is that of
+    He et al., "Deep Residual Learning for Image Recognition", 2016, section 4.2.
+
+    Attributes:
+        path: where the files are (see `EXPECTED`); None downloads them into the cache with torchvision.
+        image_size: side in pixels; other than 32 interpolates, as ViTs made for 224 need.
+    """
+
+    name: ClassVar[str] = "cifar10"
+
+    path: str | None = None
+    image_size: Annotated[int, Field(ge=8, description="pixels; the images are made for 32")] = 32
+
+    @property
+    def info(self) -> DataInfo:
+        return DataInfo(kind="image_classification", num_classes=CLASSES, image_size=self.image_size, channels=3)
+
+    def check(self) -> None:
+        if self.path is not None:
+            self._files()
+
+    def content(self) -> dict[str, Any]:
+        if self.path is None:
+            return {"torchvision": "CIFAR10"}  # which checks the digests of what it downloads
+        return {file.name: file_digest(file) for file in self._files()}
+
+    def data_module(
+        self, *, batch_size: int, seed: int, cache_dir: Path, tokenizer_from: TokenizerFrom | None = None
+    ) -> "SplitData":
+        import torch
+
+        from sparsefront.data.split_data import Augmentation, ImageArrays, SplitData
+
+        def load(split: str) -> ImageArrays:
+            images, labels = self._read("test" if split == "test" else "train", cache_dir)
+            if split != "test":
+                rows = held_out(labels, self.valid_fraction, path=self.path)[("train", "val").index(split)]
+                images, labels = images[rows], labels[rows]
+            change = Augmentation(padding=4, flip=True, seed=seed) if split == "train" else None
+            channels_first = torch.tensor(images).permute(0, 3, 1, 2).contiguous()
+            return ImageArrays(channels_first, torch.tensor(labels), MEAN, STD, self.image_size, change)
+
+        return SplitData(load, batch_size=batch_size, seed=seed, num_workers=self.num_workers)
+
+    def _files(self) -> list[Path]:
+        """The local files: one .npz, or torchvision's batches."""
+        path = local_path(self.path, expected=EXPECTED)
+        npz = path if path.suffix == ".npz" else path / SUBSET
+        if npz.is_file():
+            return [npz]
+        batches = sorted((path / BATCHES).glob("*_batch*"))
+        if not batches:
+            raise InvalidSetting("path", self.path, f"has no CIFAR-10; set dataset.path to {EXPECTED}")
+        return batches
+
+    def _read(self, split: str, cache_dir: Path) -> Arrays:
+        if self.path is not None and (first := self._files()[0]).suffix == ".npz":
+            return _read_npz(first, split)
+        return _read_torchvision(self.path, split, cache_dir)
+
+
+def _read_npz(file: Path, split: str) -> Arrays:
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            if missing := [name for name in ARRAYS if name not in arrays]:
+                raise InvalidSetting("path", file, f"has no {', '.join(missing)}; set dataset.path to {EXPECTED}")
+            images, labels = arrays[f"x_{split}"], arrays[f"y_{split}"]
+    except InvalidSetting:
+        raise
+    except (ValueError, OSError, EOFError, BadZipFile, zlib.error) as error:  # cut short, altered, or no .npz at all
+        reason = f"cannot be read as an .npz: it is cut short, damaged or holds objects ({error})"
+        raise InvalidSetting("path", file, f"{reason}; copy it again, or set dataset.path to {EXPECTED}") from error
+    if images.dtype != np.uint8 or images.shape[1:] != (32, 32, 3) or labels.shape != images.shape[:1]:
+        raise InvalidSetting(
+            "path",
+            file,
+            f"x_{split} is {images.dtype} {images.shape} and y_{split} {labels.shape}: uint8 [rows, 32, 32, 3] "
+            "and [rows] are expected",
+        )
+    if not len(labels):
+        raise InvalidSetting("path", file, f"x_{split} has no rows")
+    if labels.dtype.kind not in "iu" or not 0 <= labels.min() <= labels.max() < CLASSES:
+        given = f"{labels.dtype} from {labels.min()} to {labels.max()}" if labels.dtype.kind in "iuf" else labels.dtype
+        raise InvalidSetting("path", file, f"y_{split} is {given}: whole numbers from 0 to {CLASSES - 1} are expected")
+    return images, labels.astype(np.int64)
+
+
+def _read_torchvision(path: str | None, split: str, cache_dir: Path) -> Arrays:
+    """torchvision compares every file with its published digest before it is unpickled."""
+    from torch.hub import download_url_to_file
+    from torchvision.datasets import CIFAR10
+
+    from sparsefront.data.download import require_reachable
+
+    root = Path(path).expanduser() if path else cache_dir / "downloads"
+    root.mkdir(parents=True, exist_ok=True)
+    advice = f"set dataset.path to {EXPECTED}"
+    try:
+        with held_alone(root / CIFAR10.filename) if path is None else nullcontext():
+            archive = root / CIFAR10.filename
+            if path is None and not archive.exists() and not (root / BATCHES / "test_batch").exists():
+                require_reachable(CIFAR10.url, missing=advice)
+                # torchvision unpacks what it finds; its own download shows a bar that nothing silences
+                download_url_to_file(CIFAR10.url, str(archive), progress=progress.shown())
+            data = CIFAR10(root, train=split == "train", download=path is None)
+    except (RuntimeError, OSError) as error:
+        raise InvalidSetting("path", path, f"CIFAR-10 is incomplete or damaged ({error}); {advice}") from error
+    return data.data, np.asarray(data.targets, dtype=np.int64)

@@ -1,0 +1,81 @@
+"""Handwritten digits that come with scikit-learn: real data that needs no download."""
+
+import importlib.util
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from sparsefront.artifacts.content_digest import file_digest
+from sparsefront.data.base import DataInfo, Dataset, TokenizerFrom, held_out
+from sparsefront.settings_class import settings_class
+
+if TYPE_CHECKING:
+    from sparsefront.data.split_data import SplitData
+
+
+TEST_FRACTION = 0.2
+# Of all 1797 images, pixels scaled to [0, 1].
+MEAN, STD = (0.305,), (0.376,)
+
+
+@settings_class(kw_only=True)
+class Digits(Dataset):
+    """1797 gray images of 8 x 8 pixels, ten classes: 1438 to train on (with the held-out part), 359 to report on.
+
+    scikit-learn gives no division, so the test part is a fixed stratified fifth. Its standard error at 95 % accuracy is
+    1.1 points.
+    Source: Alpaydin and Kaynak, "Optical Recognition of Handwritten Digits", UCI repository, 1998: its test file.
+
+    Attributes:
+        shift: largest random shift of a training image, in pixels along each axis; 0 = none.
+    """
+
+    name: ClassVar[str] = "digits"
+
+    shift: Annotated[int, Field(ge=0, le=3, description="pixels of the 8 x 8 images")] = 0
+
+    @property
+    def info(self) -> DataInfo:
+        return DataInfo(kind="image_classification", num_classes=10, image_size=8, channels=1)
+
+    def check(self) -> None:
+        """Nothing can be missing: the images are part of a package that sparsefront depends on."""
+
+    def content(self) -> dict[str, Any]:
+        """Of the file as it ships: reading it by scikit-learn takes longer than all else that names a run."""
+        (folder,) = importlib.util.find_spec("sklearn").submodule_search_locations
+        return {"sha256": file_digest(Path(folder) / "datasets" / "data" / "digits.csv.gz")}
+
+    def data_module(
+        self, *, batch_size: int, seed: int, cache_dir: Path, tokenizer_from: TokenizerFrom | None = None
+    ) -> "SplitData":
+        import torch
+
+        from sparsefront.data.split_data import Augmentation, ImageArrays, SplitData
+
+        def load(split: str) -> ImageArrays:
+            images, labels = _all_digits()
+            rows = self._rows(labels)[split]
+            shifts = (
+                Augmentation(padding=self.shift, flip=False, seed=seed) if split == "train" and self.shift else None
+            )
+            return ImageArrays(torch.tensor(images[rows])[:, None], torch.tensor(labels[rows]), MEAN, STD, 8, shifts)
+
+        return SplitData(load, batch_size=batch_size, seed=seed, num_workers=self.num_workers)
+
+    def _rows(self, labels: np.ndarray) -> dict[str, np.ndarray]:
+        rest, test = held_out(labels, TEST_FRACTION)
+        train, val = held_out(labels[rest], self.valid_fraction)
+        return {"train": rest[train], "val": rest[val], "test": test}
+
+
+@cache
+def _all_digits() -> tuple[np.ndarray, np.ndarray]:
+    """Images uint8 [1797, 8, 8], scaled from scikit-learn's 0 to 16 to 0 to 255, and labels int64 [1797]."""
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    return (digits.images * (255 / 16)).round().astype(np.uint8), digits.target.astype(np.int64)

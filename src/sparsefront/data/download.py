@@ -1,0 +1,183 @@
+"""Data from the network: asked for once, made once, and pinned to a commit."""
+
+import http.client
+import json
+import logging
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING
+
+from sparsefront import progress
+from sparsefront.artifacts.bounded_files import read_json_bounded
+from sparsefront.artifacts.content_digest import file_checksum, find_damage
+from sparsefront.artifacts.durable import whole_file
+from sparsefront.artifacts.lease import held_alone
+from sparsefront.errors import InvalidSetting, first_line
+
+if TYPE_CHECKING:
+    import datasets
+
+
+# Files that are expensive to make and made once, also when several processes want them.
+
+log = logging.getLogger(__name__)
+_sound: set[tuple[Path, int]] = set()  # files that this process has read whole, with their times
+
+
+def build_once(target: Path, make: Callable[[Path], None]) -> Path:
+    """`target`, made by the first process that asks; the others wait for it. A damaged one is reported and made again.
+
+    Args:
+        target: where the file belongs; its folder is created. Its checksum lies beside it.
+        make: writes the whole file to the path it is given, a neighbor that is renamed to `target` when complete, so
+            that a process killed halfway leaves nothing that could be taken for the file.
+    """
+    if target.exists() and _damage(target) is None:
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with held_alone(target):
+        damage = _damage(target) if target.exists() else "it is not there"
+        if damage is None:
+            return target
+        if target.exists():
+            log.warning("damaged, discarded and made again: %s: %s", target, damage)
+        with whole_file(target) as unfinished:
+            make(unfinished)
+            with whole_file(_checksum_file(target)) as beside:
+                beside.write_text(json.dumps({target.name: file_checksum(unfinished)}))
+    return target
+
+
+def _damage(target: Path) -> str | None:
+    """How the file is not what was written; None where it is, as far as its checksum is known."""
+    version = target.resolve(), target.stat().st_mtime_ns
+    beside = _checksum_file(target)
+    if version in _sound or not beside.exists():
+        return None
+    try:
+        damage = find_damage(target.parent, read_json_bounded(beside))
+    except ValueError as error:
+        return f"{beside.name} cannot be read ({error})"
+    if damage is None:
+        _sound.add(version)
+    return damage
+
+
+def _checksum_file(target: Path) -> Path:
+    return target.with_name(target.name + ".sha256")
+
+
+ANSWER_TIMEOUT_S = 8
+COMMIT = re.compile("[0-9a-f]{40}")
+
+
+def require_reachable(url: str, *, missing: str) -> None:
+    """Raise soon where a library would retry for half a minute and then speak of something else.
+
+    Args:
+        url: of the server; any answer from it will do.
+        missing: what to set instead, for the message.
+    Raises:
+        InvalidSetting: no answer in time; names `path`.
+    """
+    failure: list[object] = [f"no answer within {ANSWER_TIMEOUT_S} s"]
+
+    def ask() -> None:
+        try:
+            urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=ANSWER_TIMEOUT_S).close()
+            failure.clear()
+        except (urllib.error.HTTPError, http.client.HTTPException):
+            failure.clear()  # an answer, though not a friendly one
+        except OSError as error:
+            failure[:] = [getattr(error, "reason", error)]
+
+    # A timeout of the socket counts per address, and looking up the name has none: only a thread can be left in time.
+    asking = Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(ANSWER_TIMEOUT_S)
+    if failure:
+        raise InvalidSetting("path", None, f"{url} cannot be reached ({failure[0]}); {missing}")
+
+
+def hub_split(hub_id: str, *, config: str | None, revision: str, split: str, missing: str) -> "datasets.Dataset":
+    """One split of a data set on the Hugging Face hub, or of the library's own cache under `HF_HUB_OFFLINE=1`.
+
+    Args:
+        hub_id: owner/name; `config` its configuration; `revision` a branch, tag or commit of it.
+        missing: what to set instead, for the message.
+    Raises:
+        InvalidSetting: it could not be had, for whatever reason; names `path` and carries the reason.
+    """
+    from huggingface_hub import constants
+    from huggingface_hub import utils as hub_utils
+
+    if not constants.HF_HUB_OFFLINE:
+        require_reachable(constants.ENDPOINT, missing=missing)
+    import datasets
+
+    try:
+        with progress.like_ours(datasets.utils), progress.like_ours(hub_utils):
+            found = datasets.load_dataset(hub_id, config, revision=revision, split=split)
+    except Exception as error:  # the libraries below raise some thirty kinds; each means that there is no data
+        reason = first_line(error)
+        raise InvalidSetting(
+            "path", None, f"{hub_id} could not be loaded from the hub ({reason}); {missing}"
+        ) from error
+    _require_revision(found, hub_id, revision, missing)
+    return found
+
+
+def _require_revision(found: "datasets.Dataset", hub_id: str, revision: str, missing: str) -> None:
+    """Where the hub does not answer, the library takes the newest copy of its cache, whatever was asked for."""
+    copies = {Path(file["filename"]).parent.name for file in found.cache_files}
+    if COMMIT.fullmatch(revision) and (others := {copy for copy in copies if COMMIT.fullmatch(copy)} - {revision}):
+        why = f"of {hub_id} cannot be loaded, the copy on this machine is of {', '.join(sorted(others))}; {missing}"
+        raise InvalidSetting("revision", revision, why)
+
+
+# Which commit a branch or tag of a data set on the Hugging Face hub stands for.
+
+
+def hub_commit(hub_id: str, revision: str, *, cache_dir: Path, missing: str) -> str:
+    """The commit: noted in `cache_dir` when it was first needed; else as the hub says, or, without an answer as the
+    libraries' own cache on this machine says. So data stay what they were until `cache_dir` goes.
+
+    Args:
+        hub_id: owner/name; `revision` a branch, tag or commit of it.
+        missing: what to set instead, for the message.
+    Raises:
+        InvalidSetting: the hub has no such revision, or neither hub nor cache can tell.
+    """
+    if COMMIT.fullmatch(revision):
+        return revision
+
+    def note(file: Path) -> None:
+        file.write_text(_asked(hub_id, revision, missing=missing))
+
+    name = f"{hub_id}@{revision}".replace("/", "--")
+    return build_once(cache_dir / "downloads" / "revisions" / name, note).read_text()
+
+
+def _asked(hub_id: str, revision: str, *, missing: str) -> str:
+    from huggingface_hub import HfApi, constants, try_to_load_from_cache
+    from huggingface_hub.errors import RevisionNotFoundError
+
+    reason: object = "HF_HUB_OFFLINE is set"
+    if not constants.HF_HUB_OFFLINE:
+        try:
+            require_reachable(constants.ENDPOINT, missing=missing)
+            return HfApi().dataset_info(hub_id, revision=revision, timeout=ANSWER_TIMEOUT_S).sha
+        except RevisionNotFoundError as error:
+            raise InvalidSetting("revision", revision, f"is no branch, tag or commit of {hub_id}") from error
+        except (
+            Exception
+        ) as error:  # the hub client lets through its transport's errors, whose package differs by version
+            reason = error.allowed if isinstance(error, InvalidSetting) else error
+    cached = try_to_load_from_cache(hub_id, "README.md", repo_type="dataset", revision=revision)
+    if isinstance(cached, str):
+        return Path(cached).parent.name
+    raise InvalidSetting("revision", revision, f"of {hub_id} is unknown here ({reason}); {missing}")

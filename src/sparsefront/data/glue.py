@@ -1,0 +1,348 @@
+"""GLUE: one or two sentences, one label."""
+
+import json
+import logging
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+from sparsefront.artifacts.content_digest import file_digest
+from sparsefront.data.base import DataInfo, held_out, local_path
+from sparsefront.data.download import build_once, hub_split
+from sparsefront.data.text_dataset import TextDataset
+from sparsefront.errors import InvalidSetting
+from sparsefront.settings_class import settings_class
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+    from sparsefront.data.text import EncodedText
+
+
+# The tasks of GLUE: where each keeps its sentences and labels, and how it is evaluated.
+
+
+@dataclass(frozen=True)
+class GlueTask:
+    """One task in its original TSV layout and on the hub.
+
+    Attributes:
+        folder: of the original distribution.
+        first, second: columns of the sentences, by header, or by position where the file has no header.
+        label: column of the label.
+        label_names: spelling of each class in the TSV, in the order of the class numbers; empty for a score.
+        hub_first, hub_second: columns of the sentences on the hub, where labels are numbers already.
+        metrics: of the task, the first being the one that is tracked.
+        dev_file: without its ending; the labels of the test files were never published, so dev is what is reported on.
+        hub_dev: split on the hub.
+        skips_broken_rows: the original file holds rows with too few fields, which all loaders leave out.
+    """
+
+    folder: str
+    first: str | int
+    second: str | int | None
+    label: str | int
+    label_names: tuple[str, ...]
+    hub_first: str
+    hub_second: str | None
+    metrics: tuple[str, ...] = ("accuracy",)
+    dev_file: str = "dev"
+    hub_dev: str = "validation"
+    skips_broken_rows: bool = False
+
+    @property
+    def has_header(self) -> bool:
+        return isinstance(self.first, str)
+
+    @property
+    def num_classes(self) -> int:
+        """1 where the label is a score."""
+        return max(1, len(self.label_names))
+
+
+BINARY = ("0", "1")
+ENTAILMENT = ("entailment", "not_entailment")
+
+GLUE_TASKS = {
+    "cola": GlueTask("CoLA", 3, None, 1, BINARY, "sentence", None, metrics=("matthews_correlation", "accuracy")),
+    "sst2": GlueTask("SST-2", "sentence", None, "label", BINARY, "sentence", None),
+    "mrpc": GlueTask(
+        "MRPC", "#1 String", "#2 String", "Quality", BINARY, "sentence1", "sentence2", metrics=("accuracy", "f1")
+    ),
+    "qqp": GlueTask(
+        "QQP",
+        "question1",
+        "question2",
+        "is_duplicate",
+        BINARY,
+        "question1",
+        "question2",
+        metrics=("accuracy", "f1"),
+        skips_broken_rows=True,
+    ),
+    "stsb": GlueTask(
+        "STS-B", "sentence1", "sentence2", "score", (), "sentence1", "sentence2", metrics=("pearson", "spearman")
+    ),
+    "mnli": GlueTask(
+        "MNLI",
+        "sentence1",
+        "sentence2",
+        "gold_label",
+        ("entailment", "neutral", "contradiction"),
+        "premise",
+        "hypothesis",
+        dev_file="dev_matched",
+        hub_dev="validation_matched",
+    ),
+    "qnli": GlueTask("QNLI", "question", "sentence", "label", ENTAILMENT, "question", "sentence"),
+    "rte": GlueTask("RTE", "sentence1", "sentence2", "label", ENTAILMENT, "sentence1", "sentence2"),
+}
+
+
+# Rows of GLUE, from the original TSV files or from the hub.
+
+log = logging.getLogger(__name__)
+HUB_ID = "nyu-mll/glue"
+
+
+class GlueRow(NamedTuple):
+    """One example; `label` is a class number, or a score where the task is regression."""
+
+    first: str
+    second: str | None
+    label: int | float
+
+
+def columns_of(file: Path, task: GlueTask) -> dict[str | int, int]:
+    """Position of each column that the task needs.
+
+    Raises:
+        InvalidSetting: the header lacks one: this is another task's file, or not the original layout; or no UTF-8.
+    """
+    needed = [column for column in (task.first, task.second, task.label) if column is not None]
+    with _utf8_lines(file) as lines:
+        header: list[str] | range = next(lines, "").rstrip("\r\n").split("\t")
+    if not task.has_header:
+        header = range(len(header))
+    if missing := [str(column) for column in needed if column not in header]:
+        raise InvalidSetting(
+            "path",
+            file,
+            f"its first line has no column {', '.join(missing)}: not the original GLUE layout of {task.folder}",
+        )
+    return {column: header.index(column) for column in needed}
+
+
+def read_tsv(file: Path, task: GlueTask) -> list[GlueRow]:
+    """All rows of a file in the original layout.
+
+    Fields are separated by tabs and by nothing else: quote characters are plain text, so lines are simply split.
+
+    Raises:
+        InvalidSetting: a row with too few fields, an unknown label or no UTF-8, by its line; no rows at all.
+    """
+    columns = columns_of(file, task)
+    rows, broken = [], 0
+    with _utf8_lines(file) as lines:
+        for number, line in enumerate(lines, start=1):
+            if (task.has_header and number == 1) or not line.strip():
+                continue
+            fields = line.rstrip("\r\n").split("\t")
+            if len(fields) > max(columns.values()):
+                rows.append(_row(fields, columns, task, f"{file} line {number}"))
+            elif task.skips_broken_rows:
+                broken += 1
+            else:
+                raise InvalidSetting(
+                    "path",
+                    file,
+                    f"line {number} has {len(fields)} fields, {max(columns.values()) + 1} are needed by the "
+                    f"original GLUE layout of {task.folder}",
+                )
+    if broken:
+        log.info("%s: left out %d rows with too few fields", file, broken)
+    if not rows:
+        raise InvalidSetting("path", file, "has no rows" + (", only a header" if task.has_header else ""))
+    return rows
+
+
+@contextmanager
+def _utf8_lines(file: Path) -> Iterator[Iterator[str]]:
+    """The lines of a text file; a complaint names the first one that is not UTF-8."""
+    try:
+        with file.open(encoding="utf-8-sig", newline="\n") as lines:
+            yield lines
+    except UnicodeDecodeError as error:
+        number, byte = _first_undecodable(file)
+        reason = f"line {number} is not UTF-8 (byte 0x{byte:02x}); save the file as UTF-8"
+        raise InvalidSetting("path", file, f"{reason}: iconv -f ITS_ENCODING -t UTF-8") from error
+
+
+def _first_undecodable(file: Path) -> tuple[int, int]:
+    """Number of the line, from 1, and the byte. The decoder itself counts from where its last block began."""
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                line.decode()
+            except UnicodeDecodeError as error:
+                return number, line[error.start]
+    raise AssertionError(f"{file} is UTF-8")
+
+
+def _row(fields: list[str], columns: dict[str | int, int], task: GlueTask, where: str) -> GlueRow:
+    label = fields[columns[task.label]]
+    try:
+        value = task.label_names.index(label) if task.label_names else float(label)
+        if not math.isfinite(value):
+            raise ValueError(label)
+    except ValueError as error:
+        allowed = ", ".join(task.label_names) or "a number"
+        raise InvalidSetting("path", where, f"label {label!r} is none of {task.folder}'s: {allowed}") from error
+    return GlueRow(fields[columns[task.first]], None if task.second is None else fields[columns[task.second]], value)
+
+
+def write_hub_rows(file: Path, name: str, task: GlueTask, *, part: str, revision: str) -> None:
+    """Download `part` (`train` or `dev`) of the task called `name` and write it to `file`, a JSON list per line."""
+    rows = hub_split(
+        HUB_ID,
+        config=name,
+        revision=revision,
+        split="train" if part == "train" else task.hub_dev,
+        missing=f"set dataset.path to a folder with the original GLUE files (train.tsv, {task.dev_file}.tsv)",
+    )
+    with file.open("w", encoding="utf-8") as lines:
+        for row in rows:
+            second = None if task.hub_second is None else row[task.hub_second]
+            lines.write(json.dumps([row[task.hub_first], second, row["label"]], ensure_ascii=False) + "\n")
+
+
+def read_hub_rows(file: Path) -> Iterator[GlueRow]:
+    """The rows that `write_hub_rows` has written."""
+    with file.open(encoding="utf-8", newline="\n") as lines:
+        for line in lines:
+            yield GlueRow(*json.loads(line))
+
+
+@settings_class(kw_only=True)
+class Glue(TextDataset):
+    """One task of GLUE.
+
+    The dev file is the test part here, since GLUE's own test labels were never published; `val` is held out of train.
+    SST-2's train holds phrases of its own sentences, so its held-out accuracy runs above that on dev.
+    Source: Wang et al., "GLUE: A Multi-Task Benchmark and Analysis Platform for Natural Language Understanding", 2018.
+
+    Attributes:
+        task: one of `GLUE_TASKS`. MNLI is evaluated on the matched dev file.
+        path: the original layout: a folder that holds the task's folder (`SST-2/train.tsv`), or the task's own folder.
+        max_length: longer inputs are cut, the longer sentence of a pair first.
+        revision, pad, group_by_length: as in `TextDataset`.
+    """
+
+    name: ClassVar[str] = "glue"
+    hub_id: ClassVar[str] = HUB_ID
+
+    task: Literal[tuple(GLUE_TASKS)] = "sst2"
+
+    @property
+    def layout(self) -> GlueTask:
+        return GLUE_TASKS[self.task]
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """What the task is evaluated by; the first is tracked."""
+        return self.layout.metrics
+
+    @property
+    def info(self) -> DataInfo:
+        return DataInfo("sequence_classification", self.layout.num_classes, sequence_length=self.max_length)
+
+    def check(self) -> None:
+        if self.path is not None:
+            for file in self.files().values():
+                columns_of(file, self.layout)
+
+    def content(self) -> dict[str, Any]:
+        if self.path is None:
+            return {"hub": HUB_ID, "task": self.task, "revision": self.revision}
+        return {part: file_digest(file) for part, file in self.files().items()}
+
+    def source(self, cache_dir: Path) -> "GlueSource":
+        return GlueSource(self, cache_dir)
+
+    def files(self) -> dict[str, Path]:
+        """The local `train` and `dev` file."""
+        names = {"train": "train.tsv", "dev": f"{self.layout.dev_file}.tsv"}
+        expected = f"a folder with {' and '.join(names.values())} of {self.layout.folder}, or the folder above it"
+        root = local_path(self.path, expected=expected)
+        for folder in (root / self.layout.folder, root):
+            files = {part: folder / name for part, name in names.items()}
+            if all(file.is_file() for file in files.values()):
+                return files
+        raise InvalidSetting("path", self.path, f"does not have the files; set dataset.path to {expected}")
+
+
+class GlueSource:
+    """The sentences of one task, read when they are first needed."""
+
+    def __init__(self, settings: Glue, cache_dir: Path) -> None:
+        self.name = f"glue-{settings.task}"
+        self._settings = settings
+        self._downloads = cache_dir / "downloads" / self.name
+
+    def key(self) -> dict[str, Any]:
+        settings = self._settings
+        return {
+            "content": settings.content(),
+            "task": settings.task,
+            "max_length": settings.max_length,
+            "valid_fraction": settings.valid_fraction,
+        }
+
+    def texts(self) -> Iterator[str]:
+        for row in self._train:
+            yield row.first
+            if row.second is not None:
+                yield row.second
+
+    def encode(self, split: str, tokenizer: "PreTrainedTokenizerFast") -> "EncodedText":
+        import torch
+
+        from sparsefront.data.text import tokenized
+
+        rows = self._read("dev") if split == "test" else self._train
+        if split != "test":
+            strata = [row.label if self._settings.layout.label_names else 0 for row in rows]
+            chosen = held_out(strata, self._settings.valid_fraction, path=self._settings.path)
+            rows = [rows[row] for row in chosen[("train", "val").index(split)]]
+        labels = torch.tensor(
+            [row.label for row in rows], dtype=torch.int64 if self._settings.layout.label_names else None
+        )
+        firsts, seconds, _ = zip(*rows, strict=True)
+        return tokenized(
+            firsts,
+            None if seconds[0] is None else seconds,
+            tokenizer=tokenizer,
+            max_length=self._settings.max_length,
+            columns={"labels": labels},
+            description=f"tokenizing {self.name} {split}",
+        )
+
+    @cached_property
+    def _train(self) -> list[GlueRow]:
+        return self._read("train")
+
+    def _read(self, part: str) -> list[GlueRow]:
+        settings = self._settings
+        if settings.path is not None:
+            return read_tsv(settings.files()[part], settings.layout)
+        file = build_once(
+            self._downloads / settings.revision / f"{part}.jsonl",
+            lambda target: write_hub_rows(
+                target, settings.task, settings.layout, part=part, revision=settings.revision
+            ),
+        )
+        return list(read_hub_rows(file))

@@ -1,0 +1,367 @@
+"""SQuAD v1.1: a question and a paragraph, the answer being a stretch of the paragraph."""
+
+import json
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import numpy as np
+from pydantic import Field, NonNegativeInt
+
+from sparsefront.artifacts.content_digest import file_digest
+from sparsefront.data.base import DataInfo, held_out, local_path
+from sparsefront.data.download import build_once, hub_split
+from sparsefront.data.text_dataset import TextDataset
+from sparsefront.errors import InvalidSetting
+from sparsefront.progress import bar
+from sparsefront.settings_class import settings_class
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+    from sparsefront.data.text import EncodedText
+
+
+# Questions of SQuAD v1.1, from its JSON files or from the hub, and how they share a window with their context.
+
+HUB_ID = "rajpurkar/squad"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A stretch of the context: its text and the number of its first character."""
+
+    text: str
+    start: int
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question, the paragraph that answers it, and every answer that an annotator gave (one in train)."""
+
+    id: str
+    text: str
+    context: str
+    answers: tuple[Answer, ...]
+
+
+def read_squad(file: Path) -> list[Question]:
+    """All questions of a file in the form of SQuAD v1.1.
+
+    Raises:
+        InvalidSetting: another form, or a question without an answer (SQuAD 2.0), which v1.1 does not have.
+    """
+    try:
+        paragraphs = [part for article in json.loads(file.read_bytes())["data"] for part in article["paragraphs"]]
+        questions = [_question(part["context"], asked) for part in paragraphs for asked in part["qas"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidSetting(
+            "path", file, f"not in the form of SQuAD v1.1 ({type(error).__name__}: {error})"
+        ) from error
+    if not questions:
+        raise InvalidSetting("path", file, "has no question")
+    for question in questions:
+        if not question.answers:
+            raise InvalidSetting("path", file, f"question {question.id} has no answer: SQuAD v1.1 is needed, not 2.0")
+    return questions
+
+
+def _question(context: str, asked: dict) -> Question:
+    answers = tuple(Answer(answer["text"], answer["answer_start"]) for answer in asked["answers"])
+    return Question(asked["id"], asked["question"], context, answers)
+
+
+def write_hub_squad(file: Path, *, part: str, revision: str) -> None:
+    """Download `part` (`train` or `dev`) and write it to `file` in the form that `read_squad` reads."""
+    rows = hub_split(
+        HUB_ID,
+        config=None,
+        revision=revision,
+        split="train" if part == "train" else "validation",
+        missing="set dataset.path to a folder with train*.json and dev*.json of SQuAD v1.1",
+    )
+    by_context: dict[str, list[dict]] = {}
+    for row in rows:
+        found = row["answers"]
+        answers = [
+            {"text": text, "answer_start": start}
+            for text, start in zip(found["text"], found["answer_start"], strict=True)
+        ]
+        by_context.setdefault(row["context"], []).append(
+            {"id": row["id"], "question": row["question"], "answers": answers}
+        )
+    paragraphs = [{"context": context, "qas": asked} for context, asked in by_context.items()]
+    article = {"title": HUB_ID, "paragraphs": paragraphs}
+    file.write_text(json.dumps({"version": "1.1", "data": [article]}, ensure_ascii=False), encoding="utf-8")
+
+
+SPECIAL_TOKENS = 4
+"""The most that a tokenizer adds to a pair."""
+
+
+def question_limit(max_length: int) -> int:
+    """Tokens of a question that are kept; a few questions are longer and would leave no room for their context."""
+    return min(64, max_length // 3)
+
+
+def largest_stride(max_length: int) -> int:
+    """The overlap that still lets every window advance by a token, after the longest question that is kept."""
+    return max_length - question_limit(max_length) - SPECIAL_TOKENS - 1
+
+
+# Questions and their contexts as overlapping windows of tokens.
+#
+#     context      a b c d e f g h i j
+#     window 0     CLS question SEP a b c d e f SEP
+#     window 1     CLS question SEP e f g h i j SEP          stride = 2: two tokens are in both
+#
+# An answer that a window cuts is whole in its neighbor, unless it is longer than the overlap.
+
+CHUNK = 200
+"""Questions between two steps of the progress bar."""
+NO_CONTEXT = -1
+"""Offset of tokens that cannot be part of an answer: the question and the separators."""
+
+
+def question_windows(
+    questions: Sequence[Question],
+    *,
+    tokenizer: "PreTrainedTokenizerFast",
+    max_length: int,
+    stride: int,
+    training: bool,
+    description: str,
+) -> "EncodedText":
+    """All windows of all questions, in their order.
+
+    Args:
+        max_length: tokens of a window.
+        stride: context tokens that a window shares with the next, at most `largest_stride(max_length)`.
+        training: rows then hold `start_positions` and `end_positions`, the first and last token of the first answer,
+            or twice 0 (CLS) where the window does not hold it whole. Otherwise they hold `window` and `question`, both
+            counted from 0, and tokens hold `offsets`: int32 [tokens, 2], characters [begin, end) of the context that a
+            token stands for, `NO_CONTEXT` where it stands for none.
+        description: before the progress bar.
+    Source: Devlin et al., "BERT", 2019, section 4.2 and its public code; here `stride` is the overlap of two windows,
+    as in transformers, where that code counts the step between them.
+    """
+    import torch
+
+    from sparsefront.data.text import EncodedText, row_starts
+
+    ids, types, offsets = [], [], []
+    asked: list[int] = []
+    positions: list[tuple[int, int]] = []
+    with bar(total=len(questions), description=description, unit="question") as shown:
+        for begin in range(0, len(questions), CHUNK):
+            chunk = questions[begin : begin + CHUNK]
+            encoding = tokenizer(
+                _shortened([question.text for question in chunk], tokenizer, question_limit(max_length)),
+                [question.context for question in chunk],
+                truncation="only_second",
+                max_length=max_length,
+                stride=stride,
+                return_overflowing_tokens=True,
+            )
+            for window, sample in zip(encoding.encodings, encoding["overflow_to_sample_mapping"], strict=True):
+                in_context = np.asarray([sequence == 1 for sequence in window.sequence_ids])
+                spans = np.where(in_context[:, None], np.asarray(window.offsets, dtype=np.int32), np.int32(NO_CONTEXT))
+                ids.append(np.asarray(window.ids, dtype=np.int32))
+                types.append(np.asarray(window.type_ids, dtype=np.uint8))
+                asked.append(begin + sample)
+                if training:
+                    positions.append(answer_positions(spans, chunk[sample].answers[0]))
+                else:
+                    offsets.append(spans)
+            shown.update(len(chunk))
+
+    tokens = {
+        "input_ids": torch.from_numpy(np.concatenate(ids)),
+        "token_type_ids": torch.from_numpy(np.concatenate(types)),
+    }
+    if training:
+        begins, ends = torch.tensor(positions).unbind(1)
+        columns = {"start_positions": begins.contiguous(), "end_positions": ends.contiguous()}
+    else:
+        tokens["offsets"] = torch.from_numpy(np.concatenate(offsets))
+        columns = {"window": torch.arange(len(asked)), "question": torch.tensor(asked)}
+    return EncodedText(tokens, row_starts([len(row) for row in ids]), columns)
+
+
+def answer_positions(offsets: np.ndarray, answer: Answer) -> tuple[int, int]:
+    """First and last token of an answer in one window, or (0, 0) where it is not whole there.
+
+    Args:
+        offsets: [tokens, 2], `NO_CONTEXT` outside the context.
+    """
+    context = np.flatnonzero(offsets[:, 0] != NO_CONTEXT)
+    begin, end = _visible(answer)
+    if len(context) == 0 or offsets[context[0], 0] > begin or offsets[context[-1], 1] < end:
+        return 0, 0
+    first = np.searchsorted(offsets[context, 1], begin, side="right")  # the first token that ends behind its beginning
+    last = np.searchsorted(offsets[context, 0], end, side="left") - 1  # the last token that begins before its end
+    return (int(context[first]), int(context[last])) if first <= last else (0, 0)
+
+
+def _visible(answer: Answer) -> tuple[int, int]:
+    """First character of an answer, and the one behind it, without those at its ends that tokenizers pass over.
+
+    No token reaches as far as a space or an accent that is a character of its own, so at the end of a window an answer
+    with one behind it would seem to be cut.
+    """
+    begin, end = 0, len(answer.text)
+    while begin < end and _passed_over(answer.text[begin]):
+        begin += 1
+    while begin < end and _passed_over(answer.text[end - 1]):
+        end -= 1
+    return answer.start + begin, answer.start + end
+
+
+def _passed_over(character: str) -> bool:
+    return character.isspace() or unicodedata.category(character) in ("Mn", "Cc", "Cf")  # accents, control, joiners
+
+
+def _shortened(texts: list[str], tokenizer: "PreTrainedTokenizerFast", limit: int) -> list[str]:
+    """The texts, those of more than `limit` tokens cut behind that many."""
+    encoding = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True)
+    return [
+        text[: spans[limit - 1][1]] if len(spans) > limit else text
+        for text, spans in zip(texts, encoding["offset_mapping"], strict=True)
+    ]
+
+
+EXPECTED = "a folder with one train*.json and one dev*.json of SQuAD v1.1"
+
+
+@settings_class(kw_only=True)
+class Squad(TextDataset):
+    """Questions that Wikipedia paragraphs answer: 87599 in the official train file, 10570 in dev.
+
+    The dev file is the test part here, since the official test file was never published. `val` is held out of train by
+    whole paragraphs, so that no held-out question is asked of a paragraph that was trained on.
+    Source: Rajpurkar et al., "SQuAD: 100,000+ Questions for Machine Comprehension of Text", 2016.
+
+    Attributes:
+        path: a folder with one train*.json and one dev*.json; None and no files named below takes the hub's copy.
+        train_file, dev_file: where the two lie, instead of `path`, or where a folder holds several.
+        max_length: tokens of a window: the question and a part of the context.
+        stride: context tokens that two neighboring windows share.
+        revision, pad, group_by_length: as in `TextDataset`.
+    """
+
+    name: ClassVar[str] = "squad"
+    hub_id: ClassVar[str] = HUB_ID
+    elsewhere: ClassVar[frozenset[str]] = TextDataset.elsewhere | {"train_file", "dev_file"}
+
+    train_file: str | None = None
+    dev_file: str | None = None
+    max_length: Annotated[int, Field(ge=32, description="tokens: a question and some context")] = 384
+    stride: NonNegativeInt = 128
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        largest = largest_stride(self.max_length)
+        if self.stride > largest:
+            raise InvalidSetting(
+                "stride", self.stride, f"0 to {largest} shared tokens with max_length={self.max_length}"
+            )
+
+    @property
+    def info(self) -> DataInfo:
+        return DataInfo("extractive_qa", num_classes=2, sequence_length=self.max_length)
+
+    def check(self) -> None:
+        if not self.from_hub:
+            self.files()
+
+    @property
+    def from_hub(self) -> bool:
+        return self.path is None and self.train_file is None and self.dev_file is None
+
+    def content(self) -> dict[str, Any]:
+        if self.from_hub:
+            return {"hub": HUB_ID, "revision": self.revision}
+        return {part: file_digest(file) for part, file in self.files().items()}
+
+    def source(self, cache_dir: Path) -> "SquadSource":
+        return SquadSource(self, cache_dir)
+
+    def files(self) -> dict[str, Path]:
+        """The local `train` and `dev` file."""
+        return {part: self._file(part, named) for part, named in (("train", self.train_file), ("dev", self.dev_file))}
+
+    def _file(self, part: str, named: str | None) -> Path:
+        if named is not None:
+            return local_path(named, expected="a JSON file of SQuAD v1.1", key=f"{part}_file")
+        if self.path is None:
+            raise InvalidSetting(f"{part}_file", None, f"set it too, or set dataset.path to {EXPECTED}")
+        found = sorted(local_path(self.path, expected=EXPECTED).glob(f"{part}*.json"))
+        if len(found) != 1:
+            raise InvalidSetting(
+                "path",
+                self.path,
+                f"holds {len(found)} files {part}*.json; set dataset.path to {EXPECTED}, "
+                f"or name the file with dataset.{part}_file",
+            )
+        return found[0]
+
+
+class SquadSource:
+    """The questions, read when they are first needed."""
+
+    name = "squad"
+
+    def __init__(self, settings: Squad, cache_dir: Path) -> None:
+        self._settings = settings
+        self._downloads = cache_dir / "downloads" / self.name
+
+    def key(self) -> dict[str, Any]:
+        settings = self._settings
+        return {
+            "content": settings.content(),
+            "max_length": settings.max_length,
+            "stride": settings.stride,
+            "valid_fraction": settings.valid_fraction,
+        }
+
+    def texts(self) -> Iterator[str]:
+        for question in self._train:
+            yield question.text
+        yield from dict.fromkeys(question.context for question in self._train)
+
+    def questions(self, split: str) -> list[Question]:
+        """The questions of a split; `question` in a batch counts them from 0."""
+        if split == "test":
+            return self._read("dev")
+        contexts = list(dict.fromkeys(question.context for question in self._train))
+        chosen = held_out([0] * len(contexts), self._settings.valid_fraction, path=self._settings.path)
+        chosen = chosen[("train", "val").index(split)]
+        kept = {contexts[number] for number in chosen}
+        return [question for question in self._train if question.context in kept]
+
+    def encode(self, split: str, tokenizer: "PreTrainedTokenizerFast") -> "EncodedText":
+        return question_windows(
+            self.questions(split),
+            tokenizer=tokenizer,
+            max_length=self._settings.max_length,
+            stride=self._settings.stride,
+            training=split == "train",
+            description=f"tokenizing {self.name} {split}",
+        )
+
+    @cached_property
+    def _train(self) -> list[Question]:
+        return self._read("train")
+
+    def _read(self, part: str) -> list[Question]:
+        settings = self._settings
+        if not settings.from_hub:
+            return read_squad(settings.files()[part])
+        file = build_once(
+            self._downloads / settings.revision / f"{part}.json",
+            lambda target: write_hub_squad(target, part=part, revision=settings.revision),
+        )
+        return read_squad(file)

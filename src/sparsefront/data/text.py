@@ -1,0 +1,322 @@
+"""Text as tokens: settings of all text sets, their data module, and batches of rows about as long as one another."""
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Sampler
+
+from sparsefront.artifacts.code_digest import BOOKKEEPING, code_digest, import_closure
+from sparsefront.artifacts.content_digest import digest, versions
+from sparsefront.artifacts.durable import save_tensors
+from sparsefront.data.base import TokenizerFrom
+from sparsefront.data.download import build_once
+from sparsefront.data.split_data import NoRows, Part, SplitData
+from sparsefront.errors import keys_of
+from sparsefront.progress import bar
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+
+# Text as token numbers: rows of different lengths stored end to end, padded when they become a batch.
+
+MULTIPLE = 8
+"""Lengths are rounded up to it, for matrix units work on eighths."""
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedText:
+    """Rows of tokens and one value per row.
+
+        input_ids   | CLS it was good SEP | CLS bad SEP | ...      one tensor for all rows
+        starts        0                     5             8  ...   row r is [starts[r], starts[r + 1])
+
+    Attributes:
+        tokens: per token, first dimension = tokens of all rows: `input_ids`, `token_type_ids`, and for `extractive_qa`
+            `offsets` [tokens, 2] (see `squad_windows`), which stay out of the batches.
+        starts: int64 [rows + 1], the bounds of the rows.
+        columns: per row, for the batch as they are: `labels`, or `start_positions` and `end_positions`, or `window`.
+    """
+
+    tokens: dict[str, Tensor]
+    starts: Tensor
+    columns: dict[str, Tensor]
+
+    def to_tensors(self) -> dict[str, Tensor]:
+        """One flat mapping, as safetensors stores it."""
+        tokens = {f"token.{name}": values for name, values in self.tokens.items()}
+        return {"starts": self.starts} | tokens | {f"row.{name}": values for name, values in self.columns.items()}
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Tensor]) -> "EncodedText":
+        """The rows that `to_tensors` has flattened."""
+        parts: dict[str, dict[str, Tensor]] = {"token": {}, "row": {}}
+        for key, values in tensors.items():
+            if key != "starts":
+                kind, name = key.split(".", 1)
+                parts[kind][name] = values
+        return cls(tokens=parts["token"], starts=tensors["starts"], columns=parts["row"])
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def lengths(self, rows: Tensor) -> Tensor:
+        """Tokens of each row, int64."""
+        return self.starts[rows + 1] - self.starts[rows]
+
+    def padded(self, name: str, rows: Tensor, *, width: int, fill: int) -> Tensor:
+        """One kind of token value as [B, width, ...], `fill` behind the end of each row; dtype as stored."""
+        values = self.tokens[name]
+        batch = values.new_full((len(rows), width, *values.shape[1:]), fill)
+        places = torch.arange(width)
+        real = places < self.lengths(rows)[:, None]
+        batch[real] = values[(self.starts[rows][:, None] + places)[real]]
+        return batch
+
+
+@dataclass(frozen=True, eq=False)
+class TextPart:
+    """One split of a text set, as batches.
+
+    Attributes:
+        text: the rows.
+        pad_token_id: what stands behind the end of `input_ids`.
+        width: tokens of every row of every batch; None = as many as the longest of a batch has, rounded up to 8, but
+            never more than `max_length`.
+        max_length: the longest row there may be.
+    """
+
+    text: EncodedText
+    pad_token_id: int
+    width: int | None
+    max_length: int
+
+    @property
+    def labels(self) -> Tensor | None:
+        """One label per row; None where the rows have none."""
+        return self.text.columns.get("labels")
+
+    def __len__(self) -> int:
+        return len(self.text)
+
+    def __getitems__(self, indices: list[int]) -> dict[str, Tensor]:
+        """`input_ids`, `attention_mask`, `token_type_ids`: int64 [B, length]; and the columns of the rows, [B]."""
+        rows = torch.as_tensor(indices)
+        lengths = self.text.lengths(rows)
+        width = self.width or min(self.max_length, -(-int(lengths.max()) // MULTIPLE) * MULTIPLE)
+        return {
+            "input_ids": self.text.padded("input_ids", rows, width=width, fill=self.pad_token_id).long(),
+            "attention_mask": (torch.arange(width) < lengths[:, None]).long(),
+            "token_type_ids": self.text.padded("token_type_ids", rows, width=width, fill=0).long(),
+            **{name: values[rows] for name, values in self.text.columns.items()},
+        }
+
+
+# Sentences and pairs of sentences as rows of tokens.
+
+CHUNK = 1000
+"""Texts between two steps of the progress bar; enough for the tokenizer to keep all cores busy."""
+
+
+def tokenized(
+    firsts: Sequence[str],
+    seconds: Sequence[str] | None,
+    *,
+    tokenizer: "PreTrainedTokenizerFast",
+    max_length: int,
+    columns: dict[str, Tensor],
+    description: str,
+) -> EncodedText:
+    """Rows `[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]`, cut to `max_length` tokens.
+
+    Args:
+        columns: one value per row, kept beside the tokens.
+        description: before the progress bar.
+    """
+    ids: list[np.ndarray] = []
+    types: list[np.ndarray] = []
+    with bar(total=len(firsts), description=description, unit="row") as shown:
+        for begin in range(0, len(firsts), CHUNK):
+            chunk = slice(begin, begin + CHUNK)
+            encoding = tokenizer(
+                list(firsts[chunk]),
+                None if seconds is None else list(seconds[chunk]),
+                truncation=True,
+                max_length=max_length,
+                return_attention_mask=False,
+                return_token_type_ids=True,
+            )
+            ids.extend(np.asarray(row, dtype=np.int32) for row in encoding["input_ids"])
+            types.extend(np.asarray(row, dtype=np.uint8) for row in encoding["token_type_ids"])
+            shown.update(len(encoding["input_ids"]))
+    tokens = {
+        "input_ids": torch.from_numpy(np.concatenate(ids)),
+        "token_type_ids": torch.from_numpy(np.concatenate(types)),
+    }
+    return EncodedText(tokens, row_starts([len(row) for row in ids]), columns)
+
+
+def row_starts(lengths: Sequence[int]) -> Tensor:
+    """Bounds of rows that lie end to end, int64 [rows + 1]."""
+    return torch.from_numpy(np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
+
+
+# Training batches of rows that are about as long as one another, so that little of a batch is padding.
+
+POOL = 50
+"""Batches whose rows are sorted together; transformers' Trainer takes as many."""
+
+
+class LengthGroupedBatches(Sampler[list[int]]):
+    """Every row once an epoch: rows in random order, sorted by length within pools of `POOL` batches, batches in random order.
+
+    transformers' `LengthGroupedSampler` sorts likewise, but goes through each pool from the longest batch to the
+    shortest; here no batch's place depends on its length.
+
+    Args:
+        lengths: int64 [rows], tokens of each.
+        batch_size: rows of a batch; the last one of an epoch's rows may be smaller.
+        drop_last: leave that one out.
+        generator: of all random choices; its state is that of the order.
+    """
+
+    def __init__(self, lengths: Tensor, batch_size: int, *, drop_last: bool, generator: torch.Generator) -> None:
+        self.lengths, self.batch_size, self.drop_last, self.generator = lengths, batch_size, drop_last, generator
+
+    def __len__(self) -> int:
+        rows = len(self.lengths)
+        return rows // self.batch_size if self.drop_last else -(-rows // self.batch_size)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        rows = torch.randperm(len(self.lengths), generator=self.generator)
+        pools = [
+            pool[self.lengths[pool].argsort(descending=True, stable=True)]
+            for pool in rows.split(POOL * self.batch_size)
+        ]
+        batches = [batch for pool in pools for batch in pool.split(self.batch_size)][: len(self)]
+        for place in torch.randperm(len(batches), generator=self.generator):
+            yield batches[place].tolist()
+
+
+# The data module of text sets: tokenized once, read from the cache ever after.
+
+FORMAT = 1
+"""Raised when the meaning of the cached tensors changes."""
+
+
+class TextSource(Protocol):
+    """The raw text of a data set and how it becomes rows of tokens."""
+
+    name: str
+
+    def key(self) -> dict[str, Any]:
+        """Everything that the encoded rows depend on apart from split, tokenizer and code; JSON-able."""
+
+    def texts(self) -> Iterable[str]:
+        """The texts of train, for a tokenizer that learns its vocabulary; nothing is read before the first is taken."""
+
+    def encode(self, split: str, tokenizer: "PreTrainedTokenizerFast") -> EncodedText:
+        """The rows of a split, with a progress bar."""
+
+
+class TextData(SplitData):
+    """Loaders over tokenized text.
+
+    Args:
+        source: where the text comes from.
+        tokenizer_from: gives the tokenizer, once; is handed the texts of train, which are read only if it iterates.
+        cache_dir: the encoded rows are kept in its folder `features`.
+        max_length: the longest row there may be, in tokens.
+        pad: `longest` of the batch, or `max_length` always.
+        group_by_length: whether rows of a training batch are about as long as one another.
+        holds_out: whether `val` has rows; text without any cannot be tokenized.
+        batch_size, seed, num_workers: as in `SplitData`.
+    """
+
+    def __init__(
+        self,
+        source: TextSource,
+        *,
+        tokenizer_from: TokenizerFrom | None,
+        cache_dir: Path,
+        max_length: int,
+        pad: str,
+        batch_size: int,
+        seed: int,
+        group_by_length: bool = False,
+        holds_out: bool = True,
+        num_workers: int = 0,
+    ) -> None:
+        if tokenizer_from is None:
+            raise ValueError("text needs a tokenizer: pass tokenizer_from, as the model's `tokenizer`")
+        super().__init__(self._load_part, batch_size=batch_size, seed=seed, num_workers=num_workers)
+        self.source = source
+        self._tokenizer_from = tokenizer_from
+        self._features = Path(cache_dir) / "features"
+        self._max_length = max_length
+        self._group_by_length = group_by_length
+        self._holds_out = holds_out
+        self._width = max_length if pad == "max_length" else None
+
+    @cached_property
+    def tokenizer(self) -> "PreTrainedTokenizerFast":
+        # Set either way it silences a warning for every loader process; those never tokenize, so nothing can lock up.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+        return self._tokenizer_from(self._texts())
+
+    def _texts(self) -> Iterator[str]:
+        with keys_of("dataset"):  # what is wrong with the texts is not wrong with the model that learns from them
+            yield from self.source.texts()
+
+    def encoded(self, split: str) -> EncodedText:
+        """The rows of a split: from the cache, or tokenized now and put there."""
+        from safetensors.torch import load_file
+
+        key = {
+            "format": FORMAT,
+            "split": split,
+            "tokenizer": tokenizer_digest(self.tokenizer),
+            "code": self._code,
+            "versions": versions("tokenizers", "transformers"),
+            **self.source.key(),
+        }
+
+        def make(file: Path) -> None:
+            save_tensors(file, self.source.encode(split, self.tokenizer).to_tensors(), {"key": json.dumps(key)})
+
+        file = build_once(self._features / f"{self.source.name}-{split}-{digest(key)}.safetensors", make)
+        return EncodedText.from_tensors(load_file(file))
+
+    @cached_property
+    def _code(self) -> str:
+        """Digest of the code that makes rows of the text."""
+        return code_digest(import_closure(((type(self.source).__module__, None),), without=BOOKKEEPING))
+
+    def training_batches(self, part: Part, *, drop_last: bool, generator: torch.Generator) -> Sampler[list[int]]:
+        if not self._group_by_length:
+            return super().training_batches(part, drop_last=drop_last, generator=generator)
+        lengths = part.text.starts.diff()
+        return LengthGroupedBatches(lengths, self.batch_size, drop_last=drop_last, generator=generator)
+
+    def _load_part(self, split: str) -> Part:
+        if split == "val" and not self._holds_out:
+            return NoRows()
+        return TextPart(self.encoded(split), self.tokenizer.pad_token_id, self._width, self._max_length)
+
+
+def tokenizer_digest(tokenizer: "PreTrainedTokenizerFast") -> str:
+    """Digest of what a tokenizer does to a text, and of the token that stands behind its end in a batch.
+
+    The truncation and padding of its last call are no part of it, nor is the side on which it would pad: rows are padded here.
+    """
+    definition = json.loads(tokenizer.backend_tokenizer.to_str()) | {"truncation": None, "padding": None}
+    beside = ("truncation_side", "split_special_tokens", "pad_token_id")
+    return digest(definition | {name: getattr(tokenizer, name) for name in beside})

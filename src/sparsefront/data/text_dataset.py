@@ -1,0 +1,79 @@
+"""What the settings of all text sets share."""
+
+from abc import abstractmethod
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+
+from pydantic import Field
+
+from sparsefront.data.base import Dataset, TokenizerFrom
+from sparsefront.data.download import hub_commit
+from sparsefront.errors import InvalidSetting
+from sparsefront.settings_class import settings_class
+
+if TYPE_CHECKING:
+    from sparsefront.data.text import TextData, TextSource
+
+
+@settings_class(kw_only=True)
+class TextDataset(Dataset):
+    """Settings of one text set.
+
+    Attributes:
+        path: local files, as the data set describes; None takes them from the Hugging Face hub, once.
+        revision: branch, tag or commit on the hub. Runs are keyed by the commit; name it to have the same elsewhere.
+        max_length: tokens of one input.
+        pad: `longest` of each batch (rounded up to 8), or always `max_length`.
+        group_by_length: train on batches of inputs that are about as long as one another, which takes less padding.
+    """
+
+    hub_id: ClassVar[str]
+    """owner/name of the data on the hub."""
+    elsewhere: ClassVar[frozenset[str]] = Dataset.elsewhere | {"revision"}  # what came from there names it in `content`
+    libraries: ClassVar[tuple[str, ...]] = ("tokenizers",)
+
+    path: str | None = None
+    revision: str = "main"
+    max_length: Annotated[int, Field(ge=8, description="tokens")] = 128
+    pad: Literal["longest", "max_length"] = "longest"
+    group_by_length: bool = False
+
+    def __post_init__(self) -> None:
+        if self.group_by_length and self.pad == "max_length":
+            raise InvalidSetting("group_by_length", True, "needs pad=longest: with max_length all inputs are as long")
+
+    @property
+    def from_hub(self) -> bool:
+        """Whether the data are fetched, for no local files are named."""
+        return self.path is None
+
+    def at_commit(self, cache_dir: Path) -> Self:
+        if not self.from_hub:
+            return self
+        commit = hub_commit(
+            self.hub_id, self.revision, cache_dir=cache_dir, missing="set dataset.path to a folder with its files"
+        )
+        return replace(self, revision=commit)
+
+    @abstractmethod
+    def source(self, cache_dir: Path) -> "TextSource":
+        """The raw text; what is downloaded goes into the folder `downloads` of the cache."""
+
+    def data_module(
+        self, *, batch_size: int, seed: int, cache_dir: Path, tokenizer_from: TokenizerFrom | None = None
+    ) -> "TextData":
+        from sparsefront.data.text import TextData
+
+        return TextData(
+            self.source(Path(cache_dir)),
+            tokenizer_from=tokenizer_from,
+            cache_dir=Path(cache_dir),
+            max_length=self.max_length,
+            pad=self.pad,
+            batch_size=batch_size,
+            seed=seed,
+            group_by_length=self.group_by_length,
+            holds_out=self.valid_fraction > 0,
+            num_workers=self.num_workers,
+        )

@@ -1,0 +1,136 @@
+"""A pruned network in a folder, and back: `sf.save` and `sf.load`."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.export.checkpoint import Export, damage_named, read_export, write_export
+from sparsefront.export.packed_layers import Manifest
+from sparsefront.masks.weight_view import fits, like_weight
+from sparsefront.models.base import Model
+from sparsefront.models.checkpoint import misfit_of
+from sparsefront.options import option_classes
+from sparsefront.patterns.base import CLASS, Pattern, from_record
+from sparsefront.pruning.layers import weight_of
+from sparsefront.pruning.make_masks import PruningSettings
+from sparsefront.pruning.mask_layout import MaskLayout
+from sparsefront.pruning.masks import Masks, require_masks_of
+from sparsefront.tasks.plain_task import require_network
+
+
+def save(
+    folder: Path | str,
+    net: nn.Module,
+    masks: Mapping[str, Tensor],
+    *,
+    model: Model | None = None,
+    weights: Path | None = None,
+) -> Export:
+    """Write weights, masks and compressed layers: safetensors and JSON only.
+
+    model.safetensors is a plain state dict that any tool loads; see `export.checkpoint` for the other files.
+
+    Args:
+        folder: made where it is missing; an export in it is replaced.
+        net: masked, and not swapped: its pruned weights are zero.
+        masks: from `prune` or `recover`, or any dict of layer name -> bool mask.
+        model: adds what its own library wants beside the weights.
+        weights: a safetensors file with the network's state dict, shared where the file system can.
+    Raises:
+        InvalidSetting: no masks, or masks of other layers than the network's; or a folder that cannot be made.
+        ValueError: a pruned weight is not zero, or a mask breaks its pattern; names the layer.
+    """
+    require_masks_of(net, masks)
+    known, directory = Masks.of(masks), Path(folder)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidSetting("folder", folder, f"cannot be written ({error.strerror}); name another folder") from error
+    write_export(
+        directory,
+        net,
+        masks,
+        pattern=None if known.pruning is None else known.pruning.pattern,
+        sparsity=known.sparsity if known.pruning is None else known.pruning.sparsity,
+        permutations=known.layout.permutations,
+        sparsities=known.layout.sparsities,
+        patterns=known.layout.patterns,
+        dense_reasons=known.ignored,
+        model=model,
+        weights=weights,
+    )
+    known.layout.save(directory)
+    return read_export(directory)
+
+
+def load(folder: Path | str, net: nn.Module, *, trust: Sequence[str] = ()) -> Masks:
+    """Read what `save` wrote, or a run exported: the weights into `net`, in place. Nothing in the folder runs as code.
+
+    Args:
+        net: the architecture that was saved; its device and dtype stay.
+        trust: packages of other people whose patterns the export may name, such as ["mylab.patterns"]: importing them runs
+            their code. Patterns of sparsefront need none.
+    Returns:
+        the masks, shaped like the weights and on their device, with their pattern.
+    Raises:
+        InvalidSetting: no export in the folder, a damaged one, one of another architecture (names the first few differences), or
+            one that names a pattern of a package that is not in `trust`. The network is then as it was.
+    """
+    require_network(net)
+    if isinstance(trust, str) or not all(isinstance(package, str) for package in trust):
+        raise InvalidSetting("trust", trust, 'is a list of packages, such as ["mylab.patterns"]')
+    try:
+        with damage_named():
+            export = read_export(Path(folder))
+            weights, pattern = export.state_dict(), _pattern(export.manifest, trust)
+            layout = MaskLayout.load(export.directory, trust=trust)
+            masks = _masks_for(net, export, weights)
+    except InvalidSetting as error:
+        named = "" if error.key == "path" else f"{error.key}={error.value}: "
+        raise InvalidSetting("folder", folder, f"{named}{error.allowed}") from error
+    except ValueError as error:
+        raise InvalidSetting("folder", folder, f"is a damaged export: {error}") from error
+    net.load_state_dict(weights)
+    return Masks(
+        masks,
+        pruning=None if pattern is None else PruningSettings(pattern, export.manifest.sparsity),
+        layout=layout,
+        ignored=export.manifest.dense_layers,
+    )
+
+
+def _masks_for(net: nn.Module, export: Export, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The masks, shaped like the network's weights and on their device.
+
+    Raises:
+        InvalidSetting: weights or masks of another network (key `path`).
+    """
+    if complaint := misfit_of(weights, net.state_dict()):
+        raise InvalidSetting("path", export.directory, complaint)
+    masks = {}
+    for name, mask in export.masks.items():
+        if f"{name}.weight" not in weights:
+            raise InvalidSetting(
+                "path", export.directory, f"is a damaged export: {name}, which has a mask, has no weight"
+            )
+        weight = weight_of(net, name)
+        if not fits(mask, weight):
+            allowed = f"is a damaged export: the mask of {name} is {list(mask.shape)}, its weight {list(weight.shape)}"
+            raise InvalidSetting("path", export.directory, allowed)
+        masks[name] = like_weight(mask, weight).to(weight.device)
+    return masks
+
+
+def _pattern(manifest: Manifest, trust: Sequence[str]) -> Pattern | None:
+    """The pattern that made the export; None where it is not known. Its class may be a user's own."""
+    if manifest.pattern is None:
+        return None
+    named = manifest.pattern_class
+    if named is None:  # of an earlier version, which had ours alone
+        kind = option_classes("sparsefront.patterns").get(manifest.pattern)
+        if kind is None:
+            raise InvalidSetting("pattern", manifest.pattern, "is no pattern of this version")
+        named = f"{kind.__module__}.{kind.__qualname__}"
+    return from_record({CLASS: named, **manifest.pattern_parameters}, trust=trust)

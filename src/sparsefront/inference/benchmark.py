@@ -1,0 +1,133 @@
+"""Time a dense network and a sparse one side by side: `sf.benchmark`."""
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from sparsefront_kernels.sparse_layer import SparseLayer
+from torch import Tensor, nn
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.inference.fusion.block_pass import fused_dense_graph
+from sparsefront.measure.correctness import NETWORK_ERROR_LIMIT, floating_tensors
+from sparsefront.measure.end_to_end import EndToEnd, time_pair
+from sparsefront.measure.settings import DTYPES, Dtype, Measure
+from sparsefront.measure.timers import LatencySummary
+from sparsefront.measure.variants import Fuse
+from sparsefront.progress import counted
+from sparsefront.tasks.plain_task import device_of, named_inputs_on, require_network
+
+# The dtype in which a network is measured that lies where it lies, in dtypes of its own.
+
+
+def measured_dtype(net: nn.Module) -> Dtype:
+    """What `Measure.dtype` calls the coarsest dtype of its weights: that of its products where embeddings or norms stay float32.
+
+    It decides how far two ways of running the network may lie apart.
+
+    Raises:
+        InvalidSetting: no measurement is in that dtype.
+    """
+    dtypes = {parameter.dtype for parameter in net.parameters() if parameter.is_floating_point()}
+    dtypes |= {
+        layer.format.dtype for layer in net.modules() if isinstance(layer, SparseLayer)
+    }  # which has no parameter
+    coarsest = max(dtypes, key=lambda dtype: NETWORK_ERROR_LIMIT.get(dtype, math.inf), default=torch.float32)
+    for name, dtype in DTYPES.items():
+        if dtype == coarsest:
+            return name
+    raise InvalidSetting("net", coarsest, f"is timed in {', '.join(DTYPES)}")
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Two networks timed in turn; a number below says which way of running each network it is of.
+
+    Args:
+        device: cpu, or the name of the GPU.
+        timed: all that was measured: samples, execution modes that were tried, and why others were not.
+    """
+
+    device: str
+    timed: EndToEnd
+
+    @property
+    def dense_ms(self) -> float:
+        """Median latency of the dense network in its fastest execution mode, in milliseconds."""
+        return self.timed.dense.latency.median_ms
+
+    @property
+    def sparse_ms(self) -> float:
+        """The same of the sparse network."""
+        return self.timed.sparse.median_ms
+
+    @property
+    def speedup(self) -> float:
+        """Dense time / sparse time, above 1 = sparse is faster."""
+        return self.timed.speedup.speedup
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Of the speedup, at 95 %; what counts as a win is beyond the noise of the timing too (`results.statistics`)."""
+        return self.timed.speedup.speedup_low, self.timed.speedup.speedup_high
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        lines = [
+            _line("dense", self.timed.dense.latency, self.timed.dense.execution.name),
+            _line("sparse", self.timed.sparse, self.timed.execution.name),
+            f"speedup {self.speedup:.2f} (95 % interval {low:.2f} to {high:.2f}) on {self.device}",
+        ]
+        if self.device == "cpu":
+            lines.append("on a CPU the reference kernels run: this says nothing about a GPU")
+        return "\n".join(lines)
+
+
+def benchmark(
+    dense_net: nn.Module,
+    net: nn.Module,
+    example_inputs: object,
+    *,
+    settings: Measure | None = None,
+    fuse: Fuse | None = fused_dense_graph,
+) -> Comparison:
+    """Find the fastest execution mode of each network (eager, CUDA graph, compiled), then time both in turn.
+
+    Args:
+        dense_net, net: on the same device, in the same dtype, which is the coarsest of their weights; both are in eval mode
+            afterwards.
+        example_inputs: what both are called with, such as (x,): this batch is timed.
+        settings: of `sf.Measure` what concerns timing: warmup, samples, repeats, execution modes, variants and seconds of
+            the search; device, dtype and sizes are those of the networks and inputs.
+        fuse: makes the fused graph of the dense network, one more candidate for its fastest version; None leaves it out.
+    Returns:
+        latencies with p20 and p80, and the speedup with its interval: `print(comparison)`.
+    Raises:
+        InvalidSetting: networks on another device than the inputs, of different dtypes, or with outputs of different shapes
+            or without a floating-point tensor.
+        RuntimeError: no execution mode can run one of the networks.
+    """
+    require_network(dense_net, argument="dense_net")
+    require_network(net)
+    inputs = named_inputs_on(dense_net, example_inputs)
+    named_inputs_on(net, example_inputs)
+    name, other = measured_dtype(dense_net), measured_dtype(net)
+    if name != other:
+        raise InvalidSetting("net", DTYPES[other], f"must be in the dtype of dense_net, {DTYPES[name]}")
+    shapes, others = (_output_shapes(one, inputs) for one in (dense_net, net))
+    if shapes != others:
+        raise InvalidSetting("net", others, f"must give outputs of the shapes of dense_net's, {shapes}")
+    device = device_of(dense_net)
+    settings = replace(settings or Measure(), device=device.type, dtype=name)  # type: ignore[arg-type]  # it checks
+    timed = time_pair(dense_net.eval(), net.eval(), inputs, settings, fuse=fuse)
+    return Comparison("cpu" if device.type == "cpu" else torch.cuda.get_device_name(device), timed)
+
+
+def _line(name: str, latency: LatencySummary, execution: str) -> str:
+    spread = f"p20 {latency.p20_ms:.3f}, p80 {latency.p80_ms:.3f}, {counted(latency.n, 'sample')}"
+    return f"{name:<7} {latency.median_ms:.3f} ms ({spread}), {execution}"
+
+
+@torch.inference_mode()
+def _output_shapes(net: nn.Module, inputs: dict[str, Tensor]) -> list[list[int]]:
+    return [list(output.shape) for output in floating_tensors(net.eval()(**inputs))]

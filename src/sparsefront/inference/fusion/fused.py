@@ -1,0 +1,554 @@
+"""A block rewritten: a graph of fused products and norms in feature-major layouts."""
+
+import copy
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Self
+
+import torch
+from sparsefront_kernels import KernelEntry, SparseFormat
+from sparsefront_kernels.common.epilogue import ACTIVATIONS
+from sparsefront_kernels.norm import (
+    add_layer_norm_columns,
+    add_layer_norm_columns_reference,
+    layer_norm_columns,
+    layer_norm_columns_reference,
+)
+from sparsefront_kernels.pointwise import contiguous_transpose, epilogue
+from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR, Y_FEATURE_MAJOR
+from sparsefront_kernels.sparse_layer import SparseLayer
+from torch import Tensor, fx, nn
+from torch.nn.functional import linear
+from torch.utils import _pytree as pytree
+
+from sparsefront.inference.fusion.capture import Captured, GraphSizes, Key, Unfusable, call_key, call_tensors, capture
+from sparsefront.inference.fusion.plan import ALL_PARTS, FusionParts
+from sparsefront.inference.fusion.sites import ProductSite, find_sites, is_stream_norm, merged
+
+# Where the elements of an activation lie: logically always [..., features].
+#
+# A feature-major activation has its rows along memory: [B, T, d] with strides (T, 1, B·T) is a view of [d, B·T].
+# Modules hand each other such views, so that no signature changes, and every operator that reads by strides stays
+# right.
+
+
+def in_layout(matrix: Tensor, *, feature_major: bool) -> Tensor:
+    """[M, d] as a view of what lies as asked for: itself, or a copy."""
+    if matrix.stride(0 if feature_major else 1) == 1 or matrix.shape[1 if feature_major else 0] == 1:
+        return matrix
+    if feature_major:
+        return contiguous_transpose(matrix).t()
+    return contiguous_transpose(matrix.t())
+
+
+def activation_in_layout(x: Tensor, *, feature_major: bool) -> Tensor:
+    """[..., d] as `in_layout` has it."""
+    return in_layout(x.reshape(-1, x.shape[-1]), feature_major=feature_major).view(x.shape)
+
+
+def layout_name(*, x_feature_major: bool, y_feature_major: bool) -> str:
+    """The kernels' word for a pair of layouts."""
+    return next(
+        layout
+        for layout in LAYOUTS
+        if (layout in X_FEATURE_MAJOR, layout in Y_FEATURE_MAJOR) == (x_feature_major, y_feature_major)
+    )
+
+
+# LayerNorm inside a feature-major residual stream.
+
+
+class FusedNorm(nn.Module):
+    """LayerNorm over the last dimension of [..., d], read by strides, written feature-major."""
+
+    def __init__(self, weight: Tensor | None, bias: Tensor | None, eps: float) -> None:
+        super().__init__()
+        self.weight, self.bias = _constant(weight), _constant(bias)
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        run = layer_norm_columns_reference if _is_plain(x) else layer_norm_columns
+        return run(_columns(x), self.weight, self.bias, self.eps).t().view(x.shape)
+
+    def kernel_operands(self, x: Tensor) -> dict[str, Any] | None:
+        """What `norm.kernels` is asked about for this call; None where plain PyTorch runs it."""
+        if _is_plain(x):
+            return None
+        vectors = {"weight": self.weight, "bias": self.bias, "x_bias": None}
+        return {"x": _columns(x), **vectors, "residual": None, "sums": None}
+
+    def extra_repr(self) -> str:
+        return f"eps={self.eps}, feature_major"
+
+
+class FusedResidualNorm(FusedNorm):
+    """LayerNorm of x + x_bias + residual: what a product and the residual stream give, added up where it is read.
+
+    Args:
+        x_bias: [d], of the product; or None.
+        keep_sums: whether others read the sum as well.
+    """
+
+    def __init__(
+        self, weight: Tensor | None, bias: Tensor | None, eps: float, *, x_bias: Tensor | None, keep_sums: bool
+    ) -> None:
+        super().__init__(weight, bias, eps)
+        self.x_bias, self.keep_sums = _constant(x_bias), keep_sums
+
+    def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """The norm, and the sum, which means nothing without keep_sums."""
+        operands = _columns(x), self.x_bias, _columns(residual.to(x.dtype)), self.weight, self.bias, self.eps
+        if _is_plain(x):
+            y, sums = add_layer_norm_columns_reference(*operands)
+        else:
+            y, sums = add_layer_norm_columns(*operands, self.keep_sums)
+        return y.t().view(x.shape), sums.t().view(x.shape) if self.keep_sums else sums
+
+    def kernel_operands(self, x: Tensor, residual: Tensor) -> dict[str, Any] | None:
+        if (alone := super().kernel_operands(x)) is None:
+            return None
+        added = {"x_bias": self.x_bias, "residual": _columns(residual.to(x.dtype))}
+        return alone | added | {"sums": alone["x"] if self.keep_sums else None}
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, adds the residual"
+
+
+def _constant(tensor: Tensor | None) -> nn.Parameter | None:
+    return None if tensor is None else nn.Parameter(tensor.detach(), requires_grad=False)
+
+
+def _columns(x: Tensor) -> Tensor:
+    return x.reshape(-1, x.shape[-1]).t()
+
+
+def _is_plain(x: Tensor) -> bool:
+    return not x.is_cuda or x.dtype == torch.float64
+
+
+# A product with its epilogue, in the layouts of its place in a block.
+
+READS_ANY_STRIDES = (
+    "dense",
+    "gathered",
+    "gathered_2_4",
+    "blocked",
+    "blocked_2_4",
+)  # their row-major kernels lose nothing where X is feature-major
+
+
+class FusedProduct(SparseLayer):
+    """[..., K] -> [..., N]: act(x · Wᵀ + bias) + residual, through one kernel, whatever the strides of its operands.
+
+    Args:
+        entry: the kernel; of the family `dense` it is cuBLAS in any layout. What it does not fuse follows it.
+        stored: W [N, K] in the kernel's format.
+        bias: [N] of any float dtype, or None.
+        kernel_layout: that the kernel runs in, as of `SparseLayer`.
+        activation: a name of the kernels' `ACTIVATIONS`.
+        x_feature_major, y_feature_major: where the elements of x are expected and those of the result are put.
+    """
+
+    def __init__(
+        self,
+        entry: KernelEntry,
+        stored: SparseFormat,
+        bias: Tensor | None,
+        *,
+        kernel_layout: str | None = None,
+        activation: str = "none",
+        x_feature_major: bool = False,
+        y_feature_major: bool = False,
+    ) -> None:
+        super().__init__(entry, stored, bias, kernel_layout)
+        self.out_features, self.in_features = stored.shape
+        self.activation = activation
+        self.x_feature_major, self.y_feature_major = x_feature_major, y_feature_major
+
+    @property
+    def layout(self) -> str:
+        return layout_name(x_feature_major=self.x_feature_major, y_feature_major=self.y_feature_major)
+
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """In the weight's dtype, whatever autocast says."""
+        if torch.is_autocast_enabled(x.device.type):
+            with torch.autocast(x.device.type, enabled=False):
+                dtype = self.format.dtype
+                return self._forward(x.to(dtype), None if residual is None else residual.to(dtype))
+        return self._forward(x, residual)
+
+    def _forward(self, x: Tensor, residual: Tensor | None) -> Tensor:
+        rows = x.reshape(-1, self.in_features)
+        added = None if residual is None else residual.reshape(-1, self.out_features)
+        if self._entry.fuses_epilogue:
+            y = in_layout(self._fused(rows, added), feature_major=self.y_feature_major)
+        elif self.y_feature_major:
+            y = self._followed_by_columns(rows, added)
+        else:
+            y = self._followed_by_rows(rows, added)
+        return y.view(*x.shape[:-1], self.out_features)
+
+    def _fused(self, rows: Tensor, added: Tensor | None) -> Tensor:
+        """[M, K] -> [M, N], all by the kernel."""
+        y_feature_major = self.kernel_layout in Y_FEATURE_MAJOR
+        y = self._entry.run(
+            self._laid_out(rows),
+            self._operand,
+            self.bias,
+            layout=self.kernel_layout,
+            activation=self.activation,
+            residual=added.t() if added is not None and y_feature_major else added,
+        )
+        return y.t() if y_feature_major else y
+
+    def _followed_by_rows(self, rows: Tensor, added: Tensor | None) -> Tensor:
+        """[M, K] -> [M, N], row-major: the kernel adds the bias, the rest of the epilogue follows."""
+        if self.format.family == "dense":
+            y = linear(rows, self.format.values, None if self.bias is None else self.bias.to(rows.dtype))
+        else:
+            y = in_layout(self._kernel(rows, self.bias), feature_major=False)
+        if self.activation == "none" and added is None:
+            return y
+        if _in_one_pass(y):
+            return epilogue(y, None, self.activation, added)
+        y = ACTIVATIONS[self.activation](y)
+        return y if added is None else y + added
+
+    def _followed_by_columns(self, rows: Tensor, added: Tensor | None) -> Tensor:
+        """[M, K] -> [M, N], feature-major: the bias follows the product too where that costs no pass of its own."""
+        follows = self.activation != "none" or added is not None
+        bias = self.bias if follows or self.format.family == "dense" else None
+        if self.format.family == "dense":
+            y = self.format.values @ rows.t()
+        else:
+            y = in_layout(self._kernel(rows, None if follows else self.bias), feature_major=True).t()
+        if not follows and bias is None:
+            return y.t()
+        if _in_one_pass(y):
+            return epilogue(y, bias, self.activation, None if added is None else added.t()).t()
+        y = y if bias is None else y + bias.to(y.dtype)[:, None]
+        y = ACTIVATIONS[self.activation](y).t()
+        return y if added is None else y + added
+
+    def _kernel(self, rows: Tensor, bias: Tensor | None) -> Tensor:
+        y = self._entry.run(self._laid_out(rows), self._operand, bias, layout=self.kernel_layout)
+        return y.t() if self.kernel_layout in Y_FEATURE_MAJOR else y
+
+    def _laid_out(self, rows: Tensor) -> Tensor:
+        """X as the kernel's layout has it."""
+        if self.kernel_layout in X_FEATURE_MAJOR:
+            return in_layout(rows, feature_major=True).t()
+        return rows if self.format.family in READS_ANY_STRIDES else in_layout(rows, feature_major=False)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        other = copy.copy(self)
+        other._parameters = copy.deepcopy(self._parameters, memo)
+        other.format = copy.deepcopy(self.format, memo)
+        other._operand = copy.deepcopy(self._operand, memo)  # which may be the format itself
+        return other
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, activation={self.activation}, {self.layout}"
+
+
+def _in_one_pass(y: Tensor) -> bool:
+    """Whether our own kernel follows a product; a compiler does as well by itself, and may fuse what comes next too."""
+    return y.is_cuda and y.dtype != torch.float64 and not torch.compiler.is_compiling()
+
+
+# A captured graph with products and norms in place of their operators.
+
+aten = torch.ops.aten
+
+
+def copied(graph: fx.Graph) -> fx.Graph:
+    """A graph of its own, to be rewritten."""
+    other = fx.Graph()
+    outputs = other.graph_copy(graph, {})
+    other.output(outputs)
+    return other
+
+
+def remove_unread(graph: fx.Graph) -> None:
+    """Erase what is not read; captured graphs change no tensor in place."""
+    for node in reversed(list(graph.nodes)):
+        if node.op not in ("placeholder", "output") and not node.users:
+            graph.erase_node(node)
+
+
+def place_products(graph: fx.Graph, products: Mapping[str, ProductSite]) -> None:
+    """Call products instead of Linears and their epilogues.
+
+    Args:
+        products: name of the module -> its site in this graph, without a residual where the norm behind it adds it.
+    """
+    now: dict[fx.Node, fx.Node] = {}  # what was replaced -> by what, since sites name nodes of the graph as it was
+    for name, site in products.items():
+        before = _first(graph, site.linears) if len(site.linears) > 1 else site.out
+        with graph.inserting_before(before):
+            operands = (site.x,) if site.residual is None else (site.x, site.residual)
+            called = graph.call_module(name, tuple(now.get(node, node) for node in operands))
+            called.meta = dict(site.out.meta)
+            now |= _slices(graph, called, site) if len(site.linears) > 1 else {site.out: called}
+    for old, new in now.items():
+        old.replace_all_uses_with(new)
+    remove_unread(graph)
+
+
+def _slices(graph: fx.Graph, called: fx.Node, site: ProductSite) -> dict[fx.Node, fx.Node]:
+    """Each Linear of a joined product -> its outputs."""
+    parts, start = {}, 0
+    for node, count in zip(site.linears, site.rows, strict=True):
+        parts[node] = graph.call_function(aten.slice.Tensor, (called, -1, start, start + count))
+        parts[node].meta = dict(node.meta)
+        start += count
+    return parts
+
+
+def place_norms(
+    graph: fx.Graph,
+    parameters: Mapping[str, torch.Tensor],
+    added: Mapping[fx.Node, tuple[int, torch.Tensor | None]],
+) -> dict[str, FusedNorm]:
+    """Call feature-major norms where a norm stands in the residual stream.
+
+    Args:
+        parameters: of the block, by name.
+        added: norm that adds a residual to a product -> which argument of the sum is the residual, and the product's bias.
+    Returns:
+        name of the module -> norm.
+    """
+    norms: dict[str, FusedNorm] = {}
+    for node in graph.find_nodes(op="call_function", target=aten.layer_norm.default):
+        if not is_stream_norm(node):
+            continue
+        weight, bias = (_parameter(parameters, node, place) for place in (2, 3))
+        name = f"norm_{len(norms)}"
+        eps = node.args[4] if len(node.args) > 4 else 1e-5
+        if node in added:
+            place, x_bias = added[node]
+            keep_sums = len(node.args[0].users) > 1
+            norms[name] = FusedResidualNorm(weight, bias, eps, x_bias=x_bias, keep_sums=keep_sums)
+            _place_with_residual(graph, name, node, place)
+            continue
+        norms[name] = FusedNorm(weight, bias, eps)
+        with graph.inserting_before(node):
+            called = graph.call_module(name, (node.args[0],))
+            called.meta = dict(node.meta)
+        node.replace_all_uses_with(called)
+    remove_unread(graph)
+    return norms
+
+
+def _place_with_residual(graph: fx.Graph, name: str, norm: fx.Node, place: int) -> None:
+    """Call a norm instead of a sum and the norm of it; who reads the sum gets it from there.
+
+    Args:
+        place: of the residual among the two arguments of the sum.
+    """
+    total = norm.args[0]
+    sums, residual = total.args[1 - place], total.args[place]
+    with graph.inserting_after(total):
+        called = graph.call_module(name, (sums, residual))
+    with graph.inserting_after(called):
+        normed = graph.call_function(operator.getitem, (called, 0))
+        kept = graph.call_function(operator.getitem, (called, 1))
+    normed.meta, kept.meta = dict(norm.meta), dict(total.meta)
+    norm.replace_all_uses_with(normed)
+    total.replace_all_uses_with(kept, delete_user_cb=lambda user: user is not norm)
+
+
+def place_layouts(graph: fx.Graph, modules: Sequence[str], *, row_major_exit: bool) -> None:
+    """Bring what enters the residual stream into feature-major layout, and what leaves it back where that is asked for."""
+    for node in graph.find_nodes(op="placeholder"):
+        readers = [user for user in node.users if user.op == "call_module" and user.target in modules]
+        if not readers:
+            continue
+        with graph.inserting_after(node):
+            entered = _in_layout(graph, node, feature_major=True)
+        node.replace_all_uses_with(entered, delete_user_cb=lambda user, entered=entered: user is not entered)
+    if row_major_exit:
+        output = graph.output_node()
+        with graph.inserting_before(output):
+            output.args = fx.map_arg(output.args, lambda node: _leaving(graph, node))
+
+
+def _leaving(graph: fx.Graph, node: fx.Node) -> fx.Node:
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or value.dim() < 2 or not value.is_floating_point():
+        return node
+    return _in_layout(graph, node, feature_major=False)
+
+
+def _in_layout(graph: fx.Graph, node: fx.Node, *, feature_major: bool) -> fx.Node:
+    """One call that stays one call where the graph is read from a file, which traces it anew: it looks at strides."""
+    called = graph.call_function(activation_in_layout, (node,), {"feature_major": feature_major})
+    called.meta = {**node.meta, "is_wrapped": True}  # as fx.wrap
+    return called
+
+
+def _parameter(parameters: Mapping[str, torch.Tensor], node: fx.Node, place: int) -> torch.Tensor | None:
+    source = node.args[place] if len(node.args) > place else None
+    return None if source is None else parameters[source.target]
+
+
+def _first(graph: fx.Graph, nodes: Sequence[fx.Node]) -> fx.Node:
+    wanted = set(nodes)
+    return next(node for node in graph.nodes if node in wanted)
+
+
+Layers = tuple[str, ...]
+
+
+class FusedBlock(nn.Module):
+    """The forward of a block, with its signature.
+
+    A graph serves any batch and length that the block treats alike. Calls of another kind (with another mask, or none) are
+    captured when they come, from the code of the block.
+
+    Args:
+        bare: the block without weights, from `capture.skeleton`.
+        products: names of the Linears that are one product -> the product; all Linears that the block calls.
+        kept: names of the block's other parameters and buffers -> their tensors.
+        feature_major: whether the residual stream is feature-major; else row-major, and norms stay PyTorch's.
+        row_major_exit: whether the result is brought back to row-major, for a reader that is no such block.
+        parts: of the rewriting, with which the products were made.
+        norm_biases: names of the Linears of a product whose residual is added by the norm behind it -> the bias that the norm
+            adds too, None where the product does.
+    """
+
+    def __init__(
+        self,
+        bare: nn.Module,
+        products: Mapping[Layers, FusedProduct],
+        kept: Mapping[str, Tensor],
+        *,
+        feature_major: bool,
+        row_major_exit: bool = False,
+        parts: FusionParts = ALL_PARTS,
+        norm_biases: Mapping[Layers, Tensor | None] = MappingProxyType({}),
+    ) -> None:
+        super().__init__()
+        self._parts = parts
+        self.feature_major, self.row_major_exit = feature_major, row_major_exit
+        self._bare = [bare]  # in a list: its tensors, on the meta device, are none of this module's
+        self._layers = tuple(products)
+        self.products = nn.ModuleList(products.values())
+        self._kept_names = tuple(kept)
+        for place, tensor in enumerate(kept.values()):
+            if isinstance(tensor, nn.Parameter):
+                self.register_parameter(f"kept_{place}", tensor)
+            else:
+                self.register_buffer(f"kept_{place}", tensor, persistent=False)
+        self._normed = tuple(norm_biases)
+        for place, bias in enumerate(norm_biases.values()):
+            self.register_buffer(f"norm_bias_{place}", bias, persistent=False)
+        self.graphs = nn.ModuleList()
+        self._graphs_of: dict[Key, list[int]] = {}
+        self._sizes: list[GraphSizes] = []
+        self._out_specs: list[pytree.TreeSpec] = []
+
+    @property
+    def product_of(self) -> dict[Layers, FusedProduct]:
+        return dict(zip(self._layers, self.products, strict=True))
+
+    @property
+    def norms(self) -> list[FusedNorm]:
+        """LayerNorms that are feature-major."""
+        return [part for part in self.graphs[0].children() if isinstance(part, FusedNorm)] if len(self.graphs) else []
+
+    def add_call(self, key: Key, captured: Captured) -> None:
+        """Serve one more kind of call.
+
+        Raises:
+            Unfusable: the graph calls Linears otherwise than the products are made for.
+        """
+        graph = copied(captured.graph)
+        sites = dict(zip((f"product_{place}" for place in range(len(self._layers))), self._sites(graph), strict=True))
+        added = self._added_by_norms(sites.values())
+        place_products(graph, {name: _without_sum(site, added) for name, site in sites.items()})
+        modules: dict[str, Any] = dict(zip(sites, self.products, strict=True))
+        kept = self._kept()
+        if self.feature_major:
+            modules |= place_norms(graph, kept, added)
+            place_layouts(graph, tuple(modules), row_major_exit=self.row_major_exit)
+        modules |= {node.target: kept[node.target] for node in graph.find_nodes(op="get_attr")}
+        graph.lint()
+        self.graphs.append(fx.GraphModule(modules, graph))
+        self._graphs_of.setdefault(key, []).append(len(self.graphs) - 1)
+        self._sizes.append(captured.sizes)
+        self._out_specs.append(captured.out_spec)
+
+    def serves(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether there is a graph for such a call.
+
+        Raises:
+            Unfusable: an argument is neither a tensor nor a plain constant.
+        """
+        return self._graph_for(call_key(args, kwargs), call_tensors(args, kwargs)) is not None
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        key = call_key(args, kwargs)
+        tensors = call_tensors(args, kwargs)
+        place = self._graph_for(key, tensors)
+        if place is None:
+            self._capture(key, args, kwargs)
+            place = len(self.graphs) - 1
+        outputs = self.graphs[place](*tensors)
+        spec = self._out_specs[place]
+        return outputs[0] if spec.is_leaf() else pytree.tree_unflatten(outputs, spec)
+
+    def _graph_for(self, key: Key, tensors: list[Tensor]) -> int | None:
+        """Which graph is right for such a call, if one is."""
+        return next((place for place in self._graphs_of.get(key, ()) if self._sizes[place].allow(tensors)), None)
+
+    @torch.compiler.disable
+    def _capture(self, key: Key, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        try:
+            with torch.inference_mode(False):
+                self.add_call(key, capture(self._bare[0], args, kwargs))
+        except Unfusable as reason:
+            raise Unfusable(
+                f"no graph of this block serves the call, and the block {reason}; fuse=False leaves blocks as they are"
+            ) from reason
+
+    def _kept(self) -> dict[str, Tensor]:
+        return {name: getattr(self, f"kept_{place}") for place, name in enumerate(self._kept_names)}
+
+    def _added_by_norms(self, sites: Iterable[ProductSite]) -> dict[fx.Node, tuple[int, Tensor | None]]:
+        """Norm -> which argument of the sum is the residual that it adds, and the bias of the product.
+
+        Raises:
+            Unfusable: a product that was made for a norm is followed by none in this graph.
+        """
+        biases = {layers: getattr(self, f"norm_bias_{place}") for place, layers in enumerate(self._normed)}
+        added = {}
+        for site in sites:
+            if site.layers in biases:
+                if site.norm is None:
+                    raise Unfusable(f"normalises the sum of {site.layers[0]} in one call and not in others")
+                added[site.norm] = site.out.args.index(site.residual), biases[site.layers]
+        return added
+
+    def _sites(self, graph: fx.Graph) -> list[ProductSite]:
+        """The site of each product, in their order."""
+        found = {site.layers[0]: site for site in find_sites(graph, self._bare[0], self._parts)}
+        calls = len(graph.find_nodes(op="call_function", target=torch.ops.aten.linear.default))
+        covered = {name for layers in self._layers for name in layers}
+        if calls != len(found) or set(found) != covered:
+            raise Unfusable("calls its Linears otherwise than its products are made for")
+        sites = [
+            found[layers[0]] if len(layers) == 1 else merged([found[name] for name in layers])
+            for layers in self._layers
+        ]
+        for site, product in zip(sites, self.products, strict=True):
+            if site.activation != product.activation:
+                raise Unfusable(f"follows {site.layers[0]} by {site.activation} in one call and by another in others")
+        return sites
+
+
+def _without_sum(site: ProductSite, added: Mapping[fx.Node, Any]) -> ProductSite:
+    """The site as far as its product goes, where the norm behind it adds the residual."""
+    return replace(site, residual=None, out=site.linears[0]) if site.norm in added else site

@@ -1,0 +1,238 @@
+"""The kernel of each feature-major norm: right, and on a GPU the fastest at its real shape."""
+
+import logging
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+
+import torch
+from sparsefront_kernels import Problem
+from sparsefront_kernels.norm import add_layer_norm_columns_reference, kernels, layer_norm_columns_reference
+from sparsefront_kernels.norm.launch import NormLaunch
+from sparsefront_kernels.norm.tuning import LAUNCHES, NormProblem
+from torch import Tensor, nn
+
+from sparsefront.errors import failure_reason
+from sparsefront.gpu import give_way
+from sparsefront.inference.fusion.capture import BlockCall
+from sparsefront.inference.fusion.fused import FusedBlock, FusedNorm
+from sparsefront.inference.fusion.plan import NormReport
+from sparsefront.measure.timers import LaunchChoice, time_layer
+from sparsefront.networks import before_forward
+
+# One norm while its kernel is chosen: random operands, the check against float64, and what is timed.
+
+# Of an element, relative and absolute: the float64 norm of the sums as they are rounded.
+NORM_ERROR_LIMIT = {torch.float32: 5e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+CHUNK_COLUMNS = 8192  # of the float64 norm at a time
+MEAN = 1.0  # of the columns, in standard deviations: a mean of zero would hide that it is not subtracted
+
+
+class NormTrial:
+    """Operands of a norm's problem in its layouts, with vectors as the norm has them, but random.
+
+    Args:
+        norm: which of weight, bias and x_bias there are, and in which types.
+    """
+
+    def __init__(self, norm: FusedNorm, problem: NormProblem, device: torch.device) -> None:
+        self.problem, self.eps = problem, norm.eps
+        self._generator = torch.Generator(device).manual_seed(0)
+        vectors = {"weight": norm.weight, "bias": norm.bias, "x_bias": getattr(norm, "x_bias", None)}
+        self.vectors = {name: self._like(vector) for name, vector in vectors.items()}
+        self.x = self._matrix(problem.x_layout)
+        self.residual = self._matrix(problem.residual_layout) if problem.residual else None
+
+    @property
+    def operands(self) -> tuple[Tensor, ...]:
+        """What a candidate is called with."""
+        return (self.x,) if self.residual is None else (self.x, self.residual)
+
+    def unsupported_reason(self, launch: NormLaunch) -> str | None:
+        """Why the launch does not take the operands, or None."""
+        sums = self.x if self.problem.keep_sums else None
+        return kernels.unsupported_reason(launch, self.x, **self.vectors, residual=self.residual, sums=sums)
+
+    def candidate(self, launch: NormLaunch) -> "NormCandidate":
+        return NormCandidate(launch, self.vectors, self.eps, self.problem.keep_sums)
+
+    @torch.no_grad()
+    def wrong_reason(self, launch: NormLaunch) -> str | None:
+        """Why the launch must not be used, or None: its results are compared with the float64 norm, all elements.
+
+        Memory for results holds NaN before, so that it cannot leave elements unwritten.
+        """
+        y = self.x.new_full(self.x.shape, torch.nan)
+        sums = torch.full_like(y, torch.nan) if self.problem.keep_sums else None
+        kernels.run(launch, self.x, y, eps=self.eps, **self.vectors, residual=self.residual, sums=sums)
+        weight, bias = (None if vector is None else vector.double() for vector in self._affine())
+        for first in range(0, self.problem.m, CHUNK_COLUMNS):
+            part = slice(first, first + CHUNK_COLUMNS)
+            total = self._sums(part)
+            truth = layer_norm_columns_reference(total.double(), weight, bias, self.eps)
+            if not self._is_close(y[:, part], truth):
+                return "differs from the float64 norm"
+            if sums is not None and not self._is_close(sums[:, part], total.double()):
+                return "keeps sums that differ from the float64 ones"
+        return None
+
+    def _sums(self, part: slice) -> Tensor:
+        """What is normalised in some columns, rounded as kernels round it."""
+        if self.residual is None:
+            return self.x[:, part]
+        residual = self.residual[:, part]
+        return add_layer_norm_columns_reference(
+            self.x[:, part], self.vectors["x_bias"], residual, *self._affine(), self.eps
+        )[1]
+
+    def _affine(self) -> tuple[Tensor | None, Tensor | None]:
+        return self.vectors["weight"], self.vectors["bias"]
+
+    def _is_close(self, found: Tensor, truth: Tensor) -> bool:
+        limit = NORM_ERROR_LIMIT[self.problem.dtype]
+        return torch.allclose(found.double(), truth, rtol=limit, atol=limit)
+
+    def _matrix(self, layout: str) -> Tensor:
+        d, m = self.problem.d, self.problem.m
+        shape = (d, m) if layout == "feature_major" else (m, d)
+        options = {"generator": self._generator, "device": self._generator.device, "dtype": self.problem.dtype}
+        drawn = torch.randn(shape, **options).add_(MEAN)
+        return drawn if layout == "feature_major" else drawn.t()
+
+    def _like(self, vector: Tensor | None) -> Tensor | None:
+        if vector is None:
+            return None
+        options = {"generator": self._generator, "device": self._generator.device, "dtype": vector.dtype}
+        return torch.randn(vector.shape, **options)
+
+
+class NormCandidate(nn.Module):
+    """A norm through one launch: x [d, M], and the residual where there is one → the norm, and the sums where they are kept."""
+
+    def __init__(self, launch: NormLaunch, vectors: dict[str, Tensor | None], eps: float, keep_sums: bool) -> None:
+        super().__init__()
+        self.launch, self.eps, self.keep_sums = launch, eps, keep_sums
+        for name, vector in vectors.items():
+            self.register_buffer(name, vector)
+
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> tuple[Tensor, ...]:
+        y = x.new_empty(x.shape)
+        sums = torch.empty_like(y) if self.keep_sums else None
+        vectors = {"weight": self.weight, "bias": self.bias, "x_bias": self.x_bias}
+        kernels.run(self.launch, x, y, eps=self.eps, **vectors, residual=residual, sums=sums)
+        return (y,) if sums is None else (y, sums)
+
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SeenNorm:
+    """One call of a norm: the problem, and the launch that runs it."""
+
+    norm: FusedNorm
+    problem: NormProblem
+    launch: NormLaunch
+
+
+@contextmanager
+def observed_norms(block: nn.Module) -> Iterator[list[SeenNorm]]:
+    """While open, the list grows by each call of a feature-major norm that a kernel runs; plain PyTorch's are absent."""
+    seen: list[SeenNorm] = []
+    norms = {name: part for name, part in block.named_modules() if isinstance(part, FusedNorm)}
+
+    def note(name: str, args: tuple, kwargs: dict) -> None:
+        if (operands := norms[name].kernel_operands(*args, **kwargs)) is not None:
+            problem = NormProblem.of(operands["x"], operands["residual"], operands["sums"] is not None)
+            seen.append(SeenNorm(norms[name], problem, kernels.launch_in_use(**operands)))
+
+    with before_forward(norms, note):
+        yield seen
+
+
+class NormChooser:
+    """Times the kernels of norms, each distinct problem once, and keeps the fastest for this GPU model.
+
+    A problem that was measured before, in this process or an earlier one, costs nothing; nor does one that a single kernel takes.
+    Any other costs at most 4 recorded graphs: Triton's kernel and three divisions of the Hopper kernel. Each is first compared
+    with the reference in float64, and left out where it is wrong, cannot be built or fails.
+
+    Args:
+        device: that the network is on.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._timed: dict[NormProblem, tuple[dict[str, float], dict[str, str]]] = {}
+        self._observed: set[Hashable] = set()
+
+    def choose(
+        self, blocks: Mapping[str, FusedBlock], calls: Mapping[str, BlockCall], groups: Mapping[str, Hashable]
+    ) -> None:
+        """Choose for the norms of blocks, of which those that are built, called and normalised alike are run once.
+
+        Args:
+            calls: what each block receives.
+            groups: block -> what equal blocks have in common.
+        """
+        if not self.times():
+            return
+        for name, block in blocks.items():
+            alike = groups[name], tuple(map(type, block.norms))
+            if not block.norms or alike in self._observed:
+                continue
+            self._observed.add(alike)
+            try:
+                with observed_norms(block) as seen, torch.no_grad():
+                    block(*calls[name].args, **calls[name].kwargs)
+            except Exception as error:  # such a block is not chosen, and the norms of others are seen in them
+                log.warning("the norms of block %s could not be observed: %s", name, failure_reason(error))
+                continue
+            for one in seen:
+                self._choose(one)
+
+    def times(self) -> bool:
+        """Whether kernels are timed at all."""
+        return self.device.type == "cuda"
+
+    def report(self, seen: SeenNorm) -> NormReport:
+        """The record of one norm: times and reasons where this pass found them."""
+        launch = asdict(seen.launch)
+        latencies, unsupported = self._timed.get(seen.problem, ({}, {}))
+        return NormReport(
+            kernel=launch.pop("kernel"),
+            launch={name: value for name, value in launch.items() if value},
+            latency_us=latencies.get(str(seen.launch)),
+            candidates=latencies,
+            unsupported=unsupported,
+        )
+
+    def _choose(self, seen: SeenNorm) -> None:
+        problem = seen.problem
+        product = Problem(problem.m, problem.d, problem.d, problem.dtype, self.device, "feature_major")
+        if problem in self._timed or LAUNCHES.measured(problem, product):
+            return
+        give_way(self.device)
+        trial = NormTrial(seen.norm, problem, self.device)
+        candidates = LAUNCHES.candidates(problem, product)
+        reasons = {launch: trial.unsupported_reason(launch) for launch in candidates}
+        takes = [launch for launch, reason in reasons.items() if reason is None]
+        unsupported = {str(launch): reason for launch, reason in reasons.items() if reason is not None}
+        times: dict[NormLaunch, float] = {}
+        for launch in takes if len(takes) > 1 else ():
+            try:
+                reason = trial.wrong_reason(launch)
+                if reason is None:
+                    times[launch] = time_layer(trial.candidate(launch), *trial.operands).latency_us
+                    continue
+            except (
+                Exception
+            ) as raised:  # a kernel may fail in any way; another one does the work, and the record holds why
+                reason = failure_reason(raised)
+            unsupported[str(launch)] = reason
+            log.warning("norm %s: %s is left out: %s", problem, launch, reason)
+        self._timed[problem] = {str(launch): time for launch, time in times.items()}, unsupported
+        if times:
+            best = min(times, key=times.__getitem__)
+            LaunchChoice(LAUNCHES, problem, product, takes).keep(best, times[best])
+            log.info("norm %s: %s, %.1f us", problem, best, times[best])

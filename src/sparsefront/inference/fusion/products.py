@@ -1,0 +1,464 @@
+"""Kernels of a fused product: candidates, correctness, tuning, and times shared between equal ones."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from sparsefront_kernels import FORMATS, KernelEntry, Problem, SparseFormat, entries, entry, labeled
+from sparsefront_kernels.blocked import BlockedFormat
+from sparsefront_kernels.blocked_2_4 import Blocked24Format
+from sparsefront_kernels.common.epilogue import ACTIVATIONS
+from sparsefront_kernels.dense.format import DenseFormat
+from sparsefront_kernels.gathered import GatheredFormat
+from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR
+from torch import Tensor, nn
+
+from sparsefront.errors import failure_reason
+from sparsefront.gpu import give_way
+from sparsefront.inference.autotune import Candidate
+from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.fusion.fused import FusedProduct, in_layout, layout_name
+from sparsefront.inference.fusion.plan import ProductReport
+from sparsefront.inference.fusion.prepared_block import ProductSpec
+from sparsefront.inference.fusion.sites import ProductWeight, stored_parameters
+from sparsefront.measure.correctness import product_error_limit
+from sparsefront.measure.memory import stored_bytes
+from sparsefront.measure.timers import assume_launch, assume_none, launch_in_use
+from sparsefront.progress import counted
+
+# Which kernels could run a product of a block: in its layouts, or in others with what the change of layout costs.
+
+DENSE = "dense_linear"
+SHORT = 16  # kept inputs: tiles differ by more than this, and by more than a block, before they count as different
+# Family of the pattern -> others that can store such masks and may be faster: blocks are tiles, half of n:m is 2:4.
+ALSO_HELD = {"blocked": ("gathered",), "n_m": ("semi_structured",)}
+# Not tried where the other one can run, which was faster in all products of M >= 512 that experiments/operators holds of both on
+# an H200 (190 and 6): compiling it for every tile and epilogue takes longer than everything else.
+SLOWER_THAN = {
+    "gathered_triton": "gathered_cuda",
+    "gathered_2_4_filled_triton": "gathered_2_4_filled_cuda",
+    "blocked_triton": "blocked_cuda",
+    "blocked_2_4_filled_triton": "blocked_2_4_filled_cuda",
+}
+
+
+def dense_candidate(weight: ProductWeight) -> Candidate:
+    return Candidate(entry(DENSE), "row_major", DenseFormat(tuple(weight.weight.shape), weight.weight))
+
+
+def any_kernel(label: str) -> str | None:
+    """The `why_not` where every kernel is tried."""
+    return None
+
+
+def sparse_candidates(
+    weight: ProductWeight,
+    problem: Problem,
+    choice: KernelChoice,
+    why_not: Callable[[str], str | None] = any_kernel,
+) -> tuple[list[Candidate], dict[str, str]]:
+    """Usable kernels in the registry's order, and label -> reason for the others that were wanted.
+
+    Args:
+        problem: with the product's layout.
+        why_not: label -> why it is not to be tried, or None; the weight is then not stored for it either.
+    """
+    usable, unsupported = [], {}
+    if weight.stored is None:
+        return usable, unsupported
+    formats: dict[str, SparseFormat | str] = {weight.family: weight.stored}
+
+    def unsupported_reason(kernel: KernelEntry, layout: str) -> str | None:
+        if kernel.family not in formats:
+            formats[kernel.family] = _held(kernel.family, weight)
+        stored = formats[kernel.family]
+        return stored if isinstance(stored, str) else kernel.unsupported_reason(stored, replace(problem, layout=layout))
+
+    for kernel in entries():
+        if not _allowed(kernel, weight.family, problem.device, choice):
+            continue
+        for layouts in _in_its_layout_then_others(kernel, problem.layout):
+            reasons = {
+                layout: why_not(kernel.label(layout)) or unsupported_reason(kernel, layout) for layout in layouts
+            }
+            unsupported |= {kernel.label(layout): reason for layout, reason in reasons.items() if reason is not None}
+            if runs := [layout for layout, reason in reasons.items() if reason is None]:
+                usable += [Candidate(kernel, layout, formats[kernel.family]) for layout in runs]
+                break
+    if choice.name is None:
+        usable = _without_slower(usable, unsupported)
+    return usable, unsupported
+
+
+def _without_slower(usable: list[Candidate], unsupported: dict[str, str]) -> list[Candidate]:
+    there = {candidate.entry.name for candidate in usable}
+    kept = []
+    for candidate in usable:
+        if (faster := SLOWER_THAN.get(candidate.entry.name)) in there:
+            unsupported[candidate.label] = f"not tried: {faster} can run and was faster wherever both were measured"
+        else:
+            kept.append(candidate)
+    return kept
+
+
+def _in_its_layout_then_others(kernel: KernelEntry, layout: str) -> Iterator[list[str]]:
+    """The product's layout where the kernel takes it; only where that cannot run, all others that it takes."""
+    yield [own for own in kernel.layouts if own == layout]
+    yield [other for other in kernel.layouts if other != layout]
+
+
+def _allowed(kernel: KernelEntry, canonical: str, device: torch.device, choice: KernelChoice) -> bool:
+    if choice.name is not None:
+        return kernel.name == labeled(choice.name)[0].name
+    plain = choice.mode == "reference" or device.type == "cpu"
+    if kernel.is_reference != plain:
+        return False
+    if choice.family is not None:
+        return kernel.family == choice.family
+    return kernel.family in ((canonical,) if plain else (canonical, *ALSO_HELD.get(canonical, ())))
+
+
+def _held(family: str, weight: ProductWeight) -> SparseFormat | str:
+    parameters = {}
+    if family == "gathered":
+        if weight.family != "blocked":
+            return f"these masks are stored as {weight.family}, not as gathered"
+        parameters = {"tile": weight.stored.block[0], "drop_empty_outputs": False}
+    elif getattr(weight.stored, "input_order", None) is not None:
+        parameters = {"input_order": weight.stored.input_order}
+    try:
+        return FORMATS[family].from_dense(weight.weight, weight.mask, **parameters)
+    except (ValueError, TypeError) as error:  # no such structure, or a format that needs to know more of the pattern
+        return str(error)
+
+
+def work_grain(stored: SparseFormat | None) -> int:
+    """Kept inputs by which two tiles may differ however short they are: blocks come whole."""
+    return max(SHORT, stored.block[1]) if isinstance(stored, BlockedFormat | Blocked24Format) else SHORT
+
+
+def tile_lengths(stored: SparseFormat) -> list[int]:
+    """How uneven the work is, descending: kept inputs of each tile or row of blocks; else the number of values."""
+    if isinstance(stored, GatheredFormat):
+        counts = stored.tile_offsets.diff()
+    elif stored.family == "gathered_2_4":
+        counts = stored.tile_offsets.diff() * 4
+    elif isinstance(stored, BlockedFormat | Blocked24Format):
+        counts = stored.row_pointers.diff() * stored.block[1]
+    else:
+        return [stored.values.numel()]
+    return counts.sort(descending=True).values.tolist()
+
+
+# Is a fused product's output right? Compared in fp64 with its masked weight, epilogue included.
+
+CPU_ROWS = 64  # M on a CPU: references do the same for every row
+CHUNK_ROWS = 8192  # of the fp64 product at a time
+SEPARATE = 2.0  # times the limit where an epilogue follows the product, with roundings of its own
+
+
+class FusedCorrectnessCheck:
+    """Random operands in the layouts of a product's place, and the largest relative error that passes.
+
+    Memory for outputs holds NaN before a candidate is called, so that it cannot leave elements unwritten.
+    """
+
+    def __init__(self, spec: ProductSpec, m: int, *, feature_major: bool) -> None:
+        weight = spec.weight.weight
+        generator = torch.Generator(weight.device).manual_seed(0)
+        n, k = weight.shape
+        m = min(m, CPU_ROWS) if weight.device.type == "cpu" else m
+        options = {"generator": generator, "device": weight.device, "dtype": weight.dtype}
+        self.spec = spec
+        self.x = in_layout(torch.randn(m, k, **options), feature_major=feature_major and spec.x_stream)
+        self.residual = None
+        if spec.residual:
+            self.residual = in_layout(torch.randn(m, n, **options), feature_major=feature_major and spec.y_stream)
+
+    @property
+    def operands(self) -> tuple[Tensor, ...]:
+        return (self.x,) if self.residual is None else (self.x, self.residual)
+
+    @property
+    def limit(self) -> float:
+        separate = self.spec.activation != "none" or self.spec.residual
+        return product_error_limit(self.x.dtype) * (SEPARATE if separate else 1.0)
+
+    @torch.no_grad()
+    def evaluate(self, candidate: nn.Module) -> tuple[float, str | None]:
+        """The relative error, and why the candidate must not be used or None."""
+        spoiled = self.x.new_full((len(self.x), len(self.spec.weight.weight)), math.nan)
+        del spoiled
+        error = self._error(candidate(*self.operands))
+        if error <= self.limit:
+            return error, None
+        return error, f"relative error {error:.1e} against the fp64 product, more than {self.limit:.0e}"
+
+    def _error(self, y: Tensor) -> float:
+        weight = self.spec.weight.weight.double()
+        bias = None if self.spec.weight.bias is None else self.spec.weight.bias.double()
+        if y.shape != (len(self.x), len(weight)):
+            return math.inf
+        difference, scale = 0.0, 0.0
+        for first in range(0, len(self.x), CHUNK_ROWS):
+            part = slice(first, first + CHUNK_ROWS)
+            expected = torch.nn.functional.linear(self.x[part].double(), weight, bias)
+            expected = ACTIVATIONS[self.spec.activation](expected)
+            if self.residual is not None:
+                expected = expected + self.residual[part].double()
+            difference += (y[part].double() - expected).square().sum().item()
+            scale += expected.square().sum().item()
+        if difference == 0:
+            return 0.0
+        error = math.sqrt(difference / scale) if scale > 0 else math.inf
+        return math.inf if math.isnan(error) else error
+
+
+# Which products were timed: equal ones share their times, nearly equal ones only time what was fast in one of them.
+
+TOLERANCE = 0.05  # of a tile's length, and of all together, within which products count as equal work
+NEARLY = 0.25  # of outputs, inputs and kept weights, within which the same kernels are fast
+SLOWER = 1.5  # times the fastest sparse kernel: not timed in nearly equal products, and soon given up in the others
+MOST_LAUNCHES = 2  # of a product that are tried in nearly equal ones, where the second was about as fast
+
+
+@dataclass(frozen=True)
+class Work:
+    """What decides how fast the kernels of a product are.
+
+    Args:
+        name: of the product.
+        place: its rows, type, layout, epilogue and kind of storage: what nearly equal products have in common.
+        lengths: kept inputs of its tiles, descending; none where it is dense.
+        grain: kept inputs by which two tiles may differ however short they are.
+    """
+
+    name: str
+    problem: Problem
+    place: tuple
+    lengths: Sequence[int]
+    grain: int
+
+    @classmethod
+    def of(cls, spec: ProductSpec, problem: Problem) -> "Work":
+        stored = spec.weight.stored
+        held = None if stored is None else repr(stored_parameters(stored))
+        epilogue = (spec.activation, spec.residual, spec.weight.bias is not None)
+        place = (replace(problem, n=1, k=1), *epilogue, held)
+        lengths = [] if stored is None else tile_lengths(stored)
+        return cls("+".join(spec.weight.layers), problem, place, lengths, work_grain(stored))
+
+    @property
+    def dense(self) -> tuple:
+        """What products have in common that take equally long when dense."""
+        return self.problem, self.place[:-1]
+
+    def is_equal_to(self, other: "Work") -> bool:
+        return (self.problem, self.place) == (other.problem, other.place) and equal_work(
+            self.lengths, other.lengths, self.grain
+        )
+
+    def apart_from(self, other: "Work") -> float:
+        """By which factor, at least 1, the less alike of outputs, inputs and kept weights differ; infinite elsewhere."""
+        if self.place != other.place or not (self.lengths and other.lengths):
+            return float("inf")
+        pairs = [(self.problem.n, other.problem.n), (self.problem.k, other.problem.k)]
+        pairs.append((max(1, sum(self.lengths)), max(1, sum(other.lengths))))
+        return max(max(one, two) / min(one, two) for one, two in pairs)
+
+
+@dataclass(frozen=True)
+class TimedProduct:
+    """Times of one distinct product.
+
+    Args:
+        latencies_us: kernel -> microseconds.
+        launches: kernel -> its launch parameters, the fastest first.
+        unsupported: kernel -> why it cannot be used, or was not tried.
+        like: the nearly equal product in which the others of its kernels were slow; None: it was timed with all of them.
+    """
+
+    work: Work
+    latencies_us: Mapping[str, float]
+    launches: Mapping[str, Sequence[Any]]
+    unsupported: Mapping[str, str]
+    like: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.work.name
+
+    def fastest(self, *, dense_allowed: bool) -> str | None:
+        allowed = [name for name in self.latencies_us if name != DENSE or dense_allowed]
+        return min(allowed or self.latencies_us, key=self.latencies_us.__getitem__, default=None)
+
+    def why_not(self, kernel: str) -> str | None:
+        """Why a nearly equal product need not time this kernel, or None."""
+        sparse = [time for name, time in self.latencies_us.items() if name != DENSE]
+        if not sparse:
+            return None
+        if kernel not in self.latencies_us:
+            return f"not tried: it was none of the kernels that ran {self.name}, which is nearly equal"
+        ratio = self.latencies_us[kernel] / min(sparse)
+        if ratio <= SLOWER:
+            return None
+        return f"not tried: it took {ratio:.1f} times as long as the fastest in {self.name}, which is nearly equal"
+
+
+@dataclass
+class TimedProducts:
+    """All products that one swap timed.
+
+    Args:
+        timings: how many times a product was timed with a kernel.
+    """
+
+    products: list[TimedProduct] = field(default_factory=list)
+    timings: int = 0
+    _dense_us: dict[tuple, float] = field(default_factory=dict)
+
+    def equal(self, work: Work) -> TimedProduct | None:
+        """The product whose times are those of this one too."""
+        return next((known for known in self.products if work.is_equal_to(known.work)), None)
+
+    def nearly_equal(self, work: Work) -> TimedProduct | None:
+        """The most alike of the products that were timed with all of their kernels, if any is nearly equal."""
+        whole = [known for known in self.products if known.like is None]
+        nearest = min(whole, key=lambda known: work.apart_from(known.work), default=None)
+        return nearest if nearest is not None and work.apart_from(nearest.work) <= 1 + NEARLY else None
+
+    def dense_us(self, work: Work) -> float | None:
+        """Of another product of this shape and epilogue: zeros among its weights change nothing for a dense kernel."""
+        return self._dense_us.get(work.dense)
+
+    def add(self, timed: TimedProduct) -> TimedProduct:
+        self.products.append(timed)
+        if DENSE in timed.latencies_us:
+            self._dense_us[timed.work.dense] = timed.latencies_us[DENSE]
+        return timed
+
+    def summary(self) -> str:
+        narrowed = sum(known.like is not None for known in self.products)
+        return (
+            f"{counted(len(self.products), 'product')} timed, {narrowed} only with the kernels that were fast in a nearly equal "
+            f"one; {self.timings} times of a product with a kernel"
+        )
+
+
+def only(wanted: str | None) -> Callable[[str], str | None]:
+    """The `why_not` of all kernels but one."""
+    return lambda kernel: None if kernel == wanted else f"not tried: {wanted} was faster in an equal product"
+
+
+def equal_work(one: Sequence[int], other: Sequence[int], grain: int) -> bool:
+    """Whether tile lengths, both descending, agree within the tolerance, each and all together."""
+    if len(one) != len(other) or abs(sum(one) - sum(other)) > max(grain, TOLERANCE * max(sum(one), sum(other))):
+        return False
+    return all(abs(a - b) <= max(grain, TOLERANCE * max(a, b)) for a, b in zip(one, other, strict=True))
+
+
+class ProductTuning:
+    """The candidates of one product.
+
+    Attributes:
+        unsupported: kernel -> why it cannot be used, or was not tried.
+        launches: kernel -> launches that were fast in a product like this one; the first is used before any is timed.
+    """
+
+    def __init__(self, spec: ProductSpec, m: int, feature_major: bool) -> None:
+        (n, k), like = spec.weight.weight.shape, spec.weight.weight
+        layout = layout_name(
+            x_feature_major=feature_major and spec.x_stream, y_feature_major=feature_major and spec.y_stream
+        )
+        self.spec, self.name = spec, "+".join(spec.weight.layers)
+        self.problem = Problem(m, k, n, like.dtype, like.device, layout)
+        self.check = FusedCorrectnessCheck(spec, m, feature_major=feature_major)
+        self.unsupported: dict[str, str] = {}
+        self.launches: Mapping[str, Sequence[Any]] = {}
+        self._products: dict[str, tuple[FusedProduct, float]] = {}
+        self._failed: dict[str, str] = {}
+
+    @property
+    def operands(self) -> tuple[Tensor, ...]:
+        """What the product is timed with: all rows, of which a check on a CPU looks at the first few."""
+        few = self.check.operands
+        repeats = -(-self.problem.m // len(few[0]))
+        if repeats == 1:
+            return few
+        return tuple(self._laid_out_like(operand, operand.repeat(repeats, 1)[: self.problem.m]) for operand in few)
+
+    @staticmethod
+    def _laid_out_like(few: Tensor, rows: Tensor) -> Tensor:
+        return in_layout(rows, feature_major=few.stride(0) == 1 and few.stride(1) != 1)
+
+    def product(self, candidate: Candidate) -> FusedProduct | None:
+        """The product through this kernel, None where it fails or is wrong."""
+        name = candidate.label
+        if name not in self._products and name not in self._failed:
+            give_way(self.problem.device)
+            self._try(name, candidate)
+        if name in self._failed:
+            self.unsupported[name] = self._failed[name]  # a new record where candidates were looked for again
+            return None
+        return self._products[name][0]
+
+    def _try(self, name: str, candidate: Candidate) -> None:
+        product = None
+        try:
+            product = FusedProduct(
+                candidate.entry,
+                candidate.format,
+                self.spec.weight.bias,
+                kernel_layout=candidate.layout,
+                activation=self.spec.activation,
+                x_feature_major=self.problem.layout in X_FEATURE_MAJOR,
+                y_feature_major=self.problem.layout in Y_FEATURE_MAJOR,
+            )
+            if launches := self.launches.get(name, ()):
+                assume_launch(product, self.problem, launches[0])
+            error, reason = self.check.evaluate(product)
+        except Exception as raised:  # a kernel may fail in any way; another one does the work, and the record holds why
+            reason = failure_reason(raised)
+        if reason is not None:
+            self.reject(name, reason)
+            if product is not None:
+                assume_none(product, self.problem)
+        else:
+            self._products[name] = (product, error)
+
+    def reject(self, name: str, reason: str) -> None:
+        """A kernel that cannot be used, or not after all."""
+        self.unsupported[name] = self._failed[name] = reason
+        self._products.pop(name, None)
+
+    def checked_again(self, name: str, error: float) -> None:
+        """The relative error of a kernel with the launch parameters that it has now."""
+        self._products[name] = self._products[name][0], error
+
+    def report(self, product: FusedProduct, times: TimedProduct | None) -> ProductReport:
+        spec, problem = self.spec, self.problem
+        latencies = {} if times is None else dict(times.latencies_us)
+        return ProductReport(
+            layers=spec.weight.layers,
+            kernel=product.kernel_name,
+            family=product.format.family,
+            m=problem.m,
+            k=problem.k,
+            n=problem.n,
+            density=spec.density,
+            layout=problem.layout,
+            activation=spec.activation,
+            residual=spec.residual,
+            weight_bytes=stored_bytes(product),
+            vanished_inputs=spec.vanished_inputs,
+            vanished_outputs=spec.vanished_outputs,
+            latency_us=latencies.get(product.kernel_name),
+            candidates=latencies,
+            unsupported=self.unsupported,
+            launch=launch_in_use(product, problem),
+            relative_error=self._products[product.kernel_name][1],
+            timed_as=None if times is None or times.name == self.name else times.name,
+            timed_like=None if times is None else times.like,
+        )

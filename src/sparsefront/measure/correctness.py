@@ -1,0 +1,181 @@
+"""How far two outputs are apart, and whether a layer's output is right."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sparsefront.errors import InvalidSetting
+
+# How far two outputs are apart, and how far they may be.
+
+# One product, kernel against the fp64 product of the same rounded weights. fp16 and bf16 leave room for the rounding of
+# the output and fp32 accumulation; fp32 for another order of summation only.
+PRODUCT_ERROR_LIMIT = {torch.float64: 1e-12, torch.float32: 4e-6, torch.float16: 1e-3, torch.bfloat16: 5e-3}
+TF32_ERROR_LIMIT = 1e-3  # an fp32 product on tensor cores that read 10 bits of mantissa
+
+# A whole network, one way of running it against another: roundings of many layers pile up, wrong results lie far off.
+NETWORK_ERROR_LIMIT = {torch.float64: 1e-6, torch.float32: 5e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+
+
+def product_error_limit(dtype: torch.dtype) -> float:
+    """The largest relative error of a right product: that of TF32 where PyTorch may round float32 products to it."""
+    # get_float32_matmul_precision fails once fp32_precision was set; this one knows of either
+    rounded = dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision == "tf32"
+    return TF32_ERROR_LIMIT if rounded else PRODUCT_ERROR_LIMIT[dtype]
+
+
+def network_error_limit(net: nn.Module) -> float:
+    """What rounding may do to the outputs of a network: as in the coarsest dtype of its parameters."""
+    dtypes = {parameter.dtype for parameter in net.parameters()}
+    return max(limit for dtype, limit in NETWORK_ERROR_LIMIT.items() if dtype in dtypes)
+
+
+def relative_error(actual: Tensor, expected: Tensor) -> float:
+    """||actual - expected|| / ||expected|| in fp64; inf where shapes differ or either holds NaN or infinity."""
+    if actual.shape != expected.shape:
+        return float("inf")
+    actual, expected = actual.double(), expected.double()
+    difference, scale = torch.linalg.vector_norm(actual - expected).item(), torch.linalg.vector_norm(expected).item()
+    if difference == 0:
+        return 0.0
+    error = difference / scale if scale > 0 else float("inf")
+    return error if error == error else float("inf")  # NaN is no agreement
+
+
+def output_error(actual: object, expected: object) -> float:
+    """The largest relative error among the floating tensors of two outputs of the same structure.
+
+    Raises:
+        InvalidSetting: there is no such tensor, so that any two outputs would agree.
+        ValueError: they have different numbers of them.
+    """
+    pairs = zip(floating_tensors(actual), floating_tensors(expected), strict=True)
+    return max(relative_error(one, other) for one, other in pairs)
+
+
+def floating_tensors(output: object) -> list[Tensor]:
+    """The floating tensors of what a network returns: a tensor, a mapping (Hugging Face), a dataclass or a sequence.
+
+    Raises:
+        InvalidSetting: there is none.
+    """
+    found = _floating_tensors(output)
+    if not found:
+        needed = "must return a floating-point tensor, or a mapping, dataclass, list or tuple that holds one"
+        raise InvalidSetting("net", type(output).__name__, f"{needed}: by these its outputs are compared")
+    return found
+
+
+def _floating_tensors(output: object) -> list[Tensor]:
+    if isinstance(output, Tensor):
+        return [output] if output.is_floating_point() else []
+    if isinstance(output, Mapping):
+        parts = list(output.values())
+    elif is_dataclass(output):
+        parts = [getattr(output, field.name) for field in fields(output)]
+    else:
+        parts = list(output) if isinstance(output, list | tuple) else []
+    return [tensor for part in parts for tensor in _floating_tensors(part)]
+
+
+CPU_ROWS = 64  # M on a CPU: references do the same for every row, and fp64 products of a whole batch take minutes
+IMAGES = 16  # of a batch whose outputs are compared: fp64 convolutions of all of them take longer than all timings
+CHUNK_ELEMENTS = 1 << 25  # of the fp64 input and output at a time: 256 MiB
+
+
+class CorrectnessCheck:
+    """Compares layers that claim to compute the same as a dense one.
+
+    A candidate is called twice on one buffer that is refilled in between, and both results are read only afterwards. So
+    it cannot pass with what it returned before, nor by handing out one output buffer twice; memory for its outputs was
+    filled with NaN, so it cannot leave elements unwritten either.
+
+    Args:
+        layer: nn.Linear or nn.Conv2d with the masked weight, in the dtype and on the device that are measured.
+        input_shape: what the layer receives in the network; shortened on a CPU.
+    """
+
+    def __init__(self, layer: nn.Linear | nn.Conv2d, input_shape: tuple[int, ...]) -> None:
+        self.layer = layer
+        weight = layer.weight
+        generator = torch.Generator(weight.device).manual_seed(0)
+        shape = _checked_shape(layer, input_shape)
+        self._inputs = [
+            torch.randn(shape, generator=generator, device=weight.device, dtype=weight.dtype) for _ in range(2)
+        ]
+
+    @property
+    def x(self) -> Tensor:
+        """Random input of the shape that is checked; [M, K] for a Linear."""
+        return self._inputs[0].clone()
+
+    @property
+    def limit(self) -> float:
+        """The largest relative error that passes."""
+        return product_error_limit(self.layer.weight.dtype)
+
+    @torch.inference_mode()
+    def error(self, candidate: nn.Module) -> float:
+        """||candidate(x) - fp64 product|| / ||fp64 product||, the worse of two inputs; inf for NaN or a wrong shape.
+
+        Of many images some are compared, from the first to the last; all have to be finite.
+        """
+        buffer = torch.empty_like(self._inputs[0])
+        self._poison()
+        outputs = []
+        for x in self._inputs:
+            buffer.copy_(x)
+            outputs.append(candidate(buffer))
+        return max(self._distance(output, x) for output, x in zip(outputs, self._inputs, strict=True))
+
+    def evaluate(self, candidate: nn.Module) -> tuple[float, str | None]:
+        """The relative error, and why the candidate must not be used or None."""
+        error = self.error(candidate)
+        if error <= self.limit:
+            return error, None
+        return error, f"relative error {error:.1e} against the fp64 product, more than {self.limit:.0e}"
+
+    def _distance(self, output: Tensor, x: Tensor) -> float:
+        if isinstance(self.layer, nn.Conv2d) and len(x) > IMAGES:
+            if len(output) != len(x) or not output.isfinite().all():
+                return math.inf
+            some = torch.linspace(0, len(x) - 1, IMAGES, device=x.device).round().long()
+            output, x = output[some], x[some]
+        rows = max(1, CHUNK_ELEMENTS * len(x) // max(1, x.numel(), output.numel()))
+        difference, scale, first = 0.0, 0.0, 0
+        for part in x.split(rows):
+            expected = self._expected(part.double())
+            actual = output[first : first + len(part)].double()
+            first += len(part)
+            if actual.shape != expected.shape:
+                return math.inf
+            difference += (actual - expected).square().sum().item()
+            scale += expected.square().sum().item()
+        if difference == 0 and len(output) == len(x):
+            return 0.0
+        error = math.sqrt(difference / scale) if scale > 0 and len(output) == len(x) else math.inf
+        return math.inf if math.isnan(error) else error
+
+    def _expected(self, x: Tensor) -> Tensor:
+        layer = self.layer
+        bias = None if layer.bias is None else layer.bias.double()
+        if isinstance(layer, nn.Linear):
+            return F.linear(x, layer.weight.double(), bias)
+        return F.conv2d(x, layer.weight.double(), bias, layer.stride, layer.padding, layer.dilation)
+
+    def _poison(self) -> None:
+        """Leave NaN in the memory that the allocator will hand out next for outputs of this size."""
+        spoiled = [torch.full_like(self.layer(x), math.nan) for x in self._inputs]
+        del spoiled
+
+
+def _checked_shape(layer: nn.Linear | nn.Conv2d, input_shape: tuple[int, ...]) -> tuple[int, ...]:
+    on_cpu = layer.weight.device.type == "cpu"
+    if isinstance(layer, nn.Conv2d):
+        return (1, *input_shape[1:]) if on_cpu else input_shape
+    rows = math.prod(input_shape[:-1])
+    return (min(rows, CPU_ROWS) if on_cpu else rows, input_shape[-1])

@@ -1,0 +1,529 @@
+"""Timers: functions side by side, single layers on a CPU or alone on a GPU, and the launches worth timing."""
+
+import copy
+import functools
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from itertools import cycle, islice
+from math import inf
+from statistics import median
+from typing import Any
+
+import torch
+from sparsefront_kernels import Problem
+from sparsefront_kernels.sparse_layer import SparseLayer
+from sparsefront_kernels.tuning.tunable import Tunable
+from torch import Tensor, nn
+
+from sparsefront.errors import failure_reason
+from sparsefront.gpu import alone
+from sparsefront.measure.correctness import floating_tensors
+from sparsefront.measure.memory import stored_bytes
+
+# Recording calls in a CUDA graph.
+
+
+def record(
+    calls: Sequence[Callable[[], Any]], *, device: torch.device, warmup: int
+) -> tuple[torch.cuda.CUDAGraph, list[Any]]:
+    """Run the calls a few times, then record one pass over them.
+
+    Args:
+        calls: work for the device that reads the same memory each time.
+        device: of type cuda; without an index, the current one.
+        warmup: passes before the recording: kernels are compiled and libraries make their workspaces there.
+    Returns:
+        the graph, and what the recorded calls returned: tensors that every replay fills again.
+    Raises:
+        RuntimeError: a call did what a recording does not allow, such as waiting for the device.
+    """
+    with torch.cuda.device(device):
+        current, side = torch.cuda.current_stream(), torch.cuda.Stream()
+        side.wait_stream(current)
+        with torch.cuda.stream(side):
+            for _ in range(warmup):
+                for call in calls:
+                    call()
+        current.wait_stream(side)
+        torch.cuda.synchronize()
+        graph, recording = torch.cuda.CUDAGraph(), _recording_stream(torch.cuda.current_device())
+        try:
+            # A recording that fails can leave its own stream current, and the outer context gives ours back;
+            # thread_local, since a loader's thread may use CUDA meanwhile.
+            with (
+                torch.cuda.stream(current),
+                torch.cuda.graph(graph, stream=recording, capture_error_mode="thread_local"),
+            ):
+                outputs = [call() for call in calls]  # held, so that each call writes memory of its own
+        except Exception:
+            _end_recording_of_random_numbers()
+            raise
+        return graph, outputs
+
+
+@functools.cache
+def _recording_stream(index: int) -> torch.cuda.Stream:
+    """One of each device: torch's own is on the device of the first recording, and records no other device's work.
+
+    Not the stream of the warm-up, so that a library's workspace for it lies in a graph's memory.
+    """
+    return torch.cuda.Stream(index)
+
+
+def _end_recording_of_random_numbers() -> None:
+    """A failed recording leaves the generator in recording mode, where it rejects every further draw.
+
+    A clone has the same seed and offset and is not recording.
+    """
+    generator = torch.cuda.default_generators[torch.cuda.current_device()]
+    generator.graphsafe_set_state(generator.clone_state())
+
+
+# In which order functions that are timed in turn are called.
+
+
+def balanced_orders(names: Sequence[str]) -> list[list[str]]:
+    """Orders of rounds, to be run through again and again, in which each name follows each other one equally often.
+
+    What ran before decides what lies in the L2 cache and how warm the GPU is. A function that follows itself finds its own
+    weights there; here none does, from one round to the next either. Two can only alternate, three need two orders.
+
+    Every round has each name once, so that slow changes of clock and heat weigh on all alike: of a steady drift over r rounds
+    1 / 2r comes between two names at most. Rounds follow one another without a pause, so that it means nothing to be the
+    first or the last of one, and one name may always be the last: what remains is that the others, in a Williams design,
+    begin and end equally often. An odd number of others needs each order backwards too.
+
+    Args:
+        names: one or more.
+    Source: Williams, "Experimental designs balanced for the estimation of residual effects of treatments", 1949.
+    """
+    *others, last = names
+    n = len(others)
+    zigzag = [(place + 1) // 2 if place % 2 else -(place // 2) for place in range(n)]  # 0, 1, -1, 2, -2, ...
+    orders = [[others[(place + shift) % n] for place in zigzag] for shift in range(max(n, 1))]
+    if n % 2:
+        orders += [order[::-1] for order in orders]
+    return [[*order, last] for order in orders]
+
+
+# The one timer: functions measured side by side, every sample kept.
+
+
+@dataclass(frozen=True)
+class LatencySummary:
+    """Order statistics of latency samples, in milliseconds."""
+
+    median_ms: float
+    p20_ms: float
+    p80_ms: float
+    n: int
+
+    def to_json(self) -> dict[str, float]:
+        return asdict(self)
+
+
+def summarise(samples_ms: list[float]) -> LatencySummary:
+    """Median, 20th and 80th percentile (linear interpolation) of one or more samples."""
+    values = torch.tensor(samples_ms, dtype=torch.float64)
+    p20, median, p80 = torch.quantile(values, torch.tensor([0.2, 0.5, 0.8], dtype=torch.float64)).tolist()
+    return LatencySummary(median_ms=median, p20_ms=p20, p80_ms=p80, n=len(samples_ms))
+
+
+def time_interleaved(
+    functions: dict[str, Callable[[], object]], *, device: torch.device, warmup: int, samples: int
+) -> dict[str, list[float]]:
+    """Time functions in turn, so that clocks, heat and neighbors weigh on all of them alike.
+
+    A sample starts on an idle device and ends when the device has finished: what a caller that waits for the answer
+    would see, launches included. The order changes from round to round, so that each function follows each other one
+    equally often (see `balanced_orders`). Other processes of ours leave the GPU alone meanwhile.
+
+    Args:
+        functions: name -> what to time; called without arguments.
+        device: cpu (perf_counter) or cuda (events on the current stream, waited for after each sample).
+        warmup: rounds thrown away.
+        samples: rounds kept.
+    Returns:
+        name -> all `samples` durations in milliseconds, in the order in which they were taken.
+    Raises:
+        RuntimeError: a CUDA device is asked for and there is none; a CPU clock never stands in for it.
+        ValueError: a device of another kind.
+    """
+    timer = _timer(device)
+    taken: dict[str, list[float]] = {name: [] for name in functions}
+    rounds = islice(cycle(balanced_orders(list(functions))), warmup + samples)
+    with alone(device):
+        for turn, order in enumerate(rounds):
+            for name in order:
+                duration_ms = timer(functions[name])
+                if turn >= warmup:
+                    taken[name].append(duration_ms)
+    return taken
+
+
+def _timer(device: torch.device) -> Callable[[Callable[[], object]], float]:
+    if device.type == "cpu":
+        return _cpu_ms
+    if device.type != "cuda":
+        raise ValueError(f"no timer for device {device}: latency is measured on cpu or cuda")
+    if not torch.cuda.is_available():
+        raise RuntimeError("the CUDA timer needs a GPU and there is none here")
+    return lambda function: cuda_ms(function, device)
+
+
+def _cpu_ms(function: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    function()
+    return (time.perf_counter() - start) * 1e3
+
+
+def cuda_ms(function: Callable[[], object], device: torch.device) -> float:
+    """Milliseconds of one call on a GPU, launches included, by events on the current stream."""
+    with torch.cuda.device(device):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda.synchronize()  # work left in the queue would be charged to this sample
+        start.record()
+        function()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end)
+
+
+# How long a call keeps the processor busy, which the replay of a graph does not show and every other call waits for.
+
+TRIES = 3  # the least counts: a first call may compile, and any may wait for another process
+MOST_MS = 20.0
+
+
+def require_prompt(call: Callable[[], Any], device: torch.device) -> None:
+    """Reject what every network with it waits for whenever it is not replayed: some calls of cuSPARSELt take 0.25 s.
+
+    Args:
+        call: work for the device, as it is launched outside of a graph.
+    Raises:
+        RuntimeError: a call keeps the processor busy for more than MOST_MS; says for how long.
+    """
+    found = min(_host_ms(call, device) for _ in range(TRIES))
+    if found > MOST_MS:
+        raise RuntimeError(f"a call keeps the processor busy for {found:.0f} ms, more than {MOST_MS:.0f}")
+
+
+def _host_ms(call: Callable[[], Any], device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)  # or the call waits for what was launched before
+    start = time.perf_counter()
+    call()
+    return (time.perf_counter() - start) * 1e3
+
+
+# The launch parameters of a layer's kernel: those in use, and those worth timing where none were measured for its
+# product.
+
+log = logging.getLogger(__name__)
+MOST = 4  # the kernel's own model puts the most promising first
+
+
+@dataclass(frozen=True)
+class LaunchChoice:
+    """Launch parameters to try for one product.
+
+    Args:
+        tunable, packed, problem: the kernel's, and the packed weight and the product that they are for.
+        candidates: the most promising first.
+    """
+
+    tunable: Tunable
+    packed: object
+    problem: Problem
+    candidates: Sequence[Any]
+
+    def use(self, launch: Any) -> None:
+        """From the next call on, in this process; it does not count as measured."""
+        self.tunable.try_out(self.packed, self.problem, launch)
+
+    def keep(self, launch: Any, latency_us: float) -> None:
+        """From the next call on, and in later processes where the user's table can be written."""
+        self.tunable.remember(self.packed, self.problem, launch, latency_us)
+        try:
+            self.tunable.save(self.problem.device)
+        except OSError as error:  # it is found again where it is needed
+            log.warning("launch parameters of %s are not kept: %s", self.tunable.kernel, error)
+
+    def use_none(self) -> None:
+        """From the next call on what ran before `use`."""
+        self.tunable.end_trial(self.packed, self.problem)
+
+
+def untried_launches(layer: SparseLayer, output: Tensor, known: Sequence[Any] = ()) -> LaunchChoice | None:
+    """What to try for this layer; None where its kernel has nothing to choose, or was measured or tried for such a product.
+
+    Args:
+        output: of the layer, which tells the rows of the product.
+        known: launches that were fast for a product like this one: these alone are tried.
+    """
+    tunable, packed = layer.tunable
+    if tunable is None:
+        return None
+    n, k = layer.format.shape
+    problem = Problem(output.numel() // n, k, n, output.dtype, output.device, layer.kernel_layout)
+    if known:
+        return LaunchChoice(tunable, packed, problem, known)
+    if tunable.measured(packed, problem) or tunable.on_trial(packed, problem):
+        return None
+    candidates = tunable.candidates(packed, problem)[:MOST]
+    if len(candidates) > 1:
+        return LaunchChoice(tunable, packed, problem, candidates)
+    if candidates:  # nothing to time; and not to be looked for again, which takes a library's own search seconds
+        tunable.try_out(packed, problem, candidates[0])
+    return None
+
+
+def assume_launch(layer: SparseLayer, problem: Problem, launch: Any) -> None:
+    """Run this product with a launch that was fast for one like it, unless this one was measured or tried before.
+
+    To predict the best of all launches takes a tenth of a second for thousands of work tiles.
+    """
+    tunable, packed = layer.tunable
+    problem = replace(problem, layout=layer.kernel_layout)
+    if tunable is None or tunable.measured(packed, problem) or tunable.on_trial(packed, problem):
+        return
+    tunable.try_out(packed, problem, launch)
+
+
+def assume_none(layer: SparseLayer, problem: Problem) -> None:
+    """Take back what was assumed or tried for this product."""
+    tunable, packed = layer.tunable
+    if tunable is not None:
+        tunable.end_trial(packed, replace(problem, layout=layer.kernel_layout))
+
+
+def launch_in_use(layer: SparseLayer, problem: Problem) -> dict[str, Any]:
+    """The launch parameters by name with which the layer runs this product; empty where its kernel has none."""
+    launch = launch_of(layer, problem)
+    return {} if launch is None else asdict(launch)
+
+
+def launch_of(layer: SparseLayer, problem: Problem) -> Any:
+    """The launch parameters with which the layer runs this product; None where its kernel has none."""
+    tunable, packed = layer.tunable
+    return None if tunable is None else tunable.launch(packed, replace(problem, layout=layer.kernel_layout))
+
+
+# How long one layer or block takes on the GPU, alone: graph replays, on operands that no cache still holds.
+
+SAMPLES, FEWEST = 20, 3
+BUDGET_MS = 100.0
+MOST_COPIES = 64
+WARMUP = 3
+AS_FAST = 1.05  # times the fastest launch: such launches may be the fastest for a product like this one
+LAUNCH_US = 2000.0  # what a call may take beside its kernels: a library's, several of them
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """Median latency of one call.
+
+    `eager_because`: why it had to be timed launch by launch; None where a graph was replayed.
+    `launches`: of the launch parameters that were tried those that are AS_FAST, the fastest first.
+    `relative_error`: of the result with the launch parameters that are in use now; None where it was not checked here.
+    `left_out`: launch parameters that failed or gave a wrong result -> why.
+    """
+
+    latency_us: float
+    eager_because: str | None = None
+    launches: tuple[Any, ...] = ()
+    relative_error: float | None = None
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+
+Check = Callable[[nn.Module], tuple[float | None, str | None]]  # layer -> relative error, and why it is wrong or None
+
+
+def unchecked(layer: nn.Module) -> tuple[None, None]:
+    """The check of what was checked before, or is right anyway."""
+    return None, None
+
+
+def time_layer(
+    layer: nn.Module,
+    x: Tensor,
+    *more: Any,
+    at_most_us: float = inf,
+    launches: Sequence[Any] = (),
+    check: Check = unchecked,
+    **keywords: Any,
+) -> KernelTime:
+    """Time layer(x, ...), layout changes and im2col included.
+
+    A graph costs its launch once per replay, eager code once per call, so short kernels are compared fairly only inside
+    a graph. As many copies of weight, input and output take turns as fill the L2 cache twice, since in a network other
+    layers run between two calls. A kernel whose launch parameters were not measured for such a product yet is timed with
+    the most promising ones; the best are used from then on, and kept in the user's table. One that fails or gives a wrong
+    result is left out, as is one that keeps the processor busy. Kernels are compiled and checked before other processes of
+    ours have to leave the GPU alone.
+
+    Args:
+        layer: on x's CUDA device; copied for the rotation.
+        x, more, keywords: what the layer receives; tensors are copied for the rotation, in their strides.
+        at_most_us: what takes longer is not chosen anyway: it is timed once, or a few times.
+        launches: launch parameters that were fast for a product like this one; the kernel's own are then not looked for.
+        check: layer -> relative error, and why its result is wrong or None: asked with all launch parameters that are timed.
+    Raises:
+        RuntimeError: x is not on a CUDA device, or all launch parameters fail, give a wrong result or keep the processor busy.
+    """
+    if not x.is_cuda:
+        raise RuntimeError(f"kernels are timed on a CUDA device, not on {x.device}")
+    with torch.inference_mode(), torch.cuda.device(x.device):
+        calls = _rotation(layer, (x, *more), keywords)
+        if not isinstance(layer, SparseLayer) or layer.tunable[0] is None:
+            if isinstance(layer, SparseLayer):
+                require_prompt(calls[0], x.device)
+            with alone(x.device):
+                return _time(calls, x.device, at_most_us)
+        tried = untried_launches(layer, layer(x, *more, **keywords), launches)
+        if tried is not None:
+            return _time_launches(tried, layer, calls, x.device, at_most_us, check)
+        # its launch may have been chosen since it was checked, in another layout of the kernel
+        error, wrong = check(layer)
+        if wrong is not None:
+            raise RuntimeError(wrong)
+        require_prompt(calls[0], x.device)
+        with alone(x.device):
+            return replace(_time(calls, x.device, at_most_us), relative_error=error)
+
+
+def _time_launches(
+    tried: LaunchChoice,
+    layer: nn.Module,
+    calls: list[Callable[[], Any]],
+    device: torch.device,
+    at_most_us: float,
+    check: Check,
+) -> KernelTime:
+    """Time the candidates whose result is right, and use the best from now on.
+
+    Raises:
+        RuntimeError: there is none; what was used before is used again.
+    """
+    errors: dict[Any, float | None] = {}
+    times: dict[Any, KernelTime] = {}
+    left_out: dict[str, str] = {}
+    try:
+        for launch in tried.candidates:
+            with _left_out_where_it_fails(launch, left_out):
+                tried.use(launch)
+                calls[0]()  # compiles
+                require_prompt(calls[0], device)
+                error, wrong = check(layer)
+                if wrong is not None:
+                    raise RuntimeError(wrong)
+                errors[launch] = error
+        with alone(device):
+            for launch in errors:
+                with _left_out_where_it_fails(launch, left_out):
+                    tried.use(launch)
+                    times[launch] = _time(calls, device, at_most_us)
+        if not times:
+            raise RuntimeError("; ".join(f"{launch}: {why}" for launch, why in left_out.items()))
+    except BaseException:
+        tried.use_none()
+        raise
+    fastest_first = tuple(sorted(times, key=lambda launch: times[launch].latency_us))
+    best = fastest_first[0]
+    if times[best].latency_us > at_most_us:
+        tried.use(best)
+    else:
+        tried.keep(best, times[best].latency_us)
+    most_us = AS_FAST * times[best].latency_us
+    as_fast = tuple(one for one in fastest_first if times[one].latency_us <= most_us)
+    return replace(times[best], launches=as_fast, relative_error=errors[best], left_out=left_out)
+
+
+@contextmanager
+def _left_out_where_it_fails(launch: Any, left_out: dict[str, str]) -> Iterator[None]:
+    """Another launch does the work then."""
+    try:
+        yield
+    except Exception as error:  # a kernel may fail in any way
+        left_out[str(launch)] = failure_reason(error)
+        log.warning("%s is left out: %s", launch, left_out[str(launch)])
+
+
+def _time(calls: list[Callable[[], Any]], device: torch.device, at_most_us: float) -> KernelTime:
+    try:
+        if cuda_ms(calls[0], device) * 1e3 > at_most_us + LAUNCH_US:
+            # it may be the processor that takes so long, as in some calls of cuSPARSELt: only a replay tells
+            single, _ = record(calls[:1], device=device, warmup=0)
+            once_us = cuda_ms(single.replay, device) * 1e3
+            if once_us > at_most_us + LAUNCH_US:
+                return KernelTime(once_us)
+        graph, _ = record(calls, device=device, warmup=1)
+    except Exception as error:  # a library that synchronizes or allocates by itself cannot be recorded
+        torch.cuda.synchronize()
+        reason = f"cannot be recorded in a CUDA graph ({failure_reason(error)})"
+        return KernelTime(_median_us(calls[0], device, per_sample=1), reason)
+    return KernelTime(_median_us(graph.replay, device, per_sample=len(calls), at_most_us=at_most_us))
+
+
+def _rotation(layer: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]) -> list[Callable[[], Any]]:
+    """One call per copy of the operands."""
+    operands = floating_tensors([*args, *keywords.values(), layer(*args, **keywords)])
+    moved = stored_bytes(layer) + sum(operand.nbytes for operand in operands)
+    wanted = 2 * torch.cuda.get_device_properties(args[0].device).L2_cache_size
+    copies = min(MOST_COPIES, -(-wanted // max(1, moved)))
+    layers = [layer, *(copy.deepcopy(layer) for _ in range(copies - 1))]
+    return [_call(one, args, keywords) for one in layers]
+
+
+def _call(layer: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]) -> Callable[[], Any]:
+    """With tensors of its own."""
+    own, named = [_cloned(part) for part in args], {name: _cloned(part) for name, part in keywords.items()}
+    return lambda: layer(*own, **named)
+
+
+def _cloned(operand: Any) -> Any:
+    return operand.clone() if isinstance(operand, Tensor) else operand
+
+
+def _median_us(
+    function: Callable[[], object], device: torch.device, *, per_sample: int, at_most_us: float = inf
+) -> float:
+    """Median over SAMPLES, or over fewer (FEWEST at least) once BUDGET_MS is spent or none took less than `at_most_us`: what
+    is that slow is not chosen anyway.
+    """
+    taken: list[float] = []
+    spent_ms = 0.0
+    for turn in range(WARMUP + SAMPLES):
+        duration_ms = cuda_ms(function, device)
+        spent_ms += duration_ms
+        if turn >= WARMUP or spent_ms > BUDGET_MS:
+            taken.append(duration_ms)
+        hopeless = len(taken) >= FEWEST and min(taken) * 1e3 / per_sample > at_most_us
+        if (spent_ms > BUDGET_MS and len(taken) >= FEWEST) or hopeless:
+            break
+    return median(taken) * 1e3 / per_sample
+
+
+CPU_WARMUP, CPU_SAMPLES, CPU_FEWEST = 1, 15, 3
+BUDGET_SECONDS = 0.1
+
+
+def time_where_it_is(layer: nn.Module, x: torch.Tensor, *more: Any) -> KernelTime:
+    """Time layer(x, ...) on the device of x: as `kernel_timer.time_layer` on a GPU, else by `perf_counter`: the median over
+    SAMPLES calls, or over fewer (FEWEST at least) once BUDGET_SECONDS are spent.
+    """
+    if x.is_cuda:
+        return time_layer(layer, x, *more)
+    taken: list[float] = []
+    with torch.inference_mode():
+        for turn in range(CPU_WARMUP + CPU_SAMPLES):
+            start = time.perf_counter()
+            layer(x, *more)
+            if turn >= CPU_WARMUP:
+                taken.append(time.perf_counter() - start)
+            if sum(taken) > BUDGET_SECONDS and len(taken) >= CPU_FEWEST:
+                break
+    return KernelTime(median(taken) * 1e6)

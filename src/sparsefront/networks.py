@@ -1,0 +1,134 @@
+"""What is asked of any network: finite weights, the calls that it makes while it runs, and its train and eval modes."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+# Tensors that must be finite, scores among them, and the first that is not.
+
+
+class NonFinite(NamedTuple):
+    """A tensor with NaN or infinity: its name, and in words how many of each it holds."""
+
+    name: str
+    counts: str
+
+
+def first_non_finite(tensors: Mapping[str, Tensor]) -> NonFinite | None:
+    """The first tensor that holds NaN or infinity, in the order of the mapping; None where all are finite.
+
+    Args:
+        tensors: any shape and device; those of integers and bools are always finite.
+    """
+    for name, values in tensors.items():
+        if values.numel() == 0 or not values.is_floating_point():
+            continue
+        if values.element_size() == 1:  # torch orders no 8-bit floats
+            values = values.float()
+        # The extremes carry NaN and infinity along: no temporary in the size of the tensor.
+        if not torch.isfinite(torch.stack(torch.aminmax(values.detach()))).all():
+            nans, infinities = int(values.isnan().sum()), int(values.isinf().sum())
+            return NonFinite(name, f"{nans} NaN and {infinities} infinite of {values.numel()}")
+    return None
+
+
+def require_finite(scores: Mapping[str, Tensor]) -> None:
+    """Raise ValueError naming the first layer whose scores hold NaN or infinity.
+
+    A NaN compares false with every threshold, so it would be pruned or kept at random places without a sound.
+    """
+    if (found := first_non_finite(scores)) is not None:
+        raise ValueError(f"the importance of {found.name} is not finite: {found.counts} scores")
+
+
+# sha256 of named tensors: weights or masks.
+
+
+def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
+    """sha256 in hexadecimal over name, dtype, shape and bytes of every tensor, by name."""
+    hashed = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        hashed.update(f"{name}\0{tensor.dtype}\0{list(tensor.shape)}\0".encode())
+        hashed.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return hashed.hexdigest()
+
+
+# Hooks on modules, which are called with a module's own forward alone: what stands in for it would drop them.
+
+
+def has_forward_hooks(module: nn.Module) -> bool:
+    """Whether something sees or changes what this module is given or gives, its parts aside."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+# Seeing how modules are called, and what they return, while a network runs.
+
+
+@contextmanager
+def before_forward(
+    modules: Mapping[str, nn.Module], see: Callable[[str, tuple[Any, ...], dict[str, Any]], None]
+) -> Iterator[None]:
+    """While open, `see(name, args, kwargs)` is called before every forward of these modules, with what they are given."""
+
+    def hook(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        see(name, args, kwargs)
+
+    with _removed(
+        module.register_forward_pre_hook(partial(hook, name), with_kwargs=True) for name, module in modules.items()
+    ):
+        yield
+
+
+@contextmanager
+def after_forward(
+    modules: Mapping[str, nn.Module], see: Callable[[str, tuple[Any, ...], dict[str, Any], Any], None]
+) -> Iterator[None]:
+    """While open, `see(name, args, kwargs, output)` is called after every forward of these modules."""
+
+    def hook(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        see(name, args, kwargs, output)
+
+    with _removed(
+        module.register_forward_hook(partial(hook, name), with_kwargs=True) for name, module in modules.items()
+    ):
+        yield
+
+
+def first_argument(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
+    """The tensor that a layer with one input is called with, by position or by name."""
+    return args[0] if args else next(iter(kwargs.values()))
+
+
+@contextmanager
+def _removed(handles: Iterable[RemovableHandle]) -> Iterator[None]:
+    held = list(handles)
+    try:
+        yield
+    finally:
+        for handle in held:
+            handle.remove()
+
+
+@contextmanager
+def keep_modes(net: nn.Module) -> Iterator[None]:
+    """Every module is then in the mode in which it was."""
+    modes = [(module, module.training) for module in net.modules()]
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training  # `train` would set those below it too
+
+
+@contextmanager
+def in_eval_mode(net: nn.Module) -> Iterator[None]:
+    """The whole network is in eval mode until then."""
+    with keep_modes(net):
+        net.eval()
+        yield

@@ -1,0 +1,233 @@
+"""SparseGPT's sweep: the Hessian of a layer's squared output error, and pruning column by column, each error made up for."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Protocol
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from sparsefront.masks.selection import keep_best_of_last
+
+# The Hessian of a layer's squared output error: from inputs, damped, inverted, factored.
+
+Damping = Annotated[float, Field(gt=0, le=1, description="a fraction of the mean diagonal of the Hessian")]
+
+
+def input_hessian(inputs: Tensor) -> Tensor:
+    """2 X^T X, [K, K], of inputs X [rows, K]; it adds up over rows, batches and ranks."""
+    return 2 * (inputs.t() @ inputs)
+
+
+def damped_hessian(hessian: Tensor, damping: float, layer: str = "the layer") -> tuple[Tensor, Tensor]:
+    """A Hessian that can be inverted, and the inputs that it says nothing about.
+
+    An input that was zero in every row (a dead one) has an empty row and column: its diagonal is set to the mean of the
+    others, so that its weights neither change nor are changed by any other.
+
+    Args:
+        hessian: [K, K], symmetric, at least positive semidefinite; left as it is.
+        damping: added to every diagonal element, as a fraction of the mean over the inputs that are not dead.
+    Returns:
+        [K, K] of the same dtype, and bool [K], True = dead.
+    Raises:
+        ValueError: inputs that were not finite; names the layer.
+    Source: Frantar and Alistarh, "SparseGPT", 2023, section 4.1 (1 % of the mean); its code sets the diagonal of dead
+        inputs to 1 before it takes the mean, which depends on the scale of the inputs.
+    """
+    diagonal = hessian.diagonal()
+    if not bool(diagonal.isfinite().all()):  # the square of anything that is not finite is on the diagonal
+        raise ValueError(f"{layer}: its inputs, or the sums of their squares, are not finite")
+    dead = diagonal == 0
+    mean = diagonal.sum() / (~dead).sum().clamp(min=1)
+    mean = torch.where(mean > 0, mean, torch.ones_like(mean))  # every input is dead
+    damped = hessian.clone()
+    damped.diagonal().add_(damping * mean + mean * dead)
+    return damped, dead
+
+
+def inverse(hessian: Tensor, layer: str = "the layer") -> Tensor:
+    """H^-1 [K, K] of a positive definite H, through its Cholesky factor.
+
+    Raises:
+        ValueError: H is not positive definite in its precision; names the layer and what helps.
+    """
+    factor, failed = torch.linalg.cholesky_ex(hessian)
+    if int(failed):
+        raise _not_positive_definite(layer)
+    return torch.cholesky_inverse(factor)
+
+
+def inverse_factor(hessian: Tensor, layer: str = "the layer") -> Tensor:
+    """The upper triangular U [K, K] with U^T U = H^-1.
+
+    Row j of U, divided by U_jj, is the first row of the inverse of H without the inputs before j, divided by its own
+    first element: all that a sweep over the columns needs, and computed once for all rows of the weight.
+
+    Raises:
+        ValueError: as `inverse`.
+    Source: Frantar and Alistarh, "SparseGPT", 2023, section 3.3 and algorithm 1.
+    """
+    factor, failed = torch.linalg.cholesky_ex(inverse(hessian, layer), upper=True)
+    if int(failed):
+        raise _not_positive_definite(layer)
+    return factor
+
+
+def _not_positive_definite(layer: str) -> ValueError:
+    return ValueError(
+        f"{layer}: the Hessian of its inputs cannot be inverted; raise the damping, or read more calibration batches"
+    )
+
+
+def saliency(weight: Tensor, inverse_diagonal: Tensor, dead: Tensor | None = None) -> Tensor:
+    """w_ij^2 / [H^-1]_jj: twice the growth of the error.
+
+    Args:
+        weight: [N, K].
+        inverse_diagonal: [K], the diagonal of H^-1, positive.
+        dead: bool [K], inputs that were always zero: their weights cost nothing.
+    Returns:
+        [N, K], not negative.
+    Source: Hassibi and Stork, "Optimal Brain Surgeon", 1993, eq. 5.
+    """
+    scores = weight.square() / inverse_diagonal
+    return scores if dead is None else scores.masked_fill_(dead, 0.0)
+
+
+# Which weights of the columns that a sweep has reached are kept: given beforehand, or chosen from what they then
+# cost.
+
+
+class Selection(Protocol):
+    """Decides over `span` neighboring columns at once, when the sweep reaches the first of them."""
+
+    @property
+    def span(self) -> int | None:
+        """Columns decided together; None = all those of a block of the sweep."""
+        ...
+
+    def keep(self, saliency: Tensor, first: int) -> Tensor:
+        """Bool [N, columns], True = keep, from the saliency [N, columns] of the columns from `first` on."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """The mask stands."""
+
+    mask: Tensor  # bool [N, K]
+    span: int | None = None
+
+    def keep(self, saliency: Tensor, first: int) -> Tensor:
+        return self.mask[:, first : first + saliency.shape[1]]
+
+
+@dataclass(frozen=True, eq=False)
+class InWindows:
+    """The n costliest weights of every m consecutive ones, chosen window by window.
+
+    Args:
+        n, m: kept weights per window; m divides K.
+        allowed: bool [N, K]: nothing else is kept; at least n per window.
+    Source: Frantar and Alistarh, "SparseGPT", 2023, section 3.4 (n:m, with n the zeros there).
+    """
+
+    n: int
+    m: int
+    allowed: Tensor
+
+    @property
+    def span(self) -> int:
+        return self.m
+
+    def keep(self, saliency: Tensor, first: int) -> Tensor:
+        allowed = self.allowed[:, first : first + self.m]
+        return keep_best_of_last(saliency.masked_fill(~allowed, -torch.inf), self.n)
+
+
+@dataclass(frozen=True, eq=False)
+class InBlocks:
+    """The costliest weights of a whole block of columns, all rows together; every block keeps the same share.
+
+    The share is of the weights that are allowed, so that it can always be met, and the counts add up to `keeping`.
+
+    Args:
+        keeping: weights kept in the whole matrix.
+        allowed: bool [N, K]: nothing else is kept; holds at least `keeping`.
+    Source: Frantar and Alistarh, "SparseGPT", 2023, section 3.3 (adaptive mask selection, blocks of 128 columns).
+    """
+
+    keeping: int
+    allowed: Tensor
+    span: int | None = None
+
+    @cached_property
+    def _kept_until(self) -> list[int]:
+        """Weights kept in all columns before this one, for K + 1 columns; the last is `keeping`."""
+        allowed_until = [0, *self.allowed.sum(dim=0).cumsum(dim=0).tolist()]
+        return [self.keeping * allowed // max(1, allowed_until[-1]) for allowed in allowed_until]
+
+    def keep(self, saliency: Tensor, first: int) -> Tensor:
+        columns = saliency.shape[1]
+        allowed = self.allowed[:, first : first + columns]
+        count = self._kept_until[first + columns] - self._kept_until[first]
+        return keep_best_of_last(saliency.masked_fill(~allowed, -torch.inf).flatten(), count).reshape(allowed.shape)
+
+
+@torch.no_grad()
+def sweep(
+    weight: Tensor, factor: Tensor, selection: Selection, *, dead: Tensor | None = None, block: int = 128
+) -> tuple[Tensor, Tensor]:
+    """The pruned matrix with its surviving weights updated, and its mask.
+
+    From left to right every column's pruned weights become zero, and the columns to its right move so that the layer's
+    output changes least: all rows share one factor because the inputs to the right are the same for each. Columns to the
+    left stay as they are, which is the approximation: exact OBS would move them too. The result is exact for a row whose
+    pruned weights all lie left of its kept ones.
+
+    Inside a block of columns the update is applied at once, to the columns after the block once the block is done: one
+    matrix product instead of `block` passes over the whole matrix, with the same result.
+
+    Args:
+        weight: [N, K], float32 or float64; left as it is.
+        factor: [K, K], `inverse_factor` of the damped Hessian, same dtype.
+        selection: which weights are kept.
+        dead: bool [K], inputs that were always zero: their weights cost nothing where the selection chooses.
+        block: columns of a block; rounded to a multiple of the selection's span, so that no window is cut.
+    Returns:
+        weights [N, K], exactly zero where pruned, and the mask, bool [N, K], True = keep.
+    Source: Frantar and Alistarh, "SparseGPT: Massive Language Models Can Be Accurately Pruned in One-Shot", 2023,
+        algorithm 1. Departure: its code zeroes the weights of dead inputs; here those that the mask keeps stay.
+    """
+    weight, kept = weight.clone(), torch.empty_like(weight, dtype=torch.bool)
+    width = weight.shape[1]
+    dead = torch.zeros(width, dtype=torch.bool, device=weight.device) if dead is None else dead
+    step = block if selection.span is None else max(selection.span, block - block % selection.span)
+    for start in range(0, width, step):
+        inside, after = slice(start, min(start + step, width)), slice(start + step, width)
+        errors = _sweep_block(weight, kept, factor, selection, dead, inside)
+        weight[:, after] -= errors @ factor[inside, after]
+    return weight, kept
+
+
+def _sweep_block(
+    weight: Tensor, kept: Tensor, factor: Tensor, selection: Selection, dead: Tensor, inside: slice
+) -> Tensor:
+    """Sweep over the columns `inside`, in place; returns every column's error in units of its pivot, [N, columns]."""
+    panel, panel_kept, panel_factor = weight[:, inside], kept[:, inside], factor[inside, inside]
+    pivots, panel_dead = panel_factor.diagonal(), dead[inside]
+    columns = panel.shape[1]
+    span = selection.span or columns
+    errors = torch.zeros_like(panel)
+    for column in range(columns):
+        if column % span == 0:
+            reached = slice(column, column + span)
+            costs = saliency(panel[:, reached], pivots[reached].square(), panel_dead[reached])
+            panel_kept[:, reached] = selection.keep(costs, inside.start + column)
+        pruned = ~panel_kept[:, column]
+        errors[:, column] = panel[:, column] * pruned / pivots[column]
+        panel[:, column + 1 :].addr_(errors[:, column], panel_factor[column, column + 1 :], alpha=-1)
+        panel[:, column].masked_fill_(pruned, 0.0)
+    return errors

@@ -1,0 +1,205 @@
+"""Masks for the operator benchmark from the patterns' own code.
+
+    python -m sparsefront_kernels.bench --distribution pattern --masks sparsefront.pruning.operator_masks:pattern_masks \\
+        --mask-settings pattern=tile_wise,checkpoint=model.safetensors
+
+Random weights are uneven, as trained ones are: outputs and inputs differ in size, so that a pattern prunes whole outputs that
+are scattered, and its tiles keep unequally many inputs.
+"""
+
+import dataclasses
+import importlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+from safetensors import safe_open
+from sparsefront_kernels.bench.masks import MaskedWeight, Storage
+from torch import Tensor
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.importance.magnitude import Magnitude
+from sparsefront.masks.weight_view import as_matrix
+from sparsefront.patterns.base import Pattern
+from sparsefront.settings_class import settings_class
+
+Spread = Annotated[float, Field(ge=0, le=3)]
+
+
+@settings_class()
+class UnevenWeights:
+    """Normally distributed weights whose rows and columns are scaled by exp(spread · normal).
+
+    Args:
+        row_spread, column_spread: standard deviations of the logarithms of the scales of outputs and of inputs.
+        seed: of the weight; a shape's weight is the same at every granularity and sparsity.
+    """
+
+    row_spread: Spread = 0.25
+    column_spread: Spread = 0.25
+    seed: int = 0
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"weights": "random"} | dataclasses.asdict(self)
+
+    def weight(self, n: int, k: int, device: torch.device) -> Tensor:
+        """float32 [n, k]."""
+        drawn = torch.Generator(device).manual_seed(self.seed)
+        rows, columns = (torch.randn(size, generator=drawn, device=device) for size in (n, k))
+        weight = torch.randn(n, k, generator=drawn, device=device)
+        return weight * (self.row_spread * rows).exp()[:, None] * (self.column_spread * columns).exp()
+
+
+@dataclass(frozen=True)
+class CheckpointWeights:
+    """Weights of a network.
+
+    Args:
+        checkpoint: a safetensors file.
+        layer: name of the weight; None takes the first, in the order of names, that is [n, k] (a convolution's as
+            [outputs, window · inputs]).
+    """
+
+    checkpoint: str
+    layer: str | None = None
+
+    def __post_init__(self) -> None:
+        if not Path(self.checkpoint).is_file():
+            raise InvalidSetting("checkpoint", self.checkpoint, "a safetensors file; this one does not exist")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        layer = {} if self.layer is None else {"layer": self.layer}
+        return {"weights": "checkpoint", "checkpoint": Path(self.checkpoint).name} | layer
+
+    def weight(self, n: int, k: int, device: torch.device) -> Tensor:
+        """float32 [n, k].
+
+        Raises:
+            InvalidSetting: the file has no such weight.
+        """
+        with safe_open(self.checkpoint, framework="pt") as stored:
+            shapes = {name: stored.get_slice(name).get_shape() for name in sorted(stored.keys())}
+            matrices = {name: (shape[0], _product(shape[1:])) for name, shape in shapes.items() if len(shape) in (2, 4)}
+            fitting = [name for name, size in matrices.items() if size == (n, k) and self.layer in (None, name)]
+            if not fitting:
+                held = ", ".join(sorted({f"{k}x{n}" for n, k in matrices.values()}))
+                key, value = ("checkpoint", self.checkpoint) if self.layer is None else ("layer", self.layer)
+                raise InvalidSetting(key, value, f"has no weight of {k} inputs and {n} outputs (KxN); there are {held}")
+            return as_matrix(stored.get_tensor(fitting[0])).to(device, torch.float32)
+
+
+@dataclass(frozen=True)
+class PatternMasks:
+    """What the benchmark asks for masks: a `sparsefront_kernels.bench.masks.MaskSource`.
+
+    Args:
+        compact: whether pruned outputs are left out of the product, as between two products of a network.
+    """
+
+    of: Pattern
+    weights: UnevenWeights | CheckpointWeights
+    importance: Magnitude = field(default_factory=Magnitude)
+    compact: bool = False
+
+    @property
+    def pattern(self) -> str:
+        return self.of.name
+
+    @property
+    def settings(self) -> str:
+        own = {name: value for name, value in dataclasses.asdict(self.of).items() if name != "granularity"}
+        every = own | {"importance": f"magnitude_{self.importance.norm}"} | self.weights.settings
+        every |= {"compact": True} if self.compact else {}
+        return " ".join(f"{name}={_text(value)}" for name, value in every.items())
+
+    def draw(self, n: int, k: int, sparsity: float, device: torch.device) -> MaskedWeight:
+        """A weight [n, k] with the mask of this layer alone.
+
+        Raises:
+            InvalidSetting: the checkpoint has no such weight.
+            ValueError: a shape that the pattern cannot divide.
+        """
+        weight = self.weights.weight(n, k, device)
+        scores = self.importance.of(weight)
+        mask = self.of.mask(scores, sparsity)
+        permutation = self.of.find_permutation(scores, sparsity)
+        orders = {} if permutation is None else permutation.orders()
+        return MaskedWeight(weight, mask, self._storage((n, k), sparsity, orders), self.compact)
+
+    def _storage(self, shape: tuple[int, int], sparsity: float, orders: dict[str, Any]) -> Storage:
+        """The pattern's own family, and others whose structure its masks have too."""
+        family, parameters = self.of.storage(shape, sparsity)
+        storage: Storage = {family: parameters | orders}
+        if family == "blocked":  # the outputs of a row of blocks keep the same inputs
+            storage["gathered"] = {"tile": parameters["block"][0], "drop_empty_outputs": False}
+        if family == "blocked_2_4":
+            storage["blocked"] = parameters | {"fill": True}
+            storage["gathered"] = {"tile": parameters["block"][0], "drop_empty_outputs": False, "fill": True}
+        if family == "gathered_2_4":
+            storage["gathered"] = parameters | {"drop_empty_outputs": True, "fill": True}
+        if family == "n_m" and (parameters["n"], parameters["m"]) == (2, 4):
+            storage["semi_structured"] = orders
+        return storage
+
+
+def pattern_masks(
+    granularity: int,
+    *,
+    pattern: str = "tile_wise",
+    checkpoint: str | None = None,
+    layer: str | None = None,
+    norm: str = "l1",
+    row_spread: float = 0.25,
+    column_spread: float = 0.25,
+    seed: int = 0,
+    compact: bool = False,
+    **settings: Any,
+) -> PatternMasks:
+    """Masks of a pattern, for `--masks sparsefront.pruning.operator_masks:pattern_masks`.
+
+    Args:
+        granularity: the pattern's.
+        pattern: its name.
+        checkpoint, layer: see `CheckpointWeights`; None: `UnevenWeights` of the spreads and the seed.
+        norm: of the importance, as `Magnitude` takes it.
+        compact: pruned outputs are left out of Y, as between two products of a network; False: they are zeros in Y.
+        settings: the pattern's other settings; its own defaults where they are not given.
+    Raises:
+        InvalidSetting: no such pattern, a setting that it does not have, or a value that cannot be used.
+    """
+    kind = _pattern_class(pattern)
+    allowed = [part.name for part in dataclasses.fields(kind)]
+    for key, value in settings.items():
+        if key not in allowed:
+            raise InvalidSetting(key, value, f"is no setting of {pattern}, which has {', '.join(allowed)}")
+    made = kind(**({"granularity": granularity} if kind.uses_granularity else {}), **settings)
+    if layer is not None and checkpoint is None:
+        raise InvalidSetting("layer", layer, "is a layer of a checkpoint, which is not given")
+    weights = CheckpointWeights(checkpoint, layer) if checkpoint else UnevenWeights(row_spread, column_spread, seed)
+    return PatternMasks(made, weights, Magnitude(norm), compact)
+
+
+def _pattern_class(name: str) -> type[Pattern]:
+    """The pattern of that name, whose file has its name too."""
+    try:
+        module = importlib.import_module(f"sparsefront.patterns.{name}")
+    except ImportError:
+        module = None
+    for found in vars(module).values() if module else ():
+        if isinstance(found, type) and issubclass(found, Pattern) and getattr(found, "name", None) == name:
+            return found
+    raise InvalidSetting("pattern", name, "the name of a pattern, such as tile_wise, vector_wise or block_wise")
+
+
+def _product(sizes: list[int]) -> int:
+    return int(torch.Size(sizes).numel())
+
+
+def _text(value: Any) -> str:
+    """As `--mask-settings` reads it."""
+    words = {True: "true", False: "false", None: "null"}
+    return words[value] if value is None or isinstance(value, bool) else str(value)

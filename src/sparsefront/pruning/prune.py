@@ -1,0 +1,196 @@
+"""Prune a network: scores of its weights become masks, and what they prune becomes zero."""
+
+import importlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral, Real
+
+import torch
+from torch import Tensor, nn
+
+from sparsefront.allocation.base import Allocation, MeasuringAllocation
+from sparsefront.errors import InvalidSetting
+from sparsefront.importance.base import Importance
+from sparsefront.masks.weight_view import like_weight
+from sparsefront.networks import require_finite
+from sparsefront.options import option
+from sparsefront.patterns.base import Pattern
+from sparsefront.progress import counted
+from sparsefront.pruning.calibration import Batches, Calibration, open_calibration, score_weights
+from sparsefront.pruning.collapse import collapse_warning, require_effect
+from sparsefront.pruning.layers import (
+    Layers,
+    PruningPlan,
+    choose_layers,
+    ignored_layers,
+    plan_pruning,
+    require_whole_groups,
+    weight_of,
+)
+from sparsefront.pruning.make_masks import LayoutSearch, PruningSettings, make_masks
+from sparsefront.pruning.mask_layout import fix_layout
+from sparsefront.pruning.masked_weights import require_none_shared, require_one_sparsity
+from sparsefront.pruning.masks import Masks
+from sparsefront.pruning.training_masks import AccumulateMovement
+from sparsefront.schedule.base import Schedule
+from sparsefront.tasks.base import Task
+from sparsefront.tasks.plain_task import Loss, PlainTask, named_inputs_on, require_network
+
+log = logging.getLogger(__name__)
+# Imported by name: they read kernels, on whose code the masks of a run without a search do not depend.
+DEFAULT_SEARCH = "sparsefront.latency_search.search"
+STORAGE_CHECK = "sparsefront.export.packed_layers"
+
+
+def prune(
+    net: nn.Module,
+    pattern: str | Pattern,
+    sparsity: float,
+    *,
+    granularity: int | str | None = None,
+    importance: str | Importance = "magnitude",
+    allocation: str | Allocation = "per_layer",
+    schedule: str | Schedule = "one_shot",
+    calibration: Batches | None = None,
+    loss: Loss | None = None,
+    layers: Layers | None = None,
+    ignore: str | Sequence[str] | Mapping[str, str] = (),
+    example_inputs: object = None,
+    task: Task | None = None,
+    search: LayoutSearch | None = None,
+    tell: Callable[[str], None] = print,
+) -> Masks:
+    """Decide which weights go, and set them to zero in place.
+
+    Args:
+        net: any network with Linear or Conv2d layers, on any device.
+        pattern: name of a pattern, or one with settings: `sf.patterns.TileWise(64)`.
+        sparsity: fraction of zeros over the pruned layers, in [0, 1).
+        granularity: of a pattern given by name: size of the group that is kept or pruned together; None = its own default.
+        importance: name or object: what a weight is worth. Some need `calibration`, and taylor and fisher a `loss`.
+        allocation: name or object: how much of each layer goes.
+        schedule: name or object; the masks are those that it begins with, and `recover` goes on from there.
+        calibration: batches as a training loop has them: (inputs, target), inputs alone, or dicts by name; or a function that
+            opens a loader of such.
+        loss: (output, target) -> scalar; None where the network returns its own.
+        layers: names, glob patterns, or a predicate of (name, module); None = every Linear and Conv2d but the first
+            convolution and the last Linear that the example inputs reach.
+        ignore: names or glob patterns of layers that stay dense; or a dict of them -> why.
+        example_inputs: what the network is called with, such as (x,); None: the first batch of `calibration`, and where
+            there is none either, the order of the modules stands for the order of the calls.
+        task: in place of `loss`, for tasks of this package.
+        search: of an allocation that measures the network: how it is timed, and the batches that evaluate it; None: it is timed
+            on the example inputs where it lies, and evaluated on the calibration batches.
+        tell: gets one line: how many layers are pruned, and what was left out; of a search more.
+    Returns:
+        layer name -> bool mask, shaped like the weight and on its device, True = keep. A dict that also knows its pattern.
+    Raises:
+        InvalidSetting: an argument that cannot be used; names it, its value and what is allowed.
+    """
+    require_network(net)
+    pruning = pruning_settings(pattern, sparsity, granularity, importance, allocation, schedule)
+    sparsity = pruning.sparsity
+    if not pruning.pattern.prunes:
+        raise InvalidSetting("pattern", pruning.pattern.name, "takes no weights away: leave the network as it is")
+    open_loader = open_calibration(net, calibration, pruning.importance)
+    inputs = None if example_inputs is None else named_inputs_on(net, example_inputs)
+    if inputs is None and layers is None and calibration is not None:
+        inputs = open_loader.first_inputs()
+    chosen, left_out = choose_layers(net, layers, inputs)
+    kept_dense = ignored_layers(chosen, ignore)
+    plan = plan_pruning(net, chosen, pattern=pruning.pattern, sparsity=sparsity, ignored=kept_dense)
+    require_whole_groups(plan, pruning.pattern, kept_dense)
+    _require_layers(net, plan, pruning)
+    ignored = left_out | plan.dense_reasons
+    tell(_told(pruning, len(plan.layers), ignored))
+    task = PlainTask(net, loss) if task is None else task
+    movement = AccumulateMovement(net, plan.layers)  # nothing has moved yet: all of its scores are zero
+    scores = score_weights(task, plan.layers, importance=pruning.importance, open_loader=open_loader, movement=movement)
+    require_finite(scores)
+    weights = {name: weight_of(net, name) for name in plan.layers}
+    shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
+    record = None
+    if isinstance(pruning.allocation, MeasuringAllocation):
+        chosen_search = search or _default_search(net, inputs, open_loader)
+        layout, record = chosen_search.layout(task, scores, pruning, open_loader, tell)
+    else:
+        layout = fix_layout(scores, pruning.pattern, pruning.allocation, sparsity, weight_shapes=shapes)
+        require_one_sparsity(net, plan.layers, pruning.allocation.name, layout.sparsities)
+    first = pruning.first_sparsity
+    made = make_masks(
+        scores,
+        pruning.pattern,
+        pruning.allocation,
+        first,
+        final_sparsity=sparsity,
+        nested=pruning.schedule.masks_nest,
+        layout=layout,
+    )
+    masks = {name: like_weight(mask, weights[name]) for name, mask in made.items()}
+    with torch.no_grad():
+        for name, mask in masks.items():
+            weights[name].masked_fill_(~mask, 0.0)
+    sparsities = {name: 1 - int(mask.sum()) / mask.numel() for name, mask in masks.items()}
+    if warning := collapse_warning(sparsities, first, pruning.allocation.name):
+        log.warning("prune: %s", warning)  # now: what follows may train for hours
+    return Masks(masks, pruning=pruning, layout=layout, ignored=ignored, search=record)
+
+
+def _default_search(net: nn.Module, inputs: dict[str, Tensor] | None, calibration: Calibration) -> LayoutSearch:
+    return importlib.import_module(DEFAULT_SEARCH).default_search(net, inputs, calibration)
+
+
+def pruning_settings(
+    pattern: object, sparsity: float, granularity: object, importance: object, allocation: object, schedule: object
+) -> PruningSettings:
+    """The parts that arguments name, checked against each other as far as no network is needed.
+
+    Raises:
+        InvalidSetting: names the argument.
+    """
+    if isinstance(sparsity, bool) or not isinstance(sparsity, Real) or not 0 <= sparsity < 1:
+        raise InvalidSetting("sparsity", sparsity, "is the fraction of zeros, in [0, 1)")
+    sparsity = float(sparsity)  # what NumPy counts with is a number too
+    if isinstance(granularity, Integral) and not isinstance(granularity, bool):
+        granularity = int(granularity)
+    made = PruningSettings(
+        pattern=option("pattern", pattern, Pattern, granularity=granularity),
+        sparsity=sparsity,
+        importance=option("importance", importance, Importance),
+        allocation=option("allocation", allocation, Allocation),
+        schedule=option("schedule", schedule, Schedule),
+    )
+    made.allocation.check_pattern(made.pattern)
+    made.pattern.check_sparsity(sparsity)
+    made.allocation.check_sparsity(sparsity)
+    made.schedule.check_sparsity(sparsity)
+    made.schedule.check_rounds(sparsity)
+    made.schedule.check_pattern(made.pattern)
+    made.importance.check(made)
+    return made
+
+
+def _require_layers(net: nn.Module, plan: PruningPlan, pruning: PruningSettings) -> None:
+    if not plan.layers:
+        reasons = "; ".join(f"{name} {list(plan.shapes[name])}: {why}" for name, why in plan.dense_reasons.items())
+        raise InvalidSetting("pattern", pruning.pattern.name, f"prunes no layer ({reasons})")
+    shapes = {name: plan.shapes[name] for name in plan.layers}
+    pruning.allocation.check_layers(pruning.pattern, shapes, pruning.sparsity)
+    weight_shapes = {name: tuple(weight_of(net, name).shape) for name in plan.layers}
+    require_effect(pruning.pattern, pruning.allocation, weight_shapes, pruning.sparsity)
+    if isinstance(pruning.allocation, MeasuringAllocation):
+        require_none_shared(net, plan.layers, pruning.allocation.name)
+    importlib.import_module(STORAGE_CHECK).require_storable(pruning.pattern, shapes.values(), pruning.sparsity)
+
+
+def _told(pruning: PruningSettings, pruned: int, ignored: Mapping[str, str]) -> str:
+    """One line: what is pruned, and each reason against it once, with its layers."""
+    layers_of: dict[str, list[str]] = {}
+    for name, why in ignored.items():
+        layers_of.setdefault(why, []).append(name)
+    parts = "; ".join(f"{', '.join(names)} ({why})" for why, names in layers_of.items())
+    left_out = f"; left out: {parts}" if parts else ""
+    first, name = pruning.first_sparsity, pruning.schedule.name
+    rising = f", rising to {pruning.sparsity:.4g} (schedule={name})," if first != pruning.sparsity else ""
+    layers = counted(pruned, "layer")
+    return f"prune: {pruning.pattern.name} at {first:.4g}{rising} in {layers}{left_out}"

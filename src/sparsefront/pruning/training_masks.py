@@ -1,0 +1,143 @@
+"""Lightning callbacks that score weights, or make masks, while a network trains."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from sparsefront.masks.weight_view import as_matrix, like_weight
+
+# Lightning callback that adds up, while a network trains, which way its weights move.
+
+
+class AccumulateMovement(pl.Callback):
+    """Sums -w * dL/dw at every optimizer step, with the weight before the step.
+
+    The gradient is the one that the step is about to use, before clipping: unscaled under AMP, averaged over the ranks
+    under DDP (so every rank holds the same sum) and over the batches of an accumulated step. A step that an AMP scaler is
+    going to skip because a gradient overflowed adds nothing. Pruned weights are zero and so add nothing either.
+
+    The sums are part of a checkpoint; one callback may see several trainings, and goes on adding.
+
+    Args:
+        net: the network that is trained.
+        layers: names of its modules with a `weight`.
+    """
+
+    def __init__(self, net: nn.Module, layers: list[str]) -> None:
+        self._modules = {name: net.get_submodule(name) for name in layers}
+        self._sums: dict[str, Tensor] = {}
+
+    def sums(self) -> dict[str, Tensor]:
+        """Layer name -> float32 [N, K] on the weight's device; zero before the first step. To be read
+        only: of a Linear it is the sum itself."""
+        return {name: as_matrix(self._sum_of(name)) for name in self._modules}
+
+    @torch.no_grad()
+    def on_before_optimizer_step(self, trainer: pl.Trainer, module: pl.LightningModule, optimizer: Optimizer) -> None:
+        finite = _all_finite(optimizer) if trainer.scaler is not None else None
+        for name, layer in self._modules.items():
+            gradient = layer.weight.grad
+            if gradient is None:
+                continue
+            if (
+                finite is not None
+            ):  # decided on the device: waiting for the answer would cost every step a synchronization
+                gradient = torch.where(finite, gradient, torch.zeros_like(gradient))
+            self._sum_of(name).addcmul_(layer.weight, gradient, value=-1)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: self._sum_of(name).to("cpu", copy=True) for name in self._modules}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._sums = {name: state_dict[name].clone() for name in self._modules}
+
+    def _sum_of(self, name: str) -> Tensor:
+        """On the device where the weight is by now: the network moves to its own when training begins."""
+        weight = self._modules[name].weight
+        if name not in self._sums:
+            self._sums[name] = torch.zeros_like(weight, dtype=torch.float32, requires_grad=False)
+        elif self._sums[name].device != weight.device:
+            self._sums[name] = self._sums[name].to(weight.device)
+        return self._sums[name]
+
+
+def _all_finite(optimizer: Optimizer) -> Tensor:
+    """Bool scalar: whether an AMP scaler is going to take this step."""
+    gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    return torch.stack([gradient.isfinite().all() for gradient in gradients]).all()
+
+
+class StraightThrough(pl.Callback):
+    """Forward and backward with W * M(W), M made from W before every optimizer step; the step changes all of W.
+
+    The gradient by the masked weights is taken for that by W (straight through the mask), and pruned weights are drawn
+    towards zero, so that masks settle:
+
+        W <- step of the optimizer on W with the gradient  dL/d(W * M) + decay * (1 - M) * W
+
+    Between steps the layers hold W * M, during a step W: no module is changed, so state dict, DDP and gradient
+    checkpointing see plain parameters. The added term is part of what gradient clipping sees. Under AdamW it also enters
+    the moments.
+
+    Args:
+        net: the network that is trained; it holds W, unmasked, whenever no training or validation runs.
+        layers: names of its modules with a `weight`.
+        make_masks: layer name -> weight, to layer name -> bool mask, [N, K] or shaped like the weight.
+        decay: lambda_W; 0 = the plain straight-through estimator.
+    Source: Zhou et al., "Learning N:M Fine-grained Structured Sparse Neural Networks From Scratch", 2021, section 4
+        (SR-STE).
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        layers: list[str],
+        *,
+        make_masks: Callable[[Mapping[str, Tensor]], dict[str, Tensor]],
+        decay: float,
+    ) -> None:
+        self._weights = {name: net.get_submodule(name).weight for name in layers}
+        self._make_masks, self.decay = make_masks, decay
+        self._dense: dict[str, Tensor] = {}
+        self._masks: dict[str, Tensor] = {}
+
+    def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
+        if not self._dense:  # while gradients accumulate, the masks stay
+            self._mask()
+
+    @torch.no_grad()
+    def on_before_optimizer_step(self, trainer: pl.Trainer, module: pl.LightningModule, optimizer: Optimizer) -> None:
+        for name, weight in self._weights.items():
+            if weight.grad is None:  # a frozen layer, which no step changes
+                continue
+            pruned = self._dense[name].masked_fill(self._masks[name], 0.0)
+            weight.grad.add_(pruned, alpha=self.decay)
+        self._unmask()
+
+    def on_validation_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self._mask()
+
+    def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self._unmask()
+
+    def masks(self) -> dict[str, Tensor]:
+        """The masks of the weights as they are: layer name -> bool, shaped like the weight."""
+        made = self._make_masks({name: weight.detach() for name, weight in self._weights.items()})
+        return {name: like_weight(made[name], weight) for name, weight in self._weights.items()}
+
+    @torch.no_grad()
+    def _mask(self) -> None:
+        self._masks = self.masks()
+        self._dense = {name: weight.detach().clone() for name, weight in self._weights.items()}
+        for name, weight in self._weights.items():
+            weight.mul_(self._masks[name])
+
+    @torch.no_grad()
+    def _unmask(self) -> None:
+        for name, weight in self._weights.items():
+            weight.copy_(self._dense[name])
+        self._dense, self._masks = {}, {}

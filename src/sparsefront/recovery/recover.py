@@ -1,0 +1,208 @@
+"""Bring accuracy back after pruning: any recovery, on a plain training loop."""
+
+import copy
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytorch_lightning as pl
+from torch import Tensor, nn
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.models.checkpoint import misfit_of
+from sparsefront.networks import keep_modes
+from sparsefront.options import option
+from sparsefront.patterns.element_wise import ElementWise
+from sparsefront.pruning.layers import weighted_layers
+from sparsefront.pruning.make_masks import PruningSettings
+from sparsefront.pruning.masks import Masks, require_masks_of
+from sparsefront.recovery.base import Recovery, RecoverySetup, StateDict
+from sparsefront.recovery.rounds import Place, Source, run_rounds
+from sparsefront.schedule.one_shot import OneShot
+from sparsefront.tasks.base import Task
+from sparsefront.tasks.plain_task import Loss, NamedBatches, PlainTask, device_of, require_network, training_loader
+from sparsefront.training.recipe import Optimization, Recipe
+from sparsefront.training.trainer import TrainerSettings
+
+Network = nn.Module | Callable[[], nn.Module]
+"""A network, or a function that gives a fresh copy of it."""
+
+Data = Iterable | pl.LightningDataModule | Callable[[int], Iterable | pl.LightningDataModule]
+"""Training batches, or a function that gives those of each round, counted from 0."""
+
+
+def recover(
+    net: nn.Module,
+    masks: Mapping[str, Tensor],
+    train_dataloader: Data,
+    loss: Loss | None = None,
+    *,
+    recovery: str | Recovery = "finetune",
+    epochs: int | None = None,
+    lr: float | None = None,
+    recipe: Recipe | None = None,
+    trainer: TrainerSettings | None = None,
+    dense_net: Network | None = None,
+    initial_net: Network | None = None,
+    epoch_weights: Mapping[int, StateDict] | None = None,
+    prunable: Callable[[nn.Module], list[str]] = weighted_layers,
+    task: Callable[[nn.Module, Optimization | None], Task] | None = None,
+    place: Place | None = None,
+) -> Masks:
+    """Train the surviving weights (or update them in closed form) in place, while pruned ones stay exactly zero.
+
+    Args:
+        net: as `prune` left it; obs_update, sparse_swaps and cast put the dense weights back first. In training mode it trains
+            as it is: a module that is in eval mode, such as a frozen BatchNorm, stays so. In eval mode all of it trains. Every
+            module is left in the mode in which it was.
+        masks: from `prune` or `load`; or any dict of layer name -> bool mask, which then never changes.
+        train_dataloader: batches (inputs, target), inputs alone, or dicts by name. A DataLoader is read as it is; of another
+            iterable all batches are held in memory. A LightningDataModule is prepared and set up, and its training loader is
+            read. Or a function: number of a round, from 0 -> one of these.
+        loss: (output, target) -> scalar; of a dict batch the target is the batch. None: the output's own `loss`.
+        recovery: finetune, lr_rewind, weight_rewind, distill, square_head, obs_update, sparse_swaps, sr_ste, cast or
+            none, or one with its settings.
+        epochs, lr: of the recipe: how long all rounds together (each one that rewinds) train, and at which peak rate. Not
+            beside a recovery that has its own, nor one that trains nothing.
+        recipe: optimizer, learning-rate curve, weight decay; None = AdamW, linear decay, 3 epochs at 1e-3. Rewinding reads it
+            as that of the dense training.
+        trainer: accelerator, precision, gradient accumulation; None = Lightning's choice, and nothing kept on disk.
+        dense_net: the trained network before pruning: the teacher of distill, square_head and cast; obs_update, sparse_swaps
+            and cast start from it. What it teaches is the mean over all predictions: classes are the last dim of outputs
+            [B, classes] and [B, T, classes], and dim 1 of [B, classes, H, W].
+        initial_net: the network before the dense training, where sr_ste starts.
+        epoch_weights: epoch of the dense training, from 0 -> the weights at its start, for weight_rewind.
+        prunable: the layers that could have been pruned; of their blocks distill may compare hidden states.
+        task: in place of `loss`, for tasks of this package and its data modules: (net, optimization) -> task.
+        place: folders, loggers and seeds of a training that outlives a killed process: the same call then goes on from
+            `place.unfinished`, if `trainer.checkpoint` is on. A call with other weights, masks or settings is rejected there;
+            data and loss are not compared. Nothing is left there at the end.
+    Returns:
+        the masks that the network ends with, and in `rounds` what each round took and did. Of a schedule that tightens them
+        they are new ones; otherwise those that were given.
+    Raises:
+        InvalidSetting: an argument that cannot be used, that the recovery lacks, or that does not go with the others.
+        Diverged: the loss or the weights are not finite.
+    """
+    require_masks_of(net, masks)
+    _require_types(loss, recipe, trainer)
+    known, chosen = Masks.of(masks), option("recovery", recovery, Recovery)
+    pruning = known.pruning or PruningSettings(ElementWise(), known.sparsity)
+    given = {"dense_net": dense_net, "initial_net": initial_net, "epoch_weights": epoch_weights}
+    for name in ("dense_net", "initial_net"):
+        if given[name] is not None and not callable(given[name]):
+            raise InvalidSetting(name, type(given[name]).__name__, "is a torch.nn.Module, or a function that gives one")
+    for name in chosen.needs:
+        if given[name] is None:
+            raise InvalidSetting(name, None, f"recovery={chosen.name} needs it: see sf.recover")
+    for name, value in (("epochs", epochs), ("lr", lr)):
+        _require_heeded(name, value, chosen)
+    _require_trainable(net, chosen)
+    setup = RecoverySetup(
+        pruning=pruning,
+        recipe=_recipe(recipe, epochs, lr),
+        trainer=trainer or TrainerSettings(checkpoint=False),
+        architecture=lambda: net,
+        prunable=prunable,
+        epoch_weights=epoch_weights is not None,
+    )
+    chosen.check_schedule(pruning.schedule, pruning.sparsity)
+    chosen.check(setup)
+    setup.trainer.check()
+    data_of_round = _data_of_round(train_dataloader, net, named=task is not None)
+    trained, initial = (net if given is None else given for given in (dense_net, initial_net))
+    if chosen.starts_dense:
+        _start_dense(net, trained)
+    source = Source(
+        data_of_round=data_of_round,
+        make_task=partial(task or partial(_plain_task, loss), net),
+        dense_net=partial(_fresh, trained, "dense_net"),
+        initial_net=partial(_fresh, initial, "initial_net"),
+        epoch_weights=epoch_weights or {},
+    )
+    device = device_of(net)
+    with keep_modes(net), tempfile.TemporaryDirectory(prefix="sparsefront-") as scratch:
+        found = run_rounds(net, dict(known), known.layout, chosen, setup, source, place or Place(folder=Path(scratch)))
+    net.to(device)
+    left = {name: mask.to(device) for name, mask in found.masks.items()}
+    # the schedule has come to its end: what is trained from here on keeps these masks
+    done = known.pruning and replace(known.pruning, schedule=OneShot())
+    return Masks(left, pruning=done, layout=known.layout, ignored=known.ignored, rounds=found.records)
+
+
+def _data_of_round(given: Data, net: nn.Module, *, named: bool) -> Callable[[int], pl.LightningDataModule]:
+    """Number of a round, from 0 -> its data.
+
+    Args:
+        named: data modules are of this package, whose batches have the names that the network takes.
+    """
+
+    def opened(data: Iterable | pl.LightningDataModule) -> pl.LightningDataModule:
+        if not isinstance(data, pl.LightningDataModule):
+            return NamedBatches(data, net, argument="train_dataloader")
+        return data if named else NamedBatches(training_loader(data), net, argument="train_dataloader")
+
+    if callable(given):
+        return lambda index: opened(given(index))
+    made = opened(given)
+    return lambda index: made
+
+
+def _require_heeded(name: str, value: float | None, recovery: Recovery) -> None:
+    """Raises InvalidSetting where `epochs` or `lr` was given and the recovery would not train by it."""
+    if value is None:
+        return
+    if recovery.training is None:
+        raise InvalidSetting(name, value, f"recovery={recovery.name} trains nothing: leave {name} out")
+    if getattr(recovery.training, name, None) not in (None, value):
+        raise InvalidSetting(name, value, f"give it to {type(recovery).__name__}(...), not beside recovery=")
+
+
+def _require_types(loss: object, recipe: object, trainer: object) -> None:
+    """Raises InvalidSetting naming the first argument of another type."""
+    if loss is not None and not callable(loss):
+        raise InvalidSetting(
+            "loss", loss, "is a function (output, target) -> scalar, or None where the network has its own"
+        )
+    for name, value, kind in (("recipe", recipe, Recipe), ("trainer", trainer, TrainerSettings)):
+        if value is not None and not isinstance(value, kind):
+            raise InvalidSetting(name, value, f"is a sf.{kind.__name__}(...), or None")
+
+
+def _start_dense(net: nn.Module, trained: Network) -> None:
+    """Put the dense weights into the network, in place; raises InvalidSetting where they are of another architecture."""
+    weights, own = _fresh(trained, "dense_net").state_dict(), net.state_dict()
+    if complaint := misfit_of(weights, own):
+        raise InvalidSetting("dense_net", "given", complaint)
+    net.load_state_dict(weights)
+
+
+def _require_trainable(net: nn.Module, recovery: Recovery) -> None:
+    """Raises InvalidSetting where the recovery trains and every parameter is frozen."""
+    if recovery.training is not None and not any(parameter.requires_grad for parameter in net.parameters()):
+        raise InvalidSetting(
+            "net", type(net).__name__, f"has no parameter with requires_grad, and recovery={recovery.name} trains"
+        )
+
+
+def _recipe(recipe: Recipe | None, epochs: int | None, lr: float | None) -> Recipe:
+    """The recipe with the epochs and the rate of this training; of a rewinding, of the dense one."""
+    chosen = recipe or Recipe()
+    if epochs is not None and epochs < 1:
+        raise InvalidSetting("epochs", epochs, "must be at least 1; recovery=none trains nothing")
+    if epochs is not None:
+        chosen = replace(chosen, epochs=epochs, recovery_epochs=None)
+    return chosen if lr is None else replace(chosen, lr=lr, recovery_lr=None)
+
+
+def _fresh(network: Network, argument: str) -> nn.Module:
+    """A copy that may be trained, or moved to another device."""
+    made = copy.deepcopy(network) if isinstance(network, nn.Module) else network()
+    require_network(made, argument=f"{argument}()")
+    return made
+
+
+def _plain_task(loss: Loss | None, net: nn.Module, optimization: Optimization | None) -> PlainTask:
+    return PlainTask(net, loss, optimization)

@@ -1,0 +1,274 @@
+"""Lightning loggers as settings: W&B (offline without an account, never a prompt), CSV, none; and results read back from W&B."""
+
+import importlib.util
+import logging
+import netrc
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
+
+from sparsefront.errors import InvalidSetting, first_line
+from sparsefront.options import require_package
+from sparsefront.results.record import Result
+from sparsefront.results.store import Reading, unedited
+from sparsefront.settings_class import settings_class
+
+if TYPE_CHECKING:
+    from pytorch_lightning.loggers import Logger
+
+
+# Whether this user has a W&B account, found out without importing wandb, which could ask for one.
+
+DEFAULT_URL = "https://api.wandb.ai"
+
+
+def has_api_key() -> bool:
+    """True where `WANDB_API_KEY` is set or the netrc file knows W&B's host (`WANDB_BASE_URL`, else the public one)."""
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    return _netrc_knows(urlsplit(os.environ.get("WANDB_BASE_URL") or DEFAULT_URL).netloc)
+
+
+def _netrc_knows(host: str) -> bool:
+    named = os.environ.get("NETRC")
+    candidates = [Path(named)] if named else [Path("~/.netrc"), Path("~/_netrc")]
+    for path in candidates:
+        try:
+            # Looked up by the host's own name: a `default` entry is a password for other machines.
+            return host in netrc.netrc(path.expanduser()).hosts
+        except FileNotFoundError:
+            continue
+        except (netrc.NetrcParseError, OSError):
+            return False
+    return False
+
+
+# Lightning loggers as settings: W&B (offline without an account, never a prompt), CSV, none.
+#
+# W&B mirrors the run; the run's own `row.json` is the truth.
+
+log = logging.getLogger(__name__)
+RESULT_KEY = "row"  # the whole result as JSON text, in the summary of the W&B run; a name of stored data
+COMPARE_JOB = "compare"  # job type of W&B runs that hold a comparison, and no result
+ONLINE_TIMEOUT_S = 30
+
+
+class Logging(ABC):
+    """Settings of group `logger`; subclasses are frozen dataclasses, fields as in their YAML."""
+
+    def check(self) -> None:
+        """Check, before anything runs, that this can work. Raises InvalidSetting."""
+
+    @abstractmethod
+    def build(
+        self, *, run_name: str, output_dir: Path, group: str | None, config: dict[str, Any], run_id: str | None = None
+    ) -> "list[Logger]":
+        """The loggers of a run.
+
+        Args:
+            group: name of the sweep that it is a point of.
+            config: what was configured.
+            run_id: under which it goes on where it was killed.
+        """
+
+
+@settings_class()
+class NoLogging(Logging):
+    """Keep no training curves."""
+
+    def build(
+        self, *, run_name: str, output_dir: Path, group: str | None, config: dict[str, Any], run_id: str | None = None
+    ) -> "list[Logger]":
+        return []
+
+
+@settings_class()
+class CsvLogging(Logging):
+    """Training curves in `csv/metrics.csv` of the run's folder."""
+
+    def build(
+        self, *, run_name: str, output_dir: Path, group: str | None, config: dict[str, Any], run_id: str | None = None
+    ) -> "list[Logger]":
+        from pytorch_lightning.loggers import CSVLogger
+
+        return [CSVLogger(output_dir, name="", version="csv")]
+
+
+@settings_class()
+class WandbLogging(Logging):
+    """Training curves, configuration and the result in W&B.
+
+    Args:
+        project: W&B project.
+        entity: user or team; None is the account's own.
+        mode: "auto" follows `WANDB_MODE`, else is online where an API key is at hand and offline where none is;
+            "online", "offline" (files under `wandb/` of the run's folder, uploaded later by `wandb sync`), "disabled".
+    """
+
+    project: str = "sparsefront"
+    entity: str | None = None
+    mode: Literal["auto", "online", "offline", "disabled"] = "auto"
+
+    def check(self) -> None:
+        """Check, before anything runs, that this logger can work.
+
+        Raises:
+            InvalidSetting: wandb is not installed, or `mode=online` without an API key.
+        """
+        require_package("wandb", key="mode", value=self.mode, instead="logger=csv or logger=none")
+        if self.mode == "online" and not has_api_key():
+            how = "there is no API key: set WANDB_API_KEY or run `wandb login` once, or keep mode=auto"
+            raise InvalidSetting("mode", self.mode, how)
+
+    def build(
+        self, *, run_name: str, output_dir: Path, group: str | None, config: dict[str, Any], run_id: str | None = None
+    ) -> "list[Logger]":
+        """Start the W&B run and wrap it for Lightning.
+
+        Args:
+            run_name: shown by W&B.
+            output_dir: the run's folder; W&B writes only below it, so that runs at the same time do not meet.
+            group: joins the runs of one sweep.
+            config: plain containers, no OmegaConf.
+            run_id: of the record. Where W&B has a run of this id, that one is gone on with, so that a point which went on
+                after a kill, or is shown again, stays one run. None: a new run.
+        Raises:
+            InvalidSetting: see `check`; or `mode=online` and W&B does not answer.
+        """
+        from pytorch_lightning.loggers import WandbLogger
+
+        again = {} if run_id is None else {"id": run_id, "resume": "allow"}
+        run = self.start_run(name=run_name, dir=str(output_dir), group=group, config=config, **again)
+        # Lightning sets the step axis only for runs that it starts itself.
+        run.define_metric("trainer/global_step")
+        run.define_metric("*", step_metric="trainer/global_step", step_sync=True)
+        return [WandbLogger(experiment=run, save_dir=str(output_dir), log_model=False)]
+
+    def start_run(self, **start: Any) -> Any:
+        """A run of W&B's own, in the project of these settings; without an account, or where W&B does not answer, offline.
+
+        Args:
+            start: what `wandb.init` takes beside project, entity, mode and settings.
+        Raises:
+            InvalidSetting: see `build`.
+        """
+        self.check()
+        import wandb
+
+        start |= {"project": self.project, "entity": self.entity}
+        # silent: the report tells where the run is. console off: progress bars are not copied into the run's files.
+        # finish_previous: a failed job of a multirun may have left its run open.
+        settings = wandb.Settings(silent=True, console="off", init_timeout=ONLINE_TIMEOUT_S, reinit="finish_previous")
+        mode = self._mode_now()
+        try:
+            return wandb.init(**start, mode=mode, settings=settings)
+        except wandb.errors.Error as error:
+            if mode != "online":
+                raise
+            reason = first_line(error)
+            if self.mode == "online":
+                how = f"W&B did not take the run ({reason}); mode=offline keeps it here"
+                raise InvalidSetting("mode", self.mode, how) from None
+            log.warning("W&B did not take the run (%s): it is kept offline, `wandb sync` uploads it later", reason)
+            return wandb.init(**start, mode="offline", settings=settings)
+
+    def _mode_now(self) -> str:
+        if self.mode != "auto":
+            return self.mode
+        wanted = os.environ.get("WANDB_MODE", "online" if has_api_key() else "offline")
+        return wanted if wanted in ("online", "offline", "disabled") else "offline"
+
+
+def log_result(loggers: "Sequence[Logger]", result: Result, *, again: bool = False) -> None:
+    """Give the result to every logger and close it: numbers as metrics; for W&B a summary table and the summary.
+
+    Args:
+        again: the result of an earlier run is shown again. A W&B run that has it is left as it is; another gets the summary
+            alone, which replaces what is there, so that nothing stands in it twice however often a point is shown.
+
+    The summary of a W&B run holds every field under its name, and the whole result as JSON under `row`, which
+    `compare.py source=wandb` reads.
+    """
+    for logger in loggers:
+        if (run := _wandb_run(logger)) is None:
+            numbers = {name: value for name, value in result.flat().items() if isinstance(value, (int, float))}
+            logger.log_metrics(numbers)
+            logger.save()
+        else:
+            _log_to_wandb(run, result, again)
+    close_loggers(loggers)
+
+
+def _log_to_wandb(run: Any, result: Result, again: bool) -> None:
+    import wandb
+
+    text = result.to_json()
+    if again and run.summary.get(RESULT_KEY) == text:
+        return
+    flat = {name: value for name, value in result.flat().items() if value is not None}
+    if not again:
+        run.log({"summary_table": wandb.Table(columns=list(flat), data=[list(flat.values())])})
+    run.summary.update({**flat, RESULT_KEY: text})
+
+
+def close_loggers(loggers: "Sequence[Logger]", *, failed: bool = False) -> None:
+    """Finish the W&B runs; the others have nothing open. Call with `failed` where a run ends without a result."""
+    for logger in loggers:
+        if (run := _wandb_run(logger)) is not None:
+            run.finish(exit_code=1 if failed else 0)
+
+
+def _wandb_run(logger: "Logger") -> Any:
+    """The W&B run behind a logger, None for other loggers."""
+    from pytorch_lightning.loggers import WandbLogger
+
+    return logger.experiment if isinstance(logger, WandbLogger) else None
+
+
+# Results read back from W&B, where the loggers left them.
+
+TIMEOUT_S = 30
+
+
+def read_wandb_results(*, entity: str | None, project: str | None) -> Reading:
+    """The result of every run of a project; runs without one (failed, or still going), and results that were edited, are
+    listed as problems, comparisons are not.
+
+    Raises:
+        InvalidSetting: no project, no wandb, no API key, or W&B cannot be reached or rejects the request.
+    """
+    if not project:
+        how = "source=wandb needs project=NAME (and entity=NAME where it is not your own)"
+        raise InvalidSetting("project", project, how)
+    if importlib.util.find_spec("wandb") is None:
+        raise InvalidSetting("source", "wandb", "the package wandb is not installed: pip install wandb")
+    if not has_api_key():
+        raise InvalidSetting("source", "wandb", "there is no API key: set WANDB_API_KEY or run `wandb login` once")
+    path = f"{entity}/{project}" if entity else project
+    import requests
+    import wandb
+
+    reading = Reading()
+    try:
+        for run in wandb.Api(timeout=TIMEOUT_S).runs(path):
+            if getattr(run, "job_type", None) != COMPARE_JOB:
+                _read_run(run, reading)
+    except (wandb.errors.Error, requests.RequestException, ValueError, OSError) as error:
+        # An unknown project reaches us as ValueError, a closed network as RequestException or CommError.
+        reason = first_line(error)
+        raise InvalidSetting("source", "wandb", f"{path} cannot be read: {reason}") from None
+    return reading
+
+
+def _read_run(run: Any, reading: Reading) -> None:
+    text = run.summary.get(RESULT_KEY)
+    if text is None:
+        reading.problems.append(f"W&B run {run.id} ({run.state}): its summary has no {RESULT_KEY!r}")
+        return
+    try:
+        reading.results.append(unedited(Result.from_json(text)))
+    except ValueError as error:
+        reading.problems.append(f"W&B run {run.id}: {error}")

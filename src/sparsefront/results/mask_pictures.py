@@ -1,0 +1,289 @@
+"""Pictures of a run's masks: a PNG file per chosen layer, and the densities of all."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import avg_pool2d
+
+from sparsefront.artifacts.durable import whole_file
+from sparsefront.errors import InvalidSetting, plot_text
+from sparsefront.masks.groups import Boundaries
+from sparsefront.masks.weight_view import Permutation, as_matrix
+from sparsefront.patterns.base import Pattern
+from sparsefront.pruning.mask_layout import MaskLayout
+
+# Which of a run's pruned layers get a picture.
+
+MOST_CHOSEN = 6
+
+
+def choose_layers(shapes: Mapping[str, tuple[int, int]], expressions: Sequence[str] | None) -> list[str]:
+    """The layers to draw, in the order of the network.
+
+    Args:
+        shapes: pruned layer -> [N, K].
+        expressions: regular expressions; a layer whose name one of them finds is drawn. None: the first layer of each
+            kind (names that differ in their numbers only, of one shape), the first six kinds.
+    Raises:
+        InvalidSetting: an expression of `mask_layers` that finds no pruned layer.
+    """
+    if expressions is None:
+        first_of_kind: dict[tuple, str] = {}
+        for name, shape in shapes.items():
+            first_of_kind.setdefault((re.sub(r"\d+", "*", name), shape), name)
+        return list(first_of_kind.values())[:MOST_CHOSEN]
+    for expression in expressions:
+        if not any(re.search(expression, name) for name in shapes):
+            names = list(shapes)
+            listed = ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+            raise InvalidSetting("mask_layers", expression, f"finds no layer that is pruned; there are {listed}")
+    return [name for name in shapes if any(re.search(expression, name) for expression in expressions)]
+
+
+# A mask as pixels: kept and pruned weights in two colors, with lines between the groups of its pattern.
+
+# Neutral, since every other color is a pattern or a series. They differ in lightness, which every kind of color vision sees.
+KEPT_COLOR, PRUNED_COLOR = "#5a6b7b", "#d3d8dd"
+GROUP_COLOR, WINDOW_COLOR = "#000000", "#ffffff"
+
+EXACT_SIDE = 2048  # pixels; a longer layer is shown as densities
+TARGET_SIDE = 768  # pixels; a shorter layer is enlarged by a whole number
+LARGEST_CELL = 12  # pixels per side of a weight
+LEAST_SPACING = 8  # pixels between two lines; denser ones would hide the mask
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How weights become pixels. One of the two numbers is 1.
+
+    Args:
+        cell: pixels per side of a weight.
+        pooled: weights per side of a pixel, which then shows their density.
+    """
+
+    cell: int = 1
+    pooled: int = 1
+
+    @classmethod
+    def of(cls, shape: tuple[int, int], target_side: int = TARGET_SIDE) -> "Scale":
+        """Every weight where the longest side of [N, K] fits into EXACT_SIDE, enlarged towards `target_side`."""
+        longest = max(shape)
+        if longest > EXACT_SIDE:
+            return cls(pooled=-(-longest // EXACT_SIDE))
+        return cls(cell=min(LARGEST_CELL, max(1, target_side // longest)))
+
+    @property
+    def text(self) -> str:
+        """What a pixel is, for a reader."""
+        if self.pooled > 1:
+            return f"a pixel is the mean density of {self.pooled} x {self.pooled} weights"
+        return "a weight is a pixel" if self.cell == 1 else f"a weight is {self.cell} x {self.cell} pixels"
+
+
+@dataclass(frozen=True)
+class VisibleLines:
+    """The lines of one direction that a picture has room for: a pixel in front of each of these places."""
+
+    groups: tuple[int, ...] = ()
+    windows: tuple[int, ...] = ()
+
+    def insert(self, pixels: np.ndarray, axis: int) -> np.ndarray:
+        """The pixels [height, width, 3] with a line of pixels inserted in front of each place; none is covered."""
+        groups, windows = dict.fromkeys(self.groups, GROUP_COLOR), dict.fromkeys(self.windows, WINDOW_COLOR)
+        # Where both fall on one place the coarser is shown: windows of blocks, or blocks of windows.
+        color_at = groups | windows if len(windows) <= len(groups) else windows | groups
+        places = sorted(color_at)
+        lines = np.array([rgb(color_at[place]) for place in places], dtype=np.uint8).reshape(len(places), 3)
+        across = (len(places), pixels.shape[1], 3) if axis == 0 else (pixels.shape[0], len(places), 3)
+        return np.insert(pixels, places, np.broadcast_to(lines[:, None] if axis == 0 else lines, across), axis=axis)
+
+
+@dataclass(frozen=True)
+class MaskImage:
+    """Pixels uint8 [height, width, 3] of a mask, and what they show."""
+
+    pixels: np.ndarray
+    scale: Scale
+    rows: VisibleLines
+    columns: VisibleLines
+
+    @property
+    def line_text(self) -> str:
+        """Which lines there are, for a reader."""
+        drawn = {
+            "black lines: groups": self.rows.groups or self.columns.groups,
+            "white lines: windows": self.columns.windows,
+        }
+        return ", ".join(text for text, places in drawn.items() if places)
+
+
+def mask_image(mask: Tensor, boundaries: Boundaries, scale: Scale) -> MaskImage:
+    """Draw a mask.
+
+    Args:
+        mask: bool [N, K], True = kept, on any device.
+        boundaries: drawn as lines of their own pixels, so that no weight is covered; left out where they lie closer
+            than LEAST_SPACING.
+        scale: of the picture.
+    Returns:
+        exactly KEPT_COLOR and PRUNED_COLOR where a pixel is a weight or part of one, mixed by density otherwise.
+    """
+    density = pixel_density(mask, scale).numpy()[..., None]
+    pixels = np.rint(density * rgb(KEPT_COLOR) + (1 - density) * rgb(PRUNED_COLOR)).astype(np.uint8)
+    rows = VisibleLines(groups=_places(boundaries.rows, scale))
+    columns = VisibleLines(groups=_places(boundaries.columns, scale), windows=_places(boundaries.windows, scale))
+    return MaskImage(columns.insert(rows.insert(pixels, axis=0), axis=1), scale, rows, columns)
+
+
+def pixel_density(mask: Tensor, scale: Scale) -> Tensor:
+    """Kept fraction under each pixel of the mask alone: float32 [height, width] on the CPU.
+
+    The last pixels of a pooled layer average over what there is.
+    """
+    kept = mask.float()
+    if scale.pooled > 1:
+        return avg_pool2d(kept[None], scale.pooled, ceil_mode=True, count_include_pad=False)[0].cpu()
+    return kept.repeat_interleave(scale.cell, dim=0).repeat_interleave(scale.cell, dim=1).cpu()
+
+
+def rgb(color: str) -> np.ndarray:
+    """A color "#rrggbb" as uint8 [3]."""
+    return np.frombuffer(bytes.fromhex(color.removeprefix("#")), dtype=np.uint8)
+
+
+def _places(boundaries: Sequence[int], scale: Scale) -> tuple[int, ...]:
+    """Boundaries between weights as places between pixels, the nearest where pixels hold several; () if too dense."""
+    if not len(boundaries):
+        return ()
+    places = torch.tensor([0, *boundaries]) * scale.cell
+    places = torch.div(places + scale.pooled // 2, scale.pooled, rounding_mode="floor")
+    return tuple(places[1:].tolist()) if int(places.diff().min()) >= LEAST_SPACING else ()
+
+
+DPI = 100
+MARGIN, GAP = 12, 24  # pixels around and between images
+LINE_HEIGHT, LETTER_WIDTH = 16, 6.5  # pixels of text
+
+
+@dataclass(frozen=True, eq=False)
+class PrunedLayers:
+    """What the pictures of a run are drawn from.
+
+    Args:
+        masks: pruned layer -> bool, [N, K] or shaped like its weight, in the network's order; True = kept.
+        pattern: that they obey.
+        pattern_text: the pattern and its settings, for titles.
+        sparsity: final target of the whole network.
+        layout: the permutation and the sparsity of each layer.
+    """
+
+    masks: Mapping[str, Tensor]
+    pattern: Pattern
+    pattern_text: str
+    sparsity: float
+    layout: MaskLayout = field(default_factory=MaskLayout)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, int]]:
+        """Layer -> [N, K]."""
+        return {name: tuple(as_matrix(mask).shape) for name, mask in self.masks.items()}
+
+
+def write_mask_pictures(pruned: PrunedLayers, folder: Path, layers: Sequence[str] | None) -> list[Path]:
+    """Write `<layer>.png` for each chosen layer.
+
+    Args:
+        layers: regular expressions, see `choose_layers`.
+    Raises:
+        InvalidSetting: an expression that finds no pruned layer.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name in choose_layers(pruned.shapes, layers):
+        mask = as_matrix(pruned.masks[name])
+        path = folder / f"{name}.png"
+        write_mask_png(
+            mask,
+            path,
+            pattern=pruned.layout.pattern_of(name, pruned.pattern),
+            sparsity=pruned.layout.sparsity_of(name, pruned.sparsity),
+            permutation=pruned.layout.permutations.get(name),
+            title=f"{name}  [{mask.shape[0]} x {mask.shape[1]}]",
+            subtitle=f"{pruned.pattern_text}, sparsity {1 - mask.float().mean():.4f}",
+        )
+        written.append(path)
+    return written
+
+
+def write_mask_png(
+    mask: Tensor,
+    path: Path,
+    *,
+    pattern: Pattern,
+    sparsity: float,
+    permutation: Permutation | None = None,
+    title: str,
+    subtitle: str,
+) -> None:
+    """Draw one mask; where it obeys its pattern in another order than its own, both orders stand side by side.
+
+    Args:
+        mask: bool [N, K] in the network's order.
+        sparsity: the layer's target, from which its windows follow.
+        permutation: the order in which it obeys the pattern; None = its own.
+    """
+    scale = Scale.of((mask.shape[0], mask.shape[1]))
+    if permutation is None:
+        panels = {"": mask_image(mask, pattern.boundaries(mask, sparsity), scale)}
+    else:
+        permuted = permutation.apply(mask)
+        panels = {
+            "in the network's order": mask_image(mask, Boundaries(), scale),
+            "in the pattern's order": mask_image(permuted, pattern.boundaries(permuted, sparsity), scale),
+        }
+    write_panels(panels, path, heading=(title, subtitle, _key(list(panels.values()))))
+
+
+def _key(images: Sequence[MaskImage]) -> str:
+    """What colors and pixels mean, in one line."""
+    return ", ".join(filter(None, ("dark gray: kept, light gray: pruned", images[-1].line_text, images[-1].scale.text)))
+
+
+def write_panels(panels: Mapping[str, MaskImage], path: Path, *, heading: Sequence[str] = ()) -> None:
+    """Write images beside each other as one PNG file, each under its caption, all under the heading's lines.
+
+    Args:
+        panels: caption -> image; "" is no caption. Every pixel of an image is one pixel of the file.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    images = [image.pixels for image in panels.values()]
+    captioned = any(panels)
+    tallest = max(image.shape[0] for image in images)
+    longest_line = round(LETTER_WIDTH * max(map(len, heading), default=0))
+    width = 2 * MARGIN + max(longest_line, sum(image.shape[1] for image in images) + GAP * (len(images) - 1))
+    height = 2 * MARGIN + tallest + LINE_HEIGHT * (len(heading) + captioned)
+    figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI)
+    FigureCanvasAgg(figure)
+
+    def write(text: str, left: int, line: int, **style: object) -> None:
+        figure.text(
+            left / width, 1 - (MARGIN + LINE_HEIGHT * line) / height, plot_text(text), va="top", fontsize=8, **style
+        )
+
+    for line, text in enumerate(heading):
+        write(text, MARGIN, line, fontweight="bold" if line == 0 else "normal")
+    left = MARGIN
+    for caption, image in zip(panels, images):
+        write(caption, left, len(heading), color="#555555")
+        # Copied without the resampling that axes do; the place is that of the lower left corner.
+        figure.figimage(image, left, MARGIN + tallest - image.shape[0], origin="upper")
+        left += image.shape[1] + GAP
+    with whole_file(path) as new:
+        figure.savefig(new, dpi=DPI, format="png")

@@ -1,0 +1,212 @@
+"""The page of a comparison: everything in one file, nothing loaded from a network."""
+
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+from sparsefront.progress import counted
+from sparsefront.pruning.collapse import MOST_MISSED
+from sparsefront.results.candidates import (
+    budget_of,
+    points_lost,
+    recovery_of,
+    seeds_of,
+    side_of,
+    unlike_the_rest,
+    val_quality,
+)
+from sparsefront.results.columns import measured_cells
+from sparsefront.results.comparable import (
+    CPU_NOTE,
+    LATENCY,
+    SPEEDUP,
+    Axis,
+    ComparableResults,
+    by_pattern,
+    split_comparable,
+)
+from sparsefront.results.page.run import json_for_page, run_details, script_text, write_page
+from sparsefront.results.plots import DENSE_COLOR, pattern_color, recovery_marker
+from sparsefront.results.record import Result, alternatives, result_fields
+from sparsefront.results.statistics import budget_sentences, pattern_ranking, settings_apart
+
+# The runs of a comparison as columns: every field that is one value, in few characters.
+
+DERIVED = {
+    "quality": lambda result: _of_side(result, ""),
+    "quality_error": lambda result: _of_side(result, "_standard_error"),
+    "val_quality": val_quality,
+    "val_quality_error": lambda result: (
+        None if val_quality(result) is None else _of_side(result, "_standard_error", "val_")
+    ),
+    "lost": points_lost,
+    "recovery": recovery_of,
+    "recovery_seed": lambda result: seeds_of(result)[1],
+    "distribution": lambda result: result.choice.pattern_parameters.get("distribution"),
+}
+"""Qualities are of the sparse network, with the sparse kernels running where that was measured: fractions, and percentage points.
+What is filtered by is known here also of records that are older than its field.
+"""
+
+
+def run_columns(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """One entry per field, {"name", and how its values are held}: "constant": one for all; "values": one per run; with "of" too,
+    values are places in that list. `DERIVED` come last, their names begin with "_".
+    """
+    columns: dict[str, Sequence] = {}
+    for group, names in _single_values().items():
+        # A run after the other, not a field after the other: their memory is far apart.
+        rows = map(attrgetter(*names), map(attrgetter(group), results))
+        columns |= zip(names, zip(*rows), strict=True)
+    columns |= {f"_{name}": [getter(result) for result in results] for name, getter in DERIVED.items()}
+    return [{"name": name, **_packed(list(values))} for name, values in columns.items()]
+
+
+def _single_values() -> dict[str, list[str]]:
+    """Group of a result -> its fields that are one value, at least two in each."""
+    groups: dict[str, list[str]] = {}
+    for field in result_fields():
+        if not {dict, list} & set(alternatives(field.hint)):
+            groups.setdefault(field.group, []).append(field.name)
+    return groups
+
+
+def _packed(values: list) -> dict[str, Any]:
+    if values.count(values[0]) == len(values) and len(set(map(type, values))) == 1:
+        return {"constant": values[0]}
+    found = {(type(value), value): value for value in values}
+    if not any(isinstance(value, str) for value in found.values()) or 2 * len(found) > len(values):
+        return {"values": values}
+    places = {key: place for place, key in enumerate(found)}
+    return {"values": [places[type(value), value] for value in values], "of": list(found.values())}
+
+
+def _of_side(result: Result, suffix: str, split: str = "") -> float | None:
+    side = side_of(result)
+    return None if side is None else result.value_of(f"{split}{side}{suffix}")
+
+
+# What the page says of each set of comparable results: sentences and tables as text, and the points that its script
+# draws.
+
+AXES = (SPEEDUP, LATENCY)
+SHOWN = ("pattern", "sparsity", "recovery")  # columns of the page's table beside the settings
+
+
+def section_text(group: ComparableResults, verdicts: Sequence[str]) -> dict[str, Any]:
+    """What the template writes into the page.
+
+    Args:
+        verdicts: how sure the reporting split is of what was picked.
+    """
+    return {
+        "title": group.title,
+        "runs": counted(len(group.results), "run"),
+        "sentences": budget_sentences(group),
+        "decided_on": "held-out data"
+        if group.picked_by == "val"
+        else "the reporting split, since nothing else was recorded",
+        "ranking": pattern_ranking(group),
+        "cells": measured_cells(group.candidates),
+        "verdicts": verdicts,
+        "notes": group.notes(),
+        "shared": group.columns[1],
+    }
+
+
+def section_data(group: ComparableResults, places: Mapping[int, int]) -> dict[str, Any]:
+    """What the page's script draws.
+
+    Args:
+        places: `id` of a result -> its place among the page's runs.
+    """
+    told = settings_apart(group.candidates, SHOWN)
+    structures = {candidate.structure: place for place, candidate in enumerate(group.candidates)}
+    points = [
+        {
+            "runs": [places[id(result)] for result in candidate.results],
+            "label": candidate.pattern,
+            "settings": " ".join(told[candidate.runs].values()),
+            "structure": structures[candidate.structure],
+            "budget": budget_of(candidate.results[0]) is not None,
+        }
+        for candidate in group.candidates
+    ]
+    return {
+        "title": group.title,
+        "runs": [places[id(result)] for result in group.results],
+        "quality_label": group.quality_label,
+        "picked_by": None if group.offers_no_choice else group.picked_by,
+        "points": points,
+        "unlike": {
+            places[id(result)]: unlike[result.identity.run_id]
+            for unlike in [unlike_the_rest(group.results)]
+            for result in group.results
+            if result.identity.run_id in unlike
+        },
+        "axes": {axis.name: axis.label + (f" ({CPU_NOTE})" if group.device == "cpu" else "") for axis in AXES},
+    }
+
+
+def styles(results: Sequence[Result]) -> dict[str, Any]:
+    """Colors by pattern, symbols by recovery."""
+    patterns = sorted({result.choice.pattern for result in results})
+    recoveries = sorted({recovery_of(result) for result in results})
+    return {
+        "dense": DENSE_COLOR,
+        "patterns": {pattern: pattern_color(pattern) for pattern in patterns},
+        "recoveries": {recovery: recovery_marker(recovery)[1] for recovery in recoveries},
+    }
+
+
+def write_comparison(
+    results: Sequence[Result],
+    path: Path,
+    *,
+    title: str,
+    axis: Axis = SPEEDUP,
+    verdicts_of: Callable[[ComparableResults], Sequence[str]] = lambda group: (),
+    folder_of: Callable[[Result], Path | None] = lambda result: None,
+    failed: Sequence[dict[str, str]] = (),
+    groups: Sequence[ComparableResults] | None = None,
+) -> Path:
+    """Write the page, whole or not at all.
+
+    Args:
+        verdicts_of: how sure the reporting split is of what was picked, as `winners.verdicts` tells.
+        folder_of: the folder of a result's `row.json`, with the command that made it and pictures of its masks.
+        failed: runs without a result, as `failed_runs` tells of them.
+        groups: the results as `split_comparable` gives them, where that was done before.
+    Raises:
+        ValueError: there is no result.
+    """
+    from markupsafe import Markup
+
+    if not results:
+        raise ValueError("nothing to write: there is no result")
+    groups = split_comparable(results, axis) if groups is None else groups
+    places = {id(result): place for place, result in enumerate(results)}
+    data = {
+        "axis": axis.name,
+        "most_missed": MOST_MISSED,
+        "styles": styles(results),
+        "columns": run_columns(results),
+        "sections": [section_data(group, places) for group in groups],
+        **run_details(results, folder_of, _most_wanted(groups)),
+    }
+    return write_page(
+        path,
+        "comparison.html.jinja",
+        title=title,
+        failed=failed,
+        sections=[section_text(group, verdicts_of(group)) for group in groups],
+        data=Markup(json_for_page(data)),
+        script=Markup(script_text()),
+    )
+
+
+def _most_wanted(groups: Sequence[ComparableResults]) -> list[Result]:
+    """Those on the fronts of all patterns."""
+    fronts = [group.own_front(series) for group in groups for series in by_pattern(group.points()).values()]
+    return [point.result for front in fronts for point in front]

@@ -1,0 +1,148 @@
+"""The page of one run, and the templates and details that it shares with the page of a comparison."""
+
+import base64
+import json
+from collections.abc import Callable, Iterable, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from sparsefront.artifacts.durable import whole_file
+from sparsefront.pruning.collapse import collapse_warning
+from sparsefront.results.candidates import provenance
+from sparsefront.results.columns import COLUMNS, plain, shared_metric
+from sparsefront.results.comparable import SPEEDUP, Axis, split_comparable
+from sparsefront.results.latency_table import curve_figure, curve_lines, wins_text
+from sparsefront.results.plots import pareto_figure, svg_text
+from sparsefront.results.record import Result
+from sparsefront.results.run_folder import run_command
+from sparsefront.results.tables import layer_lines
+
+# The templates of the pages, filled in; style and scripts are files beside them and become part of each page.
+
+# In this order: later ones use what earlier ones define.
+SCRIPTS = "data text front picked address symbols scale chart charts filters budget table details download main".split()
+
+
+def write_page(path: Path, template: str, **values: Any) -> Path:
+    """Write a page, whole or not at all; its folder is made. Values are escaped, unless they are `Markup`."""
+    from jinja2 import Environment, PackageLoader
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=PackageLoader("sparsefront.results", "page"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    page = environment.get_template(template).render(style=Markup(_text("style.css")), **values)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as new:
+        new.write_text(page, encoding="utf-8", errors="backslashreplace")  # half a character in a name
+    return path
+
+
+def script_text() -> str:
+    """All of the comparison's JavaScript."""
+    return "\n".join(_text(f"script/{name}.js") for name in SCRIPTS)
+
+
+def json_for_page(content: Any) -> str:
+    """JSON that no text inside it can end early, as `</script>` would."""
+    text = json.dumps(content, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.replace("<", "\\u003c")
+
+
+def _text(name: str) -> str:
+    return (files("sparsefront.results.page") / name).read_text(encoding="utf-8")
+
+
+# What the page tells of single runs when a reader asks: the command, the layers, the pictures of masks.
+#
+# Of a large comparison it holds layers and pictures of the most interesting runs only: the page must stay fluid.
+
+MOST_RUNS_WITH_LAYERS = 200
+MOST_PICTURE_BYTES = 3_000_000
+
+
+def run_details(
+    results: Sequence[Result], folder_of: Callable[[Result], Path | None], first: Iterable[Result]
+) -> dict[str, Any]:
+    """`commands` and `folders`, one entry per run; `layers` and `pictures`, by a run's place.
+
+    Args:
+        folder_of: the folder of a result's `row.json`, None where it is not at hand.
+        first: results whose layers and pictures are wanted most, the best first.
+    """
+    places = {id(result): place for place, result in enumerate(results)}
+    order = list({id(result): result for result in (*first, *results)}.values())
+    folders = [folder_of(result) for result in results]
+    return {
+        "commands": [run_command(result, folder) for result, folder in zip(results, folders)],
+        "folders": [None if folder is None else str(folder) for folder in folders],
+        "layers": {
+            places[id(result)]: [list(lines[0]), *(list(line.values()) for line in lines)]
+            for result in order[:MOST_RUNS_WITH_LAYERS]
+            if (lines := layer_lines(result))
+        },
+        "pictures": _pictures({places[id(result)]: folders[places[id(result)]] for result in order}),
+    }
+
+
+def _pictures(folders: dict[int, Path | None]) -> dict[int, list[dict[str, str]]]:
+    """Place -> [{"name", "base64"}] of the PNG files below `masks/`, until the page is full."""
+    pictures: dict[int, list[dict[str, str]]] = {}
+    left = MOST_PICTURE_BYTES
+    for place, folder in list(folders.items())[:MOST_RUNS_WITH_LAYERS]:
+        files = [] if folder is None else sorted(folder.glob("masks/*.png"))
+        left -= sum(file.stat().st_size for file in files)
+        if left < 0:
+            break
+        if files:
+            pictures[place] = [picture(file) for file in files]
+    return pictures
+
+
+def picture(file: Path) -> dict[str, str]:
+    """A PNG file for a `data:` address."""
+    return {"name": file.stem, "base64": base64.b64encode(file.read_bytes()).decode()}
+
+
+def write_run_page(
+    result: Result, path: Path, *, title: str, pictures: Sequence[Path] = (), axis: Axis = SPEEDUP
+) -> Path:
+    """Write the page, whole or not at all.
+
+    Args:
+        pictures: PNG files that are shown at the end, copied into the page.
+    """
+    from markupsafe import Markup
+
+    sparsity = result.sparsity
+    return write_page(
+        path,
+        "run.html.jinja",
+        title=title,
+        plot=Markup(svg_text(pareto_figure(split_comparable([result], axis)))),
+        values=_values(result),
+        command=run_command(result, path.parent),
+        provenance=provenance(result),
+        curve=_curve(result) if result.speed.curve else None,
+        layers=layer_lines(result),
+        collapsed=collapse_warning(
+            sparsity.sparsity_per_layer, sparsity.sparsity_target, plain(result.choice.allocation)
+        ),
+        pictures=[picture(file) for file in pictures],
+    )
+
+
+def _values(result: Result) -> list[dict[str, str]]:
+    """What the columns of a comparison hold, as lines."""
+    metric = shared_metric([result])
+    cells = {column.heading(metric): column.cell(result) for column in COLUMNS}
+    return [{"": heading, "value": text} for heading, text in cells.items() if text != "–"]
+
+
+def _curve(result: Result) -> dict[str, Any]:
+    """The other sizes that it was timed at: a plot, a table, and where sparse wins."""
+    from markupsafe import Markup
+
+    plot = Markup(svg_text(curve_figure(result)))
+    return {"plot": plot, "lines": curve_lines(result), "wins": wins_text(result)}

@@ -1,0 +1,393 @@
+"""Plots of results as PNG files, or inside a page: one color per pattern, one marker per recovery."""
+
+import io
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from textwrap import wrap
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from sparsefront.artifacts.durable import whole_file
+from sparsefront.errors import plot_text
+from sparsefront.results.comparable import SPEEDUP, Axis, ComparableResults, Point, by_pattern, split_comparable
+from sparsefront.results.mask_pictures import KEPT_COLOR
+from sparsefront.results.record import Result
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+# Color and marker of a series. A pattern has the same color, and a recovery the same marker, in every plot and page;
+# what is no pattern has other colors.
+
+COLORS = ("#0b6fb8", "#d1495b", "#2a9d6f", "#e08e0b", "#7b5ea7", "#5c5c5c", "#17a2b8", "#a0522d", "#c04fa0", "#8a9a1b")
+# Of what is no pattern: kernels, weights, sizes. Each is at least 25 apart from all colors of patterns, as CIELAB measures.
+SERIES_COLORS = tuple("#7890fc #9c0c00 #60d86c #fc7848 #6c0078 #fca8cc #605400 #00d8cc #184818 #e4c054".split())
+MARKERS = (
+    ("o", "circle"),
+    ("s", "square"),
+    ("^", "triangle-up"),
+    ("D", "diamond"),
+    ("v", "triangle-down"),
+    ("P", "cross"),
+    ("X", "x"),
+    ("<", "triangle-left"),
+    (">", "triangle-right"),
+    ("p", "pentagon"),
+)
+DENSE_COLOR = "#111111"
+FRONT_COLOR = "#999999"
+DOMINATED_COLOR = "#c4c4c4"
+
+_PATTERN_COLORS = dict(
+    zip(("tile_wise", "vector_wise", "block_wise", "n_m", "element_wise", "dense", "uniform", "channel"), COLORS),
+    shuffled_block=COLORS[8],
+    tile_2_4=COLORS[9],
+    block_2_4="#3d4fd1",
+    mixed="#e6007e",
+)
+_OWN_PATTERN_COLORS = ("#00707a", "#b06a00", "#6b8e23", "#8b2f5a", "#40557a", "#9a5fd0")
+_RECOVERY_MARKERS = dict(
+    zip(("finetune", "none", "distill", "lr_rewind", "weight_rewind", "obs_update", "sr_ste"), MARKERS),
+    square_head=MARKERS[7],
+    sparse_swaps=MARKERS[8],
+    cast=MARKERS[9],
+)
+_OWN_RECOVERY_MARKERS = (("h", "hexagon"), ("d", "thin-diamond"))
+
+
+@dataclass(frozen=True)
+class SeriesStyle:
+    """One series; `marker` by matplotlib's name, `symbol` by the page's."""
+
+    color: str
+    marker: str
+    symbol: str
+
+
+def series_styles(names: Iterable[str]) -> dict[str, SeriesStyle]:
+    """A style for each of some series that are no patterns, by its place: colors and markers repeat after 10."""
+    return {
+        name: SeriesStyle(SERIES_COLORS[place % len(SERIES_COLORS)], *MARKERS[place % len(MARKERS)])
+        for place, name in enumerate(names)
+    }
+
+
+def pattern_color(pattern: str) -> str:
+    """By the name alone; a pattern from outside the repository gets one of six further colors."""
+    return _PATTERN_COLORS.get(pattern) or _OWN_PATTERN_COLORS[_number(pattern) % len(_OWN_PATTERN_COLORS)]
+
+
+def recovery_marker(recovery: str | None) -> tuple[str, str]:
+    """By the name alone: (matplotlib's, the page's); a recovery from outside the repository gets one of two further markers."""
+    name = recovery or "none"
+    return _RECOVERY_MARKERS.get(name) or _OWN_RECOVERY_MARKERS[_number(name) % len(_OWN_RECOVERY_MARKERS)]
+
+
+def _number(name: str) -> int:
+    """The same in every process, unlike `hash`."""
+    return crc32(name.encode(errors="backslashreplace"))
+
+
+# Points of a matplotlib panel: colored by pattern, shaped by recovery, grey where something beats them.
+
+LABELED_POINTS = 24  # more labels than this would cover each other
+
+
+def draw_points(
+    axes: "Axes",
+    points: Sequence[Point],
+    *,
+    x: Callable[[Point], float],
+    front: set[tuple[float, float]] | None = None,
+    intervals: bool = False,
+) -> None:
+    """Markers, their error bars, and an entry of the legend for each pattern and recovery.
+
+    Args:
+        x: a point's place on the horizontal axis.
+        front: (x, quality) of the points that nothing beats, the others are filled grey; None: all keep their color, and are
+            hollow where nothing was timed.
+        intervals: draw those on the horizontal axis too.
+    """
+    recoveries = {point.result.choice.recovery for point in points}
+    drawn: dict[tuple, list[Point]] = {}
+    for point in points:
+        choice = point.result.choice
+        filled = point.x is not None if front is None else (x(point), point.quality) in front
+        drawn.setdefault((choice.pattern, choice.recovery, filled), []).append(point)
+    named = set()
+    for (pattern, recovery, filled), members in drawn.items():
+        color = pattern_color(pattern)
+        empty = "none" if front is None else DOMINATED_COLOR
+        label = plot_text(pattern) + (f", {plot_text(recovery or 'no recovery')}" if len(recoveries) > 1 else "")
+        label += ", not timed" if front is None and not filled else ""
+        axes.scatter(
+            [x(point) for point in members],
+            [point.quality for point in members],
+            edgecolors=color,
+            facecolors=color if filled else empty,
+            marker=recovery_marker(recovery)[0],
+            s=48,
+            zorder=3,
+            label="_nolegend_" if label in named else label,
+        )
+        named.add(label)
+        _draw_errors(axes, members, x, color, intervals)
+    if front is not None and len(points) <= LABELED_POINTS:
+        for point in points:
+            text = " ".join(filter(None, (f"{point.sparsity:.2g}", point.result.sparsity.n_of_m)))
+            at = (x(point), point.quality)
+            axes.annotate(plot_text(text), at, textcoords="offset points", xytext=(6, 4), fontsize=7, color="#555555")
+
+
+def draw_series(axes: "Axes", series: Sequence[Point], pattern: str) -> None:
+    """The line of a pattern, through the points of its own front."""
+    if len(series) > 1:
+        x, quality = [point.x for point in series], [point.quality for point in series]
+        axes.plot(x, quality, color=pattern_color(pattern), linewidth=1, alpha=0.7, zorder=1)
+
+
+def _draw_errors(
+    axes: "Axes", points: Sequence[Point], x: Callable[[Point], float], color: str, intervals: bool
+) -> None:
+    """How sure both coordinates are, where that is known."""
+    from matplotlib.collections import LineCollection
+
+    lines = [
+        [(x(point), point.quality - point.error), (x(point), point.quality + point.error)]
+        for point in points
+        if point.error is not None
+    ]
+    if intervals:
+        lines += [[(end, point.quality) for end in point.x_interval] for point in points if point.x_interval]
+    axes.add_collection(LineCollection(lines, colors=color, linewidths=0.8, alpha=0.6, zorder=2))
+
+
+# Density of every prunable layer as a bar chart: what the allocation made of one target.
+
+WIDTH_INCHES, BAR_INCHES, FRAME_INCHES = 7.2, 0.17, 1.3
+
+
+@dataclass(frozen=True)
+class LayerDensity:
+    """Kept fraction of one layer's weights, in [0, 1]; `stays_dense`: it was not pruned, for a reason in the result."""
+
+    layer: str
+    density: float
+    stays_dense: bool
+
+
+def layer_densities(result: Result) -> list[LayerDensity]:
+    """All prunable layers of a run, in the network's order."""
+    dense = result.sparsity.dense_layers
+    return [
+        LayerDensity(layer, 1 - sparsity, stays_dense=layer in dense)
+        for layer, sparsity in result.sparsity.sparsity_per_layer.items()
+    ]
+
+
+def write_density_png(densities: Sequence[LayerDensity], path: Path, *, target: float | None, title: str) -> Path:
+    """Draw one bar per layer, and a line where a density was asked for.
+
+    Args:
+        densities: at least one.
+        target: density over all prunable weights; None where a latency was asked for.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    height = FRAME_INCHES + BAR_INCHES * len(densities)
+    figure = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    for stays_dense, color, label in ((False, KEPT_COLOR, "pruned"), (True, FRONT_COLOR, "stayed dense")):
+        bars = [(place, bar.density) for place, bar in enumerate(densities) if bar.stays_dense is stays_dense]
+        if bars:
+            places, lengths = zip(*bars)
+            axes.barh(places, lengths, height=0.8, color=color, label=label)
+    if target is not None:
+        axes.axvline(target, color=DENSE_COLOR, linewidth=1.2, linestyle="--", label=f"target {target:.3g}")
+    axes.set_yticks(range(len(densities)), [plot_text(bar.layer) for bar in densities], fontsize=6)
+    axes.set_ylim(len(densities) - 0.4, -0.6)  # the first layer on top
+    axes.set_xlim(0, 1)
+    axes.set_xlabel("density, fraction of weights kept")
+    axes.set_title(plot_text(title), fontsize=9)
+    axes.grid(axis="x", alpha=0.25)
+    figure.legend(loc="outside lower center", ncols=3, fontsize=8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as new:
+        figure.savefig(new, dpi=120, format="png")
+    return path
+
+
+PANEL_INCHES = (6.4, 4.4)
+NOTE_WIDTH = 110  # characters of a line above a panel
+MOST_NOTE_LINES = 8  # of one note; the page has it whole
+LEAST_SHARE = 0.5  # of the largest value that an axis of times spans
+SEARCHED_POINTS = 500
+RESULTS_FOR_A_PROCESS = 2000
+MOST_PANELS = 12  # lines of panels: beyond them the file would be an unreadable strip
+
+
+def write_pareto_png(results: Sequence[Result], path: Path, axis: Axis = SPEEDUP) -> Path:
+    """Draw the results, as `pareto_figure`, into a file.
+
+    Raises:
+        ValueError: there is no result.
+    """
+    return write_groups_png(split_comparable(results, axis), path)
+
+
+def write_groups_png(groups: Sequence[ComparableResults], path: Path) -> Path:
+    """As `write_pareto_png`, of results that are split; the largest groups where there are too many.
+
+    Raises:
+        ValueError: there is no group.
+    """
+    figure = pareto_figure(sorted(groups, key=lambda group: -len(group.results))[:MOST_PANELS])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as new:
+        figure.savefig(new, dpi=150, format="png")
+    return path
+
+
+@contextmanager
+def drawn_beside(groups: Sequence[ComparableResults], path: Path) -> Iterator[None]:
+    """As `write_groups_png`, while the block runs where there is much to draw, in a process of its own; else before it."""
+    if sum(len(group.results) for group in groups) < RESULTS_FOR_A_PROCESS:
+        write_groups_png(groups, path)
+        yield
+        return
+    process = get_context("fork").Process(target=_draw_quietly, args=(groups, path))  # forked: nothing is copied
+    process.start()
+    try:
+        yield
+    finally:
+        process.join()
+    if process.exitcode:
+        write_groups_png(groups, path)  # it fails here too, and says why
+
+
+def _draw_quietly(groups: Sequence[ComparableResults], path: Path) -> None:
+    try:
+        write_groups_png(groups, path)
+    except Exception:
+        sys.exit(1)
+
+
+def pareto_figure(groups: Sequence[ComparableResults]) -> "Figure":
+    """A line of panels for each set of results that may share a plot; what else they differ in stands above.
+
+    Left, quality against the axis: only results whose sparse latency was measured, with the 95 % interval of a speedup and the
+    standard error of the test set, or the deviation over seeds where that is larger. Right, quality against sparsity: all
+    results, the untimed ones hollow; left out where it would show a single timed point.
+
+    Raises:
+        ValueError: there is no group.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    if not groups:
+        raise ValueError("nothing to draw: there is no result")
+    columns = 2 if any(group.wants_sparsity_plot() for group in groups) else 1
+    # Figure and canvas are made directly: pyplot would keep state between runs and look for a screen.
+    figure = Figure(figsize=(PANEL_INCHES[0] * columns, PANEL_INCHES[1] * len(groups)), layout="constrained")
+    FigureCanvasAgg(figure)
+    for group, axes in zip(groups, figure.subplots(len(groups), columns, squeeze=False)):
+        _draw_latency(axes[0], group)
+        if columns == 2:
+            _draw_sparsity(axes[1], group)
+    return figure
+
+
+def svg_text(figure: "Figure") -> str:
+    """A figure as an `<svg>` element for a page; its letters stay text."""
+    from matplotlib import rc_context
+
+    text = io.StringIO()
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "sparsefront"}):
+        figure.savefig(text, format="svg", metadata={"Date": None})
+    return text.getvalue()[text.getvalue().index("<svg") :]
+
+
+def _draw_latency(axes: "Axes", group: ComparableResults) -> None:
+    points, dense, front = group.timed_points(), group.dense_point(), group.front()
+    draw_points(axes, points, x=lambda point: point.x, front=set(front), intervals=True)
+    for pattern, series in by_pattern(points).items():
+        draw_series(axes, group.own_front(series), pattern)
+    if dense is not None:
+        axes.scatter(*dense, color=DENSE_COLOR, marker="*", s=150, zorder=4, label="dense baseline")
+    if (continued := group.continued_point()) is not None:
+        star = {"color": "none", "edgecolors": DENSE_COLOR, "marker": "*", "s": 150}
+        axes.scatter(*continued, **star, zorder=4, label="dense, trained on")
+    if len(front) > 1:
+        # Steps, not slopes: nothing was measured between two points.
+        line = {"color": FRONT_COLOR, "linestyle": "--", "linewidth": 1.2, "drawstyle": "steps-post"}
+        axes.plot(*zip(*front), **line, zorder=2, label=plot_text(group.front_label))
+    if not points:
+        axes.text(0.5, 0.5, "no sparse latency measured", transform=axes.transAxes, ha="center", color=FRONT_COLOR)
+    title = "\n".join(
+        [group.title, *(line for note in group.notes() for line in wrap(note, NOTE_WIDTH, max_lines=MOST_NOTE_LINES))]
+    )
+    _finish(axes, len(points), title=title, x_label=group.axis_label, y_label=group.quality_label)
+    if group.wants_log_axis():
+        _set_log_scale(axes)
+    elif points or dense is not None:
+        axes.set_xlim(*_span(axes.dataLim.x0, axes.dataLim.x1))
+
+
+def _span(low: float, high: float) -> tuple[float, float]:
+    """Ends of an axis of times. It spans half of the largest value at least: a difference of a thousandth must look like one."""
+    spread = max(high - low, LEAST_SHARE * high)
+    middle, margin = (low + high) / 2, 0.06 * spread
+    return middle - spread / 2 - margin, middle + spread / 2 + margin
+
+
+def _draw_sparsity(axes: "Axes", group: ComparableResults) -> None:
+    draw_points(axes, group.points(), x=lambda point: point.sparsity)
+    if (dense := group.dense_quality()) is not None:
+        axes.axhline(dense, color=DENSE_COLOR, linewidth=1, linestyle=":", label="dense")
+    if (continued := group.continued_quality()) is not None:
+        axes.axhline(continued, color=DENSE_COLOR, linewidth=1, linestyle="--", label="dense, trained on")
+    _finish(
+        axes,
+        len(group.points()),
+        title=group.title,
+        x_label="achieved sparsity, fraction of zeros",
+        y_label=group.quality_label,
+    )
+    axes.set_xlim(0, 1)
+
+
+def _set_log_scale(axes: "Axes") -> None:
+    """Logarithmic, with plain numbers at 1, 2 and 5 of each decade instead of powers of ten."""
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _finish(axes: "Axes", points: int, *, title: str, x_label: str, y_label: str) -> None:
+    axes.margins(0.12)
+    # Differences below a percentage point are mostly noise: they must not fill the axis.
+    low, high = axes.get_ylim()
+    if math.isfinite(high - low) and high - low < 1:
+        middle = (low + high) / 2
+        axes.set_ylim(middle - 0.5, middle + 0.5)
+    axes.set_title(plot_text(title), fontsize=9)
+    axes.set_xlabel(plot_text(x_label))
+    axes.set_ylabel(plot_text(y_label))
+    axes.grid(alpha=0.25)
+    if axes.get_legend_handles_labels()[0]:
+        # To find the emptiest corner takes longer than all else where there are thousands of points.
+        axes.legend(fontsize=8, loc="best" if points <= SEARCHED_POINTS else "lower left")

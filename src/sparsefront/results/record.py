@@ -1,0 +1,744 @@
+"""The result: everything that one run states about itself, the one schema of JSON, CSV and W&B.
+
+Field names are unique over the whole result, so the nested JSON and the flat CSV line hold the same under the same names.
+"""
+
+import dataclasses
+import hashlib
+import json
+import math
+import types
+import typing
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field
+from functools import lru_cache
+from operator import attrgetter
+from typing import Any, get_type_hints
+
+from sparsefront.artifacts.bounded_files import MOST_DIGITS, parse_json_bounded
+
+# Which version of the result this program writes, and what each brought.
+
+# 2: the parameters of every part in Choice. 3: variants and the curve in Speed, resident bytes in Size. 4: collapsed
+# layers, what decides whether two results are comparable, checkpoint. 5: names of today (`renamed_fields`). 6: metrics of the
+# held-out part, the seed of the recovery, outcomes, budgets, the dense network trained on, val_seen. 7: digests of masks, files
+# and record. 8: digest of the data. 9: kernels of norms. Fields are only ever added or renamed, so results of older versions
+# are read as well.
+SCHEMA_VERSION = 9
+
+
+# The types that a field of a result may have: checked when a result is made, written to and read from cells of a CSV
+# file.
+
+MOST_NUMBER = 1e18  # what is computed from larger ones may be infinite
+MOST_SHOWN = 80  # characters of a wrong value in a message
+_JSON = json.JSONEncoder(allow_nan=False)
+
+
+@lru_cache
+def alternatives(hint: Any) -> tuple[Any, ...]:
+    """The plain types behind a hint: `int | None` gives (int, NoneType), `dict[str, float]` gives (dict,)."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return tuple(plain for part in typing.get_args(hint) for plain in alternatives(part))
+    return (typing.get_origin(hint) or hint,)
+
+
+def check_field(name: str, value: Any, hint: Any) -> None:
+    """Check that a value fits the field.
+
+    Raises:
+        ValueError: of another type than the hint's (an int stands for a float, a bool never for a number), not finite,
+            or a mapping or list that JSON cannot hold.
+    """
+    allowed = alternatives(hint)
+    fits = isinstance(value, allowed) or (isinstance(value, int) and float in allowed)
+    if isinstance(value, bool) and bool not in allowed:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"{name} is {_shortened(value)}, a {type(value).__name__}, where the result holds {hint_text(hint)}"
+        )
+    if isinstance(value, (dict, list)) and not _fits_inside(value, hint):
+        raise ValueError(f"{name} holds other values than the result's {hint_text(hint)}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{name} is {value}: a result holds finite numbers, and None where nothing was measured")
+    if isinstance(value, float | int) and abs(value) > MOST_NUMBER:
+        raise ValueError(f"{name} is {_shortened(value)}: a result holds numbers up to {MOST_NUMBER:g}")
+    if value and isinstance(value, (dict, list)):
+        try:
+            _JSON.encode(value)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{name} holds what JSON cannot: {error}") from None
+
+
+def check_entries(name: str, entries: Iterable[Mapping[str, Any]], hints: Mapping[str, Any]) -> None:
+    """Check those keys of a field's entries that readers rely on, where they are there. Raises ValueError as `check_field`."""
+    known = [(key, hint, _fitting(hint)) for key, hint in hints.items()]
+    for entry in entries:
+        for key, hint, fit in known:
+            if key in entry and type(entry[key]) not in fit:
+                check_field(f"{name}.{key}", entry[key], hint)
+
+
+@lru_cache
+def _fitting(hint: Any) -> frozenset[type]:
+    """Types whose every value fits: a float inside of a field is finite, since JSON holds no other."""
+    kinds = set(alternatives(hint)) - {dict, list}
+    return frozenset(kinds | ({int} if float in kinds else set()))
+
+
+def _fits_inside(value: Any, hint: Any) -> bool:
+    """Whether the entries of a mapping or list are of the types that its hint names, at every level."""
+    inner, allowed = _entries(hint, type(value))
+    if type(value) is dict and not set(map(type, value)) <= {str}:
+        return False
+    if allowed is None:
+        return True
+    entries = value.values() if type(value) is dict else value
+    kinds = set(map(type, entries))
+    if not kinds <= allowed:
+        return False
+    if kinds <= {int, float}:
+        return all(-MOST_NUMBER <= entry <= MOST_NUMBER for entry in entries)
+    return kinds.isdisjoint((dict, list)) or all(_fits_inside(entry, inner) for entry in entries)
+
+
+@lru_cache
+def _entries(hint: Any, kind: type) -> tuple[Any, frozenset[type] | None]:
+    """Of what a mapping or list holds: its hint, and the types that fit; None where all do."""
+    parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    inner = next((typing.get_args(part)[-1] for part in parts if typing.get_origin(part) is kind), None)
+    if inner is Any:
+        return inner, None
+    allowed = set() if inner is None else {*alternatives(inner)}
+    return inner, frozenset(allowed | ({int} if float in allowed else set()))
+
+
+def hint_text(hint: Any) -> str:
+    """A hint as one reads it in the source: `float | None` rather than `<class 'float'>`."""
+    return hint.__name__ if isinstance(hint, type) else str(hint)
+
+
+def to_cell(value: Any) -> Any:
+    """A field as one cell: mappings and lists as JSON text with sorted keys, everything else (None too) unchanged."""
+    return json.dumps(value, sort_keys=True, allow_nan=False) if isinstance(value, dict | list) else value
+
+
+def from_cell(name: str, text: str, hint: Any) -> Any:
+    """A field from the text of its cell; an empty cell is None where the field allows None.
+
+    Raises:
+        ValueError: the text is none of the field's types.
+    """
+    allowed = alternatives(hint)
+    if text == "" and type(None) in allowed:
+        return None
+    # From the narrowest type to the widest, so that a granularity of "64" is a number and "4x64" stays text.
+    for kind in (bool, int, float, dict, list, str):
+        if kind not in allowed:
+            continue
+        try:
+            return _parse(text, kind)
+        except ValueError:
+            continue
+    raise ValueError(f"{name} is {_shortened(text)}, where the result holds {hint_text(hint)}")
+
+
+def _shortened(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+
+
+def _parse(text: str, kind: type) -> Any:
+    if kind is bool:
+        if text.capitalize() not in ("True", "False"):  # spreadsheets write TRUE
+            raise ValueError(text)
+        return text.capitalize() == "True"
+    if kind is int and len(text) > MOST_DIGITS:
+        raise ValueError(text)
+    if kind in (dict, list):
+        content = parse_json_bounded(text)
+        if not isinstance(content, kind):
+            raise ValueError(text)
+        return content
+    return kind(text)
+
+
+class CheckedFields:
+    """Checks the types of a group's fields when it is made: a wrong value is rejected where it is passed in."""
+
+    def __post_init__(self) -> None:
+        values = self.__dict__
+        for name, hint, fit, numbers in _checked(type(self)):
+            value = values[name]
+            kind = type(value)
+            if kind in fit or (kind in numbers and -MOST_NUMBER <= value <= MOST_NUMBER):
+                continue  # as nearly every value: stores hold millions of them
+            check_field(f"{type(self).__name__.lower()}.{name}", value, hint)
+
+
+@lru_cache
+def _checked(group: type) -> tuple[tuple[str, Any, frozenset[type], frozenset[type]], ...]:
+    """(field, its hint, types whose every value fits, types of numbers whose values fit up to a size) of a group."""
+    always, numbers = {str, bool, type(None)}, {int, float}  # a mapping may hold what JSON cannot
+    plain = {name: (hint, set(alternatives(hint))) for name, hint in typing.get_type_hints(group).items()}
+    return tuple(
+        (name, hint, frozenset(always & kinds), frozenset(numbers & kinds)) for name, (hint, kinds) in plain.items()
+    )
+
+
+# Fields of results that earlier versions wrote, read under the names that they have now.
+
+# group.old -> group.new
+RENAMED_FIELDS = {
+    "quality.kernel": "quality.sparse",
+    "quality.kernel_standard_error": "quality.sparse_standard_error",
+    "speed.wrapping_dense": "speed.execution_mode_dense",
+    "speed.wrapping_sparse": "speed.execution_mode_sparse",
+    "speed.wrapping_refusals": "speed.variants_not_timed",
+}
+# field that holds a mapping -> old key in it -> new key
+RENAMED_INSIDE = {
+    "choice.recipe_parameters": {"history": "save_epoch_weights", "keep_dense": "ignore"},
+    "choice.trainer_parameters": {"accumulate": "accumulate_grad_batches"},
+    "quality.extra_metrics": {"kernel": "sparse"},
+}
+# field that holds a mapping of mappings -> old key in each of those -> new key
+RENAMED_PER_ENTRY = {"kernels.kernel_per_layer": {"refusals": "unsupported"}}
+
+_FLAT = {old.partition(".")[2]: new.partition(".")[2] for old, new in RENAMED_FIELDS.items()}
+
+
+def new_name(name: str) -> str | None:
+    """The present name of a field that was renamed; None for every other name."""
+    return _FLAT.get(name)
+
+
+def with_new_names(group: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """One group of a result with present names, inside its mappings too. What has them already is unchanged."""
+    return {
+        _last(RENAMED_FIELDS.get(f"{group}.{name}", name)): with_new_keys(group, name, value)
+        for name, value in fields.items()
+    }
+
+
+def with_new_columns(cells: Mapping[str, str]) -> dict[str, str]:
+    """The cells of one CSV line by present names; where a table has both columns, the filled one counts."""
+    found: dict[str, str] = {}
+    for name, text in cells.items():
+        new = _FLAT.get(name, name)
+        found[new] = text or found.get(new, "")
+    return found
+
+
+def with_new_keys(group: str, name: str, value: Any) -> Any:
+    """The value of one field with present names inside."""
+    inside, per_entry = RENAMED_INSIDE.get(f"{group}.{name}"), RENAMED_PER_ENTRY.get(f"{group}.{name}")
+    if inside and isinstance(value, dict):
+        return _renamed(value, inside)
+    if per_entry and isinstance(value, dict):
+        return {key: _renamed(entry, per_entry) if isinstance(entry, dict) else entry for key, entry in value.items()}
+    return value
+
+
+def _renamed(mapping: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+    return {names.get(key, key): value for key, value in mapping.items()}
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+# Which run a result is of.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity(CheckedFields):
+    """Which run this is and what it was measured on; enough to run it again. All of it is of the moment of the measurement:
+    a result that is shown or written again keeps it.
+
+    `time` is ISO 8601 with its zone; `commit` is None outside a checkout; `gpu`, `driver`, `cuda` are None on a CPU.
+    `config_hash`: of what was typed, see `Experiment.config_hash`; it is `run_id` that tells results apart.
+    `gpu_clock_mhz` is the SM clock of that GPU while it ran what was timed, where the driver tells. `processor` and `threads`
+    (of one operator) are those of a CPU that was measured on. `dataset_digest`: of the raw data. `dense_weights_sha256`: of the
+    network before pruning, `dense_continued_weights_sha256`: of the same trained on; `weights_sha256` and `masks_sha256`: of the
+    pruned one.
+    `samples_sha256`, `outcomes_sha256`: of the files beside the record; `record_sha256`: of all else that it states, so that
+    `sparsefront.verify` tells whether any of it was edited. No machine is named.
+    `checkpoint`: the exported network, a folder below the cache folder, to which `checkpoint` in the run's folder links; None
+    where nothing was exported. `recovery_seed` is None where nothing was pruned; in results before version 6, where it was
+    always `seed`.
+    """
+
+    run_id: str
+    time: str
+    commit: str | None = None
+    config_hash: str
+    seed: int
+    recovery_seed: int | None = None
+    gpu: str | None = None
+    driver: str | None = None
+    cuda: str | None = None
+    gpu_clock_mhz: float | None = None
+    python: str
+    torch_version: str
+    triton_version: str | None = None
+    lightning_version: str | None = None
+    transformers_version: str | None = None
+    processor: str | None = None
+    threads: int | None = None
+    dataset_digest: str | None = None
+    dense_weights_sha256: str | None = None
+    dense_continued_weights_sha256: str | None = None
+    weights_sha256: str | None = None
+    masks_sha256: str | None = None
+    samples_sha256: str | None = None
+    outcomes_sha256: str | None = None
+    record_sha256: str | None = None
+    checkpoint: str | None = None
+    schema_version: int = SCHEMA_VERSION
+
+
+# The groups of a result, with the meaning and unit of each field. None means "not measured", never "zero" or
+# "failed".
+
+# What readers of a result take out of its mappings that hold several things, key -> type.
+CURVE_HINTS: dict[str, Any] = {
+    "batch_size": int,
+    "sequence_length": int | None,
+    **dict.fromkeys(("latency_dense_ms", "latency_sparse_ms", "fused_dense_latency_ms"), float | None),
+    **dict.fromkeys(("speedup", "speedup_low", "speedup_high", "sparse_flops_share"), float | None),
+    "dense_variant": str | None,
+    "kernels": dict[str, int],
+    "not_measured": str,
+}
+LAYER_HINTS: dict[str, Any] = {
+    "chosen": str | None,
+    "why_dense": str,
+    **dict.fromkeys(("latency_us", "roofline_fraction"), float | None),
+    "candidates": dict[str, float] | None,
+    "unsupported": dict[str, str] | None,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice(CheckedFields):
+    """What was chosen, by the names of the configuration; parameters of a part are in its mapping.
+
+    `model_variant` tells networks of one model apart: `vit_b_16`, a BERT's size, hub name or folder name.
+    `model_parameters` hold only what decided what was loaded, and what the loaded network says of itself.
+    `trainer_parameters` are those that change what is trained, with `auto` resolved. `control`: what the pruned network is held
+    against beside the dense one; None where there is nothing to match.
+    """
+
+    model: str
+    model_variant: str | None = None
+    model_parameters: dict[str, Any] = field(default_factory=dict)
+    dataset: str
+    dataset_task: str | None = None
+    dataset_parameters: dict[str, Any] = field(default_factory=dict)
+    pattern: str
+    pattern_parameters: dict[str, Any] = field(default_factory=dict)
+    granularity: int | str | None = None
+    importance: str | None = None
+    importance_parameters: dict[str, Any] = field(default_factory=dict)
+    allocation: str | None = None
+    allocation_parameters: dict[str, Any] = field(default_factory=dict)
+    schedule: str | None = None
+    schedule_parameters: dict[str, Any] = field(default_factory=dict)
+    recovery: str | None = None
+    recovery_parameters: dict[str, Any] = field(default_factory=dict)
+    recipe: str | None = None
+    recipe_parameters: dict[str, Any] = field(default_factory=dict)
+    trainer_parameters: dict[str, Any] = field(default_factory=dict)
+    kernel_mode: str | None = None
+    control: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sparsity(CheckedFields):
+    """Fractions of zeros in [0, 1], never percent.
+
+    `sparsity_achieved` is over the prunable weights, layers that stayed dense counted in, `sparsity_whole_model` over all
+    parameters. `dense_layers`: layer -> why it stayed dense, `dense_weight_shares`: the same -> its part of the prunable weights.
+    `n_of_m`: the windows of a balanced pattern, "2:4", or "1:4 in 20, 3:32 in 4" layers. `pattern_per_layer`: of several patterns
+    in one network. `collapsed_layers`: layer with less than a tenth of the target density, or than 1 % -> what it keeps.
+    """
+
+    sparsity_target: float
+    sparsity_achieved: float | None = None
+    sparsity_whole_model: float | None = None
+    sparsity_per_layer: dict[str, float] = field(default_factory=dict)
+    dense_layers: dict[str, str] = field(default_factory=dict)
+    dense_weight_shares: dict[str, float] = field(default_factory=dict)
+    collapsed_layers: dict[str, float] | None = None
+    n_of_m: str | None = None
+    pattern_per_layer: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quality(CheckedFields):
+    """The task's metric as a fraction, on the same data in the same dtype. `val_seen`: the checkpoint may have been trained on
+    the held-out part, so that `val_*` of this result decide nothing.
+
+    `dense`: before pruning; `dense_continued`: the same network trained on, unpruned, for exactly the budget of the recovery
+    (`control=dense_continued`); `masked`: the sparse weights through dense layers; `sparse`: the same weights with the sparse
+    kernels running; all of the reporting split. `val_*` are the same of the held-out part of train, by which choices are
+    made; None where nothing is held out. `extra_metrics`: "dense" | "masked" | "sparse" -> metric -> value.
+    `*_standard_error`: the sampling error of the test set, for one network by itself (networks evaluated on the same samples
+    differ more surely than that). `evaluated_samples`: inputs or questions that were evaluated, `evaluate_limit` the most
+    allowed. `outcomes_file`, relative to the run's folder, holds what each sample of the reporting split adds to the metric.
+    """
+
+    metric_name: str
+    dense: float | None = None
+    dense_continued: float | None = None
+    masked: float | None = None
+    sparse: float | None = None
+    dense_standard_error: float | None = None
+    dense_continued_standard_error: float | None = None
+    masked_standard_error: float | None = None
+    sparse_standard_error: float | None = None
+    val_seen: bool | None = None
+    val_dense: float | None = None
+    val_dense_continued: float | None = None
+    val_masked: float | None = None
+    val_sparse: float | None = None
+    val_dense_standard_error: float | None = None
+    val_dense_continued_standard_error: float | None = None
+    val_masked_standard_error: float | None = None
+    val_sparse_standard_error: float | None = None
+    evaluate_limit: int | None = None
+    evaluated_samples: int | None = None
+    val_evaluated_samples: int | None = None
+    outcomes_file: str | None = None
+    extra_metrics: dict[str, dict[str, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed(CheckedFields):
+    """Latency of one batch in milliseconds, of the sparse network and its dense baseline: median, 20th, 80th percentile.
+
+    `speedup` is dense over sparse, with the interval `speedup_low` .. `speedup_high`. `latency_device`: "cpu" | "cuda";
+    `latency_kernel` names what ran in the pruned layers: "reference" on a CPU, which never stands for a GPU latency.
+    `execution_mode_*` is the fastest execution mode: eager, compiled, CUDA graph ...; `*_variant` adds the form of the network
+    that was fastest in it: "compile_cuda_graph+fused_qkv". Dense is the fastest dense version of all.
+    `variant_medians_ms`: "dense/<candidate>" or "sparse/<candidate>" -> median of a short timing; `variants_not_timed`:
+    the same -> why it was not timed. `fused_dense_latency_ms`: our own fused graph with every layer dense.
+    `curve`: the other batch sizes and sequence lengths of the same weights, each with kernels chosen again: fields of this
+    group, "kernels": kernel -> number of pruned layers, "sparse_flops_share"; or "not_measured" with the reason.
+    `samples_file`, relative to the run's folder, holds every sample: `samples_per_repeat` in each of `repeats` repeats, after
+    `warmup_rounds`. `modes_searched`, `variants_searched`: what was tried to find the fastest way, in about `search_seconds`
+    for each network. `latency_predicted_ms`: of the sparse one, by the search that chose its patterns, before its recovery.
+    """
+
+    latency_dense_ms: float | None = None
+    latency_dense_p20_ms: float | None = None
+    latency_dense_p80_ms: float | None = None
+    latency_sparse_ms: float | None = None
+    latency_sparse_p20_ms: float | None = None
+    latency_sparse_p80_ms: float | None = None
+    latency_predicted_ms: float | None = None
+    speedup: float | None = None
+    speedup_low: float | None = None
+    speedup_high: float | None = None
+    latency_device: str | None = None
+    latency_kernel: str | None = None
+    execution_mode_dense: str | None = None
+    execution_mode_sparse: str | None = None
+    dense_variant: str | None = None
+    sparse_variant: str | None = None
+    variants_not_timed: dict[str, str] = field(default_factory=dict)
+    variant_medians_ms: dict[str, float] = field(default_factory=dict)
+    fused_dense_latency_ms: float | None = None
+    batch_size: int | None = None
+    sequence_length: int | None = None
+    dtype: str | None = None
+    layout: str | None = None
+    throughput_dense_samples_per_s: float | None = None
+    throughput_sparse_samples_per_s: float | None = None
+    repeats: int | None = None
+    samples_per_repeat: int | None = None
+    warmup_rounds: int | None = None
+    modes_searched: list[str] | None = None
+    variants_searched: list[str] | None = None
+    search_seconds: float | None = None
+    curve: list[dict[str, Any]] = field(default_factory=list)
+    samples_file: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if any({"batch_size", "sequence_length"} - size.keys() for size in self.curve):
+            raise ValueError("speed.curve holds a size without its batch_size or sequence_length")
+        for name in ("latency_dense_ms", "latency_sparse_ms", "speedup", "speedup_low", "speedup_high"):
+            if (value := getattr(self, name)) is not None and value <= 0:
+                raise ValueError(f"speed.{name} is {value}: it is above 0, and None where nothing was timed")
+        check_entries("speed.curve", self.curve, CURVE_HINTS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size(CheckedFields):
+    """Bytes: of all weights as stored for inference, what the network keeps on its device (weights and packed operands), and
+    the peak of one forward pass there.
+
+    `dense_bytes_per_layer`: prunable layers that the sparse network still holds dense -> bytes of their weight.
+    """
+
+    weight_bytes_dense: int | None = None
+    weight_bytes_sparse: int | None = None
+    resident_bytes_dense: int | None = None
+    resident_bytes_sparse: int | None = None
+    peak_memory_bytes_dense: int | None = None
+    peak_memory_bytes_sparse: int | None = None
+    dense_bytes_per_layer: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernels(CheckedFields):
+    """What the swap chose.
+
+    `kernel_per_layer`: layer -> {"chosen", "family", "density", "weight_bytes", "latency_us", "candidates": kernel ->
+    microseconds, "roofline_fraction", "relative_error", "unsupported": kernel -> reason, "notes", "launch": its parameters,
+    "why_dense" where a pruned layer runs dense, "m", "k", "n" of its product}, keys absent where nothing is known. Shares are
+    fractions of the prunable layers, by count and by dense floating-point operations, that run a sparse kernel.
+    `fused_blocks`: how encoder blocks were rewritten, or why they were not -> number of blocks; `block_variants_ms`: chain of
+    blocks -> way of running it -> milliseconds, where timed. `block_norms`: LayerNorms of feature-major blocks by type, layouts
+    and sizes -> {"chosen", "launch", "latency_us", "candidates", "unsupported"}, as those of a layer.
+    """
+
+    kernel_per_layer: dict[str, dict[str, Any]] = field(default_factory=dict)
+    sparse_layer_share: float | None = None
+    sparse_flops_share: float | None = None
+    fused_blocks: dict[str, int] = field(default_factory=dict)
+    block_variants_ms: dict[str, dict[str, float]] = field(default_factory=dict)
+    block_norms: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_entries("kernels.kernel_per_layer", self.kernel_per_layer.values(), LAYER_HINTS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost(CheckedFields):
+    """Wall seconds of the stages, as first made, those of killed runs that they went on from included; `dense_reused`:
+    the dense weights were found finished.
+
+    `recovery_steps`, `recovery_epochs`, `recovery_samples`: optimizer steps, passes over the data and rows of batches that the
+    recovery trained on, over all rounds and processes, as the training loop counted them; 0 of a recovery that trains nothing.
+    `dense_steps`, `dense_samples`: the same of the dense network. `dense_continued_seconds`: of training it on.
+    """
+
+    train_dense_seconds: float | None = None
+    prune_seconds: float | None = None
+    recover_seconds: float | None = None
+    recovery_steps: int | None = None
+    recovery_epochs: float | None = None
+    recovery_samples: int | None = None
+    dense_steps: int | None = None
+    dense_samples: int | None = None
+    dense_continued_seconds: float | None = None
+    measure_seconds: float | None = None
+    dense_reused: bool | None = None
+
+
+# sha256 of a record: what shows that one was edited after it was written.
+
+GROUP, FIELD = "identity", "record_sha256"
+
+
+def record_digest(content: Mapping[str, Any]) -> str:
+    """sha256 in hexadecimal over all that a result states, but for this digest itself.
+
+    What was not measured (null, or empty) does not count, so that a field which a later version adds changes nothing; that
+    it was taken away does.
+
+    Args:
+        content: the nested JSON of a result.
+    """
+    stated = {
+        group: {name: value for name, value in fields.items() if (group, name) != (GROUP, FIELD)}
+        for group, fields in content.items()
+    }
+    return hashlib.sha256(json.dumps(_without_gaps(stated), sort_keys=True, allow_nan=False).encode()).hexdigest()
+
+
+def _without_gaps(value: dict | list) -> dict | list:
+    """Nearly all entries are neither mapping nor list, and none of those is a call: stores hold millions of them."""
+    if isinstance(value, list):
+        return [_without_gaps(entry) if isinstance(entry, dict | list) else entry for entry in value]
+    kept = {}
+    for name, entry in value.items():
+        if isinstance(entry, dict | list):
+            entry = _without_gaps(entry) or None
+        if entry is not None:
+            kept[name] = entry
+    return kept
+
+
+# The result: everything that one run states about itself, the one schema of JSON, CSV and W&B.
+#
+# Field names are unique over the whole result, so the nested JSON and the flat CSV line hold the same under the same
+# names.
+
+__all__ = [
+    "Choice",
+    "Cost",
+    "Identity",
+    "Kernels",
+    "ResultField",
+    "Quality",
+    "Result",
+    "Size",
+    "Sparsity",
+    "Speed",
+    "missing_columns",
+    "result_fields",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """One run. See the groups for their fields and units."""
+
+    identity: Identity
+    choice: Choice
+    sparsity: Sparsity
+    quality: Quality
+    speed: Speed = field(default_factory=Speed)
+    size: Size = field(default_factory=Size)
+    kernels: Kernels = field(default_factory=Kernels)
+    cost: Cost = field(default_factory=Cost)
+
+    def to_json(self) -> str:
+        """Nested JSON, indented, ending in a line end."""
+        return json.dumps(dataclasses.asdict(self), indent=2, allow_nan=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> "Result":
+        """The result that `to_json` wrote; what a result of an older version lacks reads as not measured.
+
+        Raises:
+            ValueError: not JSON or out of its bounds (`parse_json_bounded`), a later schema version, unknown or missing keys
+                (all are named), or a wrong type.
+        """
+        content = parse_json_bounded(text)
+        if not isinstance(content, dict) or not isinstance(content.get("identity"), dict):
+            raise ValueError("not a result: it has no identity")
+        version = _checked_version(content["identity"].get("schema_version"))
+        members = {group: names for group, names in content.items() if isinstance(names, dict)}
+        if version == SCHEMA_VERSION and {group: members[group].keys() for group in members} == _names_by_group():
+            return cls(**{group: kind(**members[group]) for group, kind in _groups().items()})
+        members = {group: with_new_names(group, names) for group, names in members.items()}
+        expected, needed = _expected(complete=version == SCHEMA_VERSION)
+        given = {f"{group}.{name}" for group, names in members.items() for name in names}
+        _validate_keys(unknown=(given - expected) | (content.keys() - _groups().keys()), missing=needed - given)
+        return cls(**{group: kind(**members.get(group, {})) for group, kind in _groups().items()})
+
+    def flat(self) -> dict[str, Any]:
+        """field -> value in the order of the schema; mappings as JSON text, None where nothing was measured."""
+        return {item.name: to_cell(getattr(getattr(self, item.group), item.name)) for item in result_fields()}
+
+    @classmethod
+    def from_flat(cls, cells: Mapping[str, str]) -> "Result":
+        """The result of one CSV line; a column that is absent reads as not measured, since a store's columns may grow.
+
+        Raises:
+            ValueError: a later schema version, a filled cell under an unknown column, a field that must be there and is
+                not, or a cell of a wrong type.
+        """
+        _checked_version(int(cells["schema_version"]) if cells.get("schema_version", "").isdigit() else None)
+        missing = set(missing_columns(cells))
+        cells = with_new_columns(cells)
+        filled = {name for name, text in cells.items() if text != ""}
+        _validate_keys(unknown=filled - {item.name for item in result_fields()}, missing=missing)
+        parsed: dict[str, dict[str, Any]] = {group: {} for group in _groups()}
+        for item in result_fields():
+            text = cells.get(item.name, "")
+            if item.required or text != "":
+                parsed[item.group][item.name] = with_new_keys(
+                    item.group, item.name, from_cell(item.name, text, item.hint)
+                )
+        return cls(**{group: kind(**parsed[group]) for group, kind in _groups().items()})
+
+    def with_values(self, values: Mapping[str, Any]) -> "Result":
+        """A copy with other values of some fields, by their names. Raises KeyError for a name that no result has."""
+        groups = {item.name: item.group for item in result_fields()}
+        changed: dict[str, dict[str, Any]] = {}
+        for name, value in values.items():
+            changed.setdefault(groups[name], {})[name] = value
+        replaced = {group: dataclasses.replace(getattr(self, group), **named) for group, named in changed.items()}
+        return dataclasses.replace(self, **replaced)
+
+    def value_of(self, name: str) -> Any:
+        """One value by its field name. Raises KeyError for a name that no result has."""
+        return _getters()[name](self)
+
+
+@dataclass(frozen=True)
+class ResultField:
+    """One entry of the schema; `required` ones have no default."""
+
+    group: str
+    name: str
+    hint: object
+    required: bool
+
+
+@lru_cache
+def result_fields() -> tuple[ResultField, ...]:
+    """The whole schema in its order."""
+    return tuple(_fields_of_groups())
+
+
+def missing_columns(header: Iterable[str]) -> list[str]:
+    """What a table lacks to be one of results, in the order of the schema; earlier names count as the present ones."""
+    there = with_new_columns(dict.fromkeys(header, ""))
+    needed = (item.name for item in result_fields() if item.required or item.name == "schema_version")
+    return [name for name in needed if name not in there]
+
+
+def _fields_of_groups() -> Iterator[ResultField]:
+    for group, kind in _groups().items():
+        hints = get_type_hints(kind)
+        for entry in dataclasses.fields(kind):
+            required = entry.default is MISSING and entry.default_factory is MISSING
+            yield ResultField(group, entry.name, hints[entry.name], required)
+
+
+@lru_cache
+def _getters() -> dict[str, attrgetter]:
+    """Field -> what takes it out of a result."""
+    return {item.name: attrgetter(f"{item.group}.{item.name}") for item in result_fields()}
+
+
+@lru_cache
+def _names_by_group() -> dict[str, set[str]]:
+    return {group: {item.name for item in result_fields() if item.group == group} for group in _groups()}
+
+
+@lru_cache
+def _expected(*, complete: bool) -> tuple[set[str], set[str]]:
+    """`group.field` of all that a result may hold, and of all that it must; in a complete one these are the same."""
+    names = {f"{item.group}.{item.name}": item.required for item in result_fields()}
+    return set(names), {name for name, required in names.items() if required or complete}
+
+
+@lru_cache
+def _groups() -> dict[str, type]:
+    return get_type_hints(Result)
+
+
+def _checked_version(version: object) -> int:
+    if not isinstance(version, int) or not 1 <= version <= SCHEMA_VERSION:
+        raise ValueError(
+            f"a result of schema version {version}, while this program reads versions up to {SCHEMA_VERSION}"
+        )
+    return version
+
+
+def _validate_keys(*, unknown: set[str], missing: set[str]) -> None:
+    complaints = [
+        f"{word} {', '.join(sorted(names))}" for word, names in (("unknown", unknown), ("missing", missing)) if names
+    ]
+    if complaints:
+        raise ValueError(f"not a result of this schema: {'; '.join(complaints)}")

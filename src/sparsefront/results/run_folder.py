@@ -1,0 +1,319 @@
+"""The folder of one run among the results: its marks while it lasts, its checkpoint, its command, and why it failed."""
+
+import errno
+import json
+import logging
+import os
+import shlex
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from sparsefront.artifacts.bounded_files import (
+    MOST_YAML_BYTES,
+    parse_yaml_bounded,
+    read_json_bounded,
+    read_text_bounded,
+)
+from sparsefront.artifacts.durable import PARTIAL, free_bytes, in_units, whole_file
+from sparsefront.artifacts.lease import ALONE, GONE_S, hold_in, working_under
+from sparsefront.errors import InvalidSetting, printable
+from sparsefront.results.record import Result
+
+log = logging.getLogger(__name__)
+RUNNING, RESULT_FILE, FAILURE_FILE = ".running", "row.json", "failure.json"
+KILLED = "the process was killed; what it had finished is stored, and a run with the same settings goes on from there"
+
+LEAST_FREE_BYTES = 2**18  # for Hydra's files, the log and a result
+
+
+def make_writable(results_dir: str, folder: Path) -> None:
+    """Make the folder of a run or a sweep.
+
+    Args:
+        results_dir: the setting that it lies below, for the message.
+    Raises:
+        InvalidSetting: it names no folder, or one where no result could be written.
+    """
+    if not results_dir:  # folders of runs would lie at the root of the disk
+        raise InvalidSetting("results_dir", "", "names no folder; the folder you stand in is .")
+    try:
+        if (free := free_bytes(folder)) < LEAST_FREE_BYTES:
+            raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}, {in_units(free)} free")
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(f"no permission to write in {folder}")
+    except OSError as error:
+        allowed = f"cannot be written ({error.strerror or error}); name another folder"
+        raise InvalidSetting("results_dir", results_dir, allowed) from error
+
+
+@contextmanager
+def occupied(folder: Path) -> Iterator[None]:
+    """Marks the folder of a run as in use, until the block ends or the process dies: by leases in its folder .running.
+
+    A process of another machine that slept is followed by one that is started in the same folder, and by no other:
+    `lease.require_all` tells it. What others made of its folder after a day is undone: it is there, and no failure.
+    """
+    while (lease := hold_in(folder / RUNNING, ALONE)) is None:  # a run that closes others looks at it for a moment
+        time.sleep(0.01)
+    lease.renews = True
+    with working_under(lease):
+        (folder / FAILURE_FILE).unlink(missing_ok=True)  # of a job that was killed here and is started again
+        yield
+        if not lease.lost:
+            (folder / FAILURE_FILE).unlink(missing_ok=True)
+
+
+def record_failure(folder: Path, error: BaseException) -> None:
+    """Why a run ended without a result, in its folder. A full disk does not hide the error that it comes after."""
+    message = str(error) or {"KeyboardInterrupt": "interrupted"}.get(type(error).__name__, "")
+    with suppress(OSError):
+        _write_failure(folder, type(error).__name__, message)
+
+
+def discard_if_empty(folder: Path, *, log_counts: bool) -> bool:
+    """Remove a run's folder that holds nothing but its configuration, and the folder of results where that was all.
+
+    Args:
+        log_counts: a log with a line in it is worth keeping.
+    Returns:
+        whether it was removed.
+    """
+    for path in folder.iterdir():
+        is_log = path.suffix == ".log" and not (log_counts and path.stat().st_size)
+        if not is_log and path.name not in (".hydra", RUNNING, FAILURE_FILE):
+            return False
+    shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):  # others are in there
+        folder.parent.rmdir()
+    return True
+
+
+def close_killed_runs(results: Path) -> None:
+    """Of runs whose process is dead: what was half-written is removed, and a folder without a result says why. One of another
+    machine, which may only sleep, is dead after a day.
+
+    Args:
+        results: the folder of results; the points of sweeps lie one level deeper.
+    """
+    for outer in _folders_in(results):
+        for folder in (outer, *_folders_in(outer)):
+            marker = folder / RUNNING
+            with suppress(OSError):  # another run does the same at this moment, or the folder belongs to another user
+                if marker.is_dir():
+                    _close_killed_run(marker)
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    """Without hidden ones, such as leases, which come and go; none where the folder is gone at this moment."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        return [Path(entry.path) for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
+    return []
+
+
+def _close_killed_run(marker: Path) -> None:
+    lease = hold_in(marker, ALONE, create=False, lapses_s=GONE_S)
+    if lease is None:  # it runs, or its folder was discarded at this moment
+        return
+    try:
+        if not lease.took_over:  # its run ends, or begins, at this moment
+            return
+        folder = marker.parent
+        for path in folder.rglob(f"{PARTIAL}*"):
+            path.unlink(missing_ok=True)
+        if not (folder / RESULT_FILE).exists() and not discard_if_empty(folder, log_counts=True):
+            _write_failure(folder, "Killed", KILLED)
+    finally:
+        lease.release()
+
+
+def _write_failure(folder: Path, error: str, message: str) -> None:
+    with whole_file(folder / FAILURE_FILE) as file:
+        file.write_text(json.dumps({"error": error, "message": message}))
+
+
+LINK, PATH_FILE = "checkpoint", "checkpoint.txt"
+
+
+def link_checkpoint(checkpoint: Path, directory: Path) -> str:
+    """Put a link to the checkpoint into a run's folder: `checkpoint`, or `checkpoint.txt` with its path where links cannot be.
+
+    The link is relative where both lie below the working directory, so that a project can be moved as a whole.
+
+    Args:
+        checkpoint: folder of an export.
+    Returns:
+        what to tell the user: the checkpoint's path, or that it was removed since, where nothing is linked.
+    """
+    if not checkpoint.is_dir():
+        return f"not stored any more ({checkpoint}); reuse=false makes it again"
+    inside = all(path.resolve().is_relative_to(Path.cwd()) for path in (checkpoint, directory))
+    target = os.path.relpath(checkpoint.resolve(), directory.resolve()) if inside else checkpoint.resolve()
+    link = directory / LINK
+    try:
+        link.unlink(missing_ok=True)
+        link.symlink_to(target, target_is_directory=True)
+    except OSError:
+        (directory / PATH_FILE).write_text(f"{checkpoint.resolve()}\n")
+    return str(checkpoint)
+
+
+# The command that made a run.
+
+OVERRIDES_FILE = Path(".hydra") / "overrides.yaml"
+HYDRA_FILE = Path(".hydra") / "hydra.yaml"
+COMMAND_LINE, SEARCH_PATH = "command-line", "hydra.searchpath in"  # Hydra's names of who added a folder of options
+GROUPS = ("model", "dataset", "pattern", "importance", "allocation", "schedule", "recovery")
+OPTION_OF_FIELD = {"kernel_mode": "kernel"}  # where the record's name is another
+
+
+def run_command(result: Result, folder: Path | None) -> str:
+    """For a shell, one line: with the overrides that Hydra kept in the run's folder; else the options that the record names,
+    without their parameters, and a comment that says so.
+
+    Args:
+        folder: of the run's `row.json`; None where it is not at hand.
+    """
+    command = None if folder is None else overrides_command(folder)
+    if command is not None:
+        return command
+    return " ".join(["python run.py", *map(shlex.quote, _options(result))]) + "  # from the record, parameters left out"
+
+
+def override_text(key: str, value: Any) -> str:
+    """What was chosen, as `run.py` takes it: `recovery=none`, `pattern.m=null`, `kernel=auto`.
+
+    Args:
+        key: a field of `choice`, or `part.parameter`.
+    """
+    if key == "recovery" and value is None:
+        value = "none"
+    text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":")).replace('"', "")
+    return f"{OPTION_OF_FIELD.get(key, key)}={text}"
+
+
+def overrides_command(folder: Path) -> str | None:
+    """With the overrides that Hydra kept in a run's folder, and the folders of a user's own options; None where they are gone."""
+    overrides = recorded_overrides(folder)
+    if overrides is None:
+        return None
+    sources = own_sources(folder)
+    flags = [word for by, source in sources if by == COMMAND_LINE for word in ("--config-dir", _path(source))]
+    searched = [search_path([source for by, source in sources if by != COMMAND_LINE])]
+    return " ".join(["python run.py", *map(shlex.quote, [*flags, *filter(None, searched), *overrides])])
+
+
+def search_path(sources: Sequence[str]) -> str | None:
+    """The override by which Hydra finds options there; None for none.
+
+    Args:
+        sources: `file://DIR`, `pkg://own.conf`.
+    """
+    quoted = ["'" + source.replace("'", r"\'") + "'" for source in sources]
+    return f"hydra.searchpath=[{','.join(quoted)}]" if quoted else None
+
+
+def own_sources(folder: Path) -> list[tuple[str, str]]:
+    """Where a run found options beside the program's own: who named it, as Hydra says, and `file://DIR` or `pkg://own.conf`."""
+    text = _text(folder / HYDRA_FILE)
+    if f"provider: {COMMAND_LINE}" not in text and f"provider: {SEARCH_PATH}" not in text:
+        return []  # nearly always: many times as fast as a parser
+    try:
+        parts = parse_yaml_bounded(text)["hydra"]["runtime"]["config_sources"]
+        sources = [(part["provider"], part["schema"], part["path"]) for part in parts]
+    except (ValueError, KeyError, TypeError) as error:
+        _tell(folder / HYDRA_FILE, f"names no sources of options ({type(error).__name__}: {error})")
+        return []
+    named = [source for source in sources if str(source[0]).startswith((COMMAND_LINE, SEARCH_PATH))]
+    return [(str(by), f"{schema}://{path}") for by, schema, path in named]
+
+
+def _text(file: Path) -> str:
+    """The text of a file that Hydra wrote; empty where it is gone, or cannot be read, of which a line is logged."""
+    if not os.path.lexists(file):
+        return ""
+    try:
+        text = read_text_bounded(file, max_bytes=MOST_YAML_BYTES)
+        if not text.strip():
+            _tell(file, "is empty")
+        return text
+    except ValueError as error:
+        _tell(file, str(error))
+        return ""
+
+
+@cache
+def _tell(file: Path, why: str) -> None:
+    """Once: a comparison asks several times."""
+    log.warning("%s", printable(f"{file}: {why}; the run's command is taken from its record"))
+
+
+def _path(source: str) -> str:
+    return source.partition("://")[2]
+
+
+def recorded_overrides(folder: Path) -> list[str] | None:
+    """Those of a run, from the file that Hydra wrote into its folder; None where it is gone or no such list."""
+    file = folder / OVERRIDES_FILE
+    text = _text(file)
+    lines = text.splitlines()
+    if lines and all(map(_is_plain, lines)):
+        return [line[2:] for line in lines]  # as nearly always: ten times as fast as a parser
+    if not lines:
+        return None
+    try:
+        found = parse_yaml_bounded(text)
+    except ValueError as error:
+        _tell(file, str(error))
+        return None
+    if not isinstance(found, list) or any(isinstance(override, dict | list) for override in found):
+        _tell(file, "is no list of overrides")
+        return None
+    return [str(override) for override in found]
+
+
+def _is_plain(line: str) -> bool:
+    """Whether a line of YAML is the entry of a list that is a plain scalar."""
+    plain = line.startswith("- ") and line[2:3].isalpha() and line.isprintable()
+    return plain and ": " not in line and " #" not in line
+
+
+def _options(result: Result) -> list[str]:
+    options = [f"{group}={value}" for group in GROUPS if (value := result.value_of(group)) is not None]
+    options += [f"dataset.task={result.choice.dataset_task}"] if result.choice.dataset_task else []
+    options += [f"granularity={result.choice.granularity}"] if result.choice.granularity is not None else []
+    return [*options, f"sparsity={result.sparsity.sparsity_target:g}", f"seed={result.identity.seed}"]
+
+
+# Points that ended without a result: why a cell of a study is missing.
+
+
+def failed_runs(failures: Sequence[Path], finished: Iterable[Path] = ()) -> list[dict[str, str]]:
+    """One line per failure, for a table: where, the command, and why.
+
+    Args:
+        failures: files in which runs say so; one whose command finished in another folder is left out.
+        finished: folders of runs that have a result.
+    """
+    done = set(map(overrides_command, finished)) - {None} if failures else set()
+    return [
+        {"failed": file.parent.name, "command": command or "–", "because": failure_message(file)}
+        for file in failures
+        if (command := overrides_command(file.parent)) not in done
+    ]
+
+
+def failure_message(file: Path) -> str:
+    """Why a run failed, as its file says; or that the file cannot be read."""
+    try:
+        content = read_json_bounded(file)
+    except ValueError as error:
+        return f"{file} cannot be read ({error})"
+    if not isinstance(content, dict) or not isinstance(content.get("message"), str):
+        return f"{file} cannot be read (it holds no message)"
+    return content["message"]

@@ -1,0 +1,101 @@
+"""What one run writes for its reader, and its settings."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from sparsefront.options import require_package
+from sparsefront.results.candidates import budget_of
+from sparsefront.results.comparable import AXES, SPEEDUP, axis_named
+from sparsefront.results.mask_pictures import PrunedLayers, choose_layers, write_mask_pictures
+from sparsefront.results.page.run import write_run_page
+from sparsefront.results.plots import layer_densities, write_density_png, write_pareto_png
+from sparsefront.results.record import Result
+from sparsefront.results.tables import run_title
+from sparsefront.settings_class import Expression, OneOrMore, settings_class
+
+# Settings of the report stage.
+
+
+@settings_class()
+class Report:
+    """What a run writes beside its `row.json`.
+
+    Args:
+        plot: `pareto.png`, the sparse and the dense point of this run.
+        axis: of these plots: `speedup` over the dense baseline of the same process, or `latency_ms`.
+        html: `report.html`, a page with the run's layers and kernels; it loads nothing.
+        mask_pictures: `masks/`: the masks of some layers as images, the densities of all as bars; also in the page.
+        mask_layers: regular expressions; a pruned layer whose name one of them finds is drawn. None: the first layer of
+            each kind.
+    """
+
+    plot: bool = True
+    axis: Literal[tuple(AXES)] = SPEEDUP.name
+    html: bool = True
+    mask_pictures: bool = False
+    mask_layers: Annotated[
+        OneOrMore[Expression] | None, Field(description="null: a few; mask_pictures=false: none")
+    ] = None
+
+    def check(self) -> None:
+        """Require the packages of the report: its files are written last, after hours of training.
+
+        Raises:
+            InvalidSetting: plot or mask_pictures without matplotlib, html without matplotlib or jinja2.
+        """
+        needs = {"plot": ("matplotlib",), "mask_pictures": ("matplotlib",), "html": ("matplotlib", "jinja2")}
+        for key, packages in needs.items():
+            for package in packages if getattr(self, key) else ():
+                require_package(package, key=key, value=True, instead=f"report.{key}=false")
+
+    def check_layers(self, shapes: Mapping[str, tuple[int, int]]) -> None:
+        """Require that each expression finds a layer that this run prunes.
+
+        Args:
+            shapes: pruned layer -> [N, K].
+        Raises:
+            InvalidSetting: mask_layers, with the layers that there are.
+        """
+        choose_layers(shapes, self.mask_layers)
+
+
+PLOT_FILE, PAGE_FILE, MASKS_FOLDER, DENSITY_FILE = "pareto.png", "report.html", "masks", "density.png"
+
+
+def write_report(
+    result: Result,
+    directory: Path,
+    settings: Report,
+    pruned: PrunedLayers | None = None,
+) -> list[Path]:
+    """Write what the settings ask for into the run's folder.
+
+    Args:
+        pruned: the masks to draw; None where nothing was pruned, or the masks are gone.
+    Returns:
+        what was written; the pictures of masks as their folder.
+    """
+    written, pictures = [], []
+    axis = axis_named(settings.axis)
+    if settings.plot:
+        written.append(write_pareto_png([result], directory / PLOT_FILE, axis))
+    if settings.mask_pictures and pruned is not None:
+        pictures = _write_pictures(result, directory / MASKS_FOLDER, settings, pruned)
+        written.append(directory / MASKS_FOLDER)
+    if settings.html:
+        page = directory / PAGE_FILE
+        written.append(write_run_page(result, page, title=run_title(result), pictures=pictures, axis=axis))
+    return written
+
+
+def _write_pictures(result: Result, folder: Path, settings: Report, pruned: PrunedLayers) -> list[Path]:
+    """The densities of all layers first, then the masks of the chosen ones."""
+    masks = write_mask_pictures(pruned, folder, settings.mask_layers)
+    target = None if budget_of(result) else 1 - result.sparsity.sparsity_target
+    return [
+        write_density_png(layer_densities(result), folder / DENSITY_FILE, target=target, title=run_title(result)),
+        *masks,
+    ]

@@ -1,0 +1,472 @@
+"""Which choice is better, and how sure that is: paired bootstrap, winners, rankings, budgets."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import log, sqrt
+from statistics import fmean
+
+import numpy as np
+
+from sparsefront.results.candidates import (
+    Candidate,
+    asked_of,
+    mean_and_deviation,
+    offers_no_choice,
+    points_lost,
+    side_of,
+)
+from sparsefront.results.columns import lost_in_words, percent, times
+from sparsefront.results.comparable import CPU_NOTE, SPEEDUP, ComparableResults, Point, by_pattern, dominated_areas
+from sparsefront.results.record import Result
+from sparsefront.results.run_folder import override_text
+from sparsefront.tasks.outcomes import Outcomes
+
+# Whether one choice is better than another on the same samples: a paired bootstrap over samples, and over runs.
+
+DRAWS = 1000
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Metric of one choice minus that of another, as fractions; `low` and `high` are the ends of its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def clear(self) -> bool:
+        """Whether the interval leaves out 0."""
+        return self.low > 0 or self.high < 0
+
+
+def paired_difference(ours: Sequence[Outcomes], theirs: Sequence[Outcomes], *, same_seeds: bool) -> Difference:
+    """Difference of the means over runs.
+
+    Each draw takes samples with replacement, the same ones for both sides, and of each side's runs as many as there are,
+    with replacement: the same ones for both where the runs are paired by their seeds. Means of n drawn runs have
+    (n - 1) / n of the variance that means of n runs have, so how far they lie from the mean of all runs is widened by
+    √(n / (n - 1)). One run tells nothing about how runs differ: then the interval is that of the samples alone.
+
+    Args:
+        ours, theirs: one entry per run, over the same samples.
+        same_seeds: run i of both sides has the same seeds.
+    Raises:
+        ValueError: not the same samples.
+    Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapters 8 and 13. The generator's seed is fixed.
+    """
+    if len({(outcomes.samples, len(outcomes)) for outcomes in (*ours, *theirs)}) > 1:
+        raise ValueError("outcomes of other samples cannot be compared in pairs")
+    draw = np.random.RandomState(0)
+    n = len(ours[0])
+    drawn = []
+    for _ in range(DRAWS):
+        chosen = draw.randint(n, size=n)
+        our_runs = draw.randint(len(ours), size=len(ours))
+        their_runs = our_runs if same_seeds else draw.randint(len(theirs), size=len(theirs))
+        drawn.append(_drawn_mean(ours, our_runs, chosen) - _drawn_mean(theirs, their_runs, chosen))
+    every = np.arange(n)
+    value = float(_scores(ours, every).mean() - _scores(theirs, every).mean())
+    low, high = np.quantile(drawn, (0.025, 0.975))
+    return Difference(value, float(low), float(high))
+
+
+def _drawn_mean(runs: Sequence[Outcomes], chosen_runs: np.ndarray, samples: np.ndarray) -> float:
+    """Over some samples: the mean of the chosen runs, moved away from that of all runs by what drawing takes from it."""
+    scores, n = _scores(runs, samples), len(runs)
+    widened = sqrt(n / (n - 1)) if n > 1 else 0.0
+    return float(scores.mean() + widened * (scores[chosen_runs].mean() - scores.mean()))
+
+
+def _scores(runs: Sequence[Outcomes], samples: np.ndarray) -> np.ndarray:
+    """[runs]: the metric of each over some samples."""
+    return np.array([run.metric_over(samples) for run in runs])
+
+
+# Whether a sparse network counts as faster than dense: the one rule of every table, sentence and curve.
+
+# Networks with the same layers, timed in turn, have come out up to 0.9 % apart on an H200:
+# where memory lies does that much, and repeating the timing in one process does not average it out.
+TIMING_NOISE = 0.01
+# Of the dense flops of the prunable layers, by sparse kernels: for a speedup to count as theirs.
+LEAST_SPARSE_SHARE = 0.5
+
+FASTER, SLOWER, UNCLEAR, MOSTLY_DENSE = "faster", "slower", "no clear difference", "mostly dense kernels"
+
+
+def speed_verdict(low: float, high: float, sparse_flops_share: float | None = None) -> str:
+    """`FASTER` or `SLOWER` where the whole interval of a speedup lies beyond what noise of the timing does, else `UNCLEAR`.
+
+    Args:
+        low, high: ends of the interval; twice the speedup where there is none.
+        sparse_flops_share: with less than `LEAST_SPARSE_SHARE` what would be faster is `MOSTLY_DENSE`; None where it is
+            not known, as of older results: then the interval alone decides.
+    """
+    if high < 1 - TIMING_NOISE:
+        return SLOWER
+    if low <= 1 + TIMING_NOISE:
+        return UNCLEAR
+    return MOSTLY_DENSE if sparse_flops_share is not None and sparse_flops_share < LEAST_SPARSE_SHARE else FASTER
+
+
+def against_dense(point: Point) -> str:
+    """The verdict on a point by speedup: by the ends of all of its runs' intervals, and the smallest share among them."""
+    shares = (result.kernels.sparse_flops_share for result in point.candidate.results)
+    least_share = min((share for share in shares if share is not None), default=None)
+    return speed_verdict(*(point.x_interval or (point.x, point.x)), least_share)
+
+
+# What is chosen among comparable results, by their held-out part; and how sure the reporting split is of it.
+
+CHOICES = "over seeds: mean ± standard deviation; the held-out part of train picks, test reports"
+PICKED = "winner: best of its sparsity on held-out data\nrecipe: best of its pattern there"  # see `picked_as`
+MOST_UNCLAIMED = 3  # pairs of which each is told
+OutcomesOf = Callable[[Result], dict[str, Outcomes] | None]
+"""Outcomes of a result's networks by side; None where they were not kept."""
+
+
+def winners(candidates: Iterable[Candidate]) -> dict[float, list[Candidate]]:
+    """Sparsity -> for each pattern the candidate with the best mean on the held-out part; the best pattern first.
+
+    Those without a held-out part are left out, and those that are not compared at their sparsity (`why_apart`).
+    """
+    found: dict[float, dict[str, Candidate]] = {}
+    for candidate in candidates:
+        if not candidate.can_be_chosen or candidate.why_apart is not None:
+            continue
+        of_sparsity = found.setdefault(candidate.sparsity, {})
+        best = of_sparsity.get(candidate.structure)
+        if best is None or fmean(candidate.val) > fmean(best.val):
+            of_sparsity[candidate.structure] = candidate
+    return {
+        sparsity: sorted(best.values(), key=lambda candidate: -fmean(candidate.val))
+        for sparsity, best in sorted(found.items())
+    }
+
+
+def picked_as(candidates: Sequence[Candidate]) -> dict[tuple[str, ...], str]:
+    """Runs of a candidate -> `winner` of its sparsity, where it had rivals, or `recipe`: the best of its pattern; or why it is
+    not compared there.
+    """
+    picked = {
+        candidate.runs: "winner" if place == 0 and len(line) > 1 else "recipe"
+        for line in winners(candidates).values()
+        for place, candidate in enumerate(line)
+    }
+    return picked | {candidate.runs: candidate.why_apart for candidate in candidates if candidate.why_apart is not None}
+
+
+def candidate_table(found: Sequence[Candidate]) -> list[dict[str, str]]:
+    """One line per candidate: mean ± standard deviation over its runs, and what is picked; empty where each is a single run
+    of its own sparsity.
+    """
+    picked, told = picked_as(found), settings_apart(found)
+    if len(found) < 2 and all(len(candidate.results) < 2 for candidate in found):
+        return []
+    place = {runs: number for number, runs in enumerate(picked)}  # those of a sparsity in their order
+    lines = []
+    for candidate in sorted(found, key=lambda one: (one.sparsity, place.get(one.runs, len(place)))):
+        speedup, spread = mean_and_deviation(candidate.speedups)
+        lines.append(
+            {
+                "sparsity": f"{candidate.sparsity:g}",
+                "pattern": candidate.pattern,
+                "settings": " ".join(told[candidate.runs].values()),
+                "runs": str(len(candidate.results)),
+                "held out": _spread(candidate.val),
+                "test": _spread(candidate.test),
+                "speedup": times(speedup) + ("" if spread is None else f" ± {spread:.2f}"),
+                "picked by held out": picked.get(candidate.runs, ""),
+            }
+        )
+    return lines
+
+
+def verdicts(candidates: Sequence[Candidate], outcomes_of: OutcomesOf) -> list[str]:
+    """One line for each pattern beside the winner of its sparsity, and why nothing is picked among the others."""
+    lines: list[str] = []
+    unclaimed: dict[str, list[str]] = {}  # why -> pairs
+    for sparsity, (first, *others) in winners(candidates).items():
+        name_of = _names([first, *others])
+        for other in others:
+            names = name_of[first.runs], name_of[other.runs]
+            told = _difference(first, other, outcomes_of)
+            line = f"sparsity {sparsity:g}, {names[0]} picked before {names[1]}"
+            if isinstance(told, str):
+                unclaimed.setdefault(told, []).append(line)
+            else:
+                lines.append(f"{line}: {_difference_in_words(told, *names)}{_single_seeds(told, first, other, names)}")
+    for why, pairs in unclaimed.items():
+        few = len(pairs) <= MOST_UNCLAIMED
+        lines += [f"{pair}: {why}" for pair in pairs] if few else [f"of {len(pairs)} pairs of candidates: {why}"]
+    pruned = [result for candidate in candidates for result in candidate.results]
+    old = any(not candidate.can_be_chosen for candidate in candidates) and not any(map(offers_no_choice, pruned))
+    if old and len(pruned) > 1:
+        lines.append("results without metrics of a held-out part, as of older versions: none of them is picked")
+    return lines
+
+
+def _difference(first: Candidate, other: Candidate, outcomes_of: OutcomesOf) -> Difference | str:
+    """On the reporting split; or why there is none."""
+    kept = [[(outcomes_of(run) or {}).get(side_of(run)) for run in one.results] for one in (first, other)]
+    if any(outcomes is None for side in kept for outcomes in side):
+        return "which is better is not claimed, since outcomes per sample (outcomes.npz beside row.json) are missing or edited"
+    try:
+        return paired_difference(*kept, same_seeds=first.seeds == other.seeds)
+    except ValueError:
+        return "which is better is not claimed, since they were evaluated on other samples"
+
+
+def _difference_in_words(found: Difference, first: str, other: str) -> str:
+    points, low, high = (100 * value for value in (found.value, found.low, found.high))
+    interval = f"{points:+.2f} points on test, paired bootstrap 95 % {low:+.2f} to {high:+.2f}"
+    if not found.clear:
+        return f"no clear difference ({interval})"
+    return f"{first if points > 0 else other} is better ({interval})"
+
+
+def _single_seeds(found: Difference, first: Candidate, other: Candidate, names: tuple[str, str]) -> str:
+    """What is missing from a claim whose interval holds no difference between seeds."""
+    single = [name for name, one in zip(names, (first, other)) if len(one.results) == 1]
+    if not found.clear or not single:
+        return ""
+    return f"; {'one seed each' if len(single) == 2 else f'one seed of {single[0]}'}: not decided between seeds"
+
+
+def _names(rivals: Sequence[Candidate]) -> dict[tuple[str, ...], str]:
+    """Runs of a candidate -> its pattern; with the settings in which they differ where several have that pattern."""
+    told = settings_apart(rivals, ("pattern",))
+    return {one.runs: " ".join((one.pattern, *told[one.runs].values())) for one in rivals}
+
+
+def settings_apart(
+    candidates: Sequence[Candidate], shown: Sequence[str] = ("pattern", "sparsity")
+) -> dict[tuple[str, ...], dict[str, str]]:
+    """Runs of a candidate -> what it chose where candidates that look alike differ: setting -> as `run.py` takes it.
+
+    Args:
+        shown: attributes of a candidate that are told beside its settings; alike are those in which all of them agree.
+    """
+    rivals: dict[tuple, list[Candidate]] = {}
+    for candidate in candidates:
+        rivals.setdefault(tuple(getattr(candidate, name) for name in shown), []).append(candidate)
+    told = {}
+    for alike in rivals.values():
+        settings = [candidate.settings() for candidate in alike]
+        apart = [key for key in _all(settings) if len({str(one.get(key)) for one in settings}) > 1]
+        for candidate, own in zip(alike, settings):
+            told[candidate.runs] = {key: override_text(key, own[key]) for key in apart if key in own}
+    return told
+
+
+def _all(settings: Sequence[dict]) -> dict:
+    return {key: value for one in settings for key, value in one.items()}
+
+
+def _spread(values: Sequence[float]) -> str:
+    """Mean ± standard deviation over runs."""
+    middle, deviation = mean_and_deviation(values)
+    return percent(middle) if deviation is None else f"{100 * middle:.2f} ± {percent(deviation)}"
+
+
+# One sentence per budget of quality: which candidate is the fastest that loses no more, and which patterns lose to
+# dense.
+
+BUDGETS = (0.5, 1.0, 2.0, 5.0)  # percentage points lost against the dense network trained on, else against dense
+
+
+def budget_sentences(group: ComparableResults, budgets: Sequence[float] = BUDGETS) -> list[str]:
+    """One sentence for each budget, or for several that say the same; the held-out part decides who stays within it, the
+    reporting split is told. Empty where nothing was timed, or nothing may be picked.
+    """
+    known = [
+        (lost, against_dense(point), point)
+        for point in group.speedup_points
+        if (lost := lost_for_choice(point.candidate, group)) is not None
+    ]
+    said: dict[str, list[float]] = {}
+    for budget in budgets if known else ():
+        said.setdefault(_found(group, budget, known), []).append(budget)
+    return [f"{_budgets_text(held)} {text}" for text, held in said.items()]
+
+
+def lost_for_choice(candidate: Candidate, group: ComparableResults) -> float | None:
+    """Mean of the points that its runs lost, by what choices go by; None where that decides nothing."""
+    by_val = group.picked_by == "val"
+    if group.offers_no_choice or (by_val and not candidate.can_be_chosen):
+        return None
+    lost = [points_lost(result, held_out=by_val) for result in candidate.results]
+    return None if None in lost else round(fmean(lost), 9)  # 98 % - 97 % is 1.0000000000000009 points
+
+
+def _budgets_text(budgets: Sequence[float]) -> str:
+    """`at ≤ 0.5, 1 or 2 points lost`."""
+    *first, last = (f"{budget:g}" for budget in budgets)
+    numbers = f"{', '.join(first)} or {last}" if first else last
+    return f"at ≤ {numbers} point{'' if numbers == '1' else 's'} lost"
+
+
+def _found(group: ComparableResults, budget: float, known: Sequence[tuple[float, str, Point]]) -> str:
+    within = [(verdict, point) for lost, verdict, point in known if lost <= budget]
+    if not within:
+        return f"nothing that was measured loses so little{', held out' if group.picked_by == 'val' else ''}"
+    best: dict[str, tuple[str, Point]] = {}  # pattern -> its fastest that counts as faster than dense, else its fastest
+    for verdict, point in sorted(within, key=lambda one: (one[0] == FASTER, one[1].x), reverse=True):
+        best.setdefault(point.result.choice.pattern, (verdict, point))
+    (verdict, first), *others = best.values()
+    unclear = {point.result.choice.pattern for found, point in within if found == UNCLEAR}
+    if verdict == FASTER:
+        is_fastest = first.x == max(point.x for _, point in within)
+        found = "the fastest is" if is_fastest else "the fastest that counts as faster than dense is"
+    elif all(verdict == SLOWER for verdict, _ in within):
+        found = "everything loses to dense; the fastest is"
+    else:
+        found = "nothing counts as faster than dense; the fastest is"
+    beyond = dict.fromkeys(point.result.choice.pattern for *_, point in known)
+    ends = (
+        (
+            [pattern for pattern in _patterns(others, SLOWER) if pattern not in unclear],
+            "loses to dense",
+            "lose to dense",
+        ),
+        (
+            [pattern for pattern in _patterns(others, SLOWER, UNCLEAR) if pattern in unclear],
+            "is not surely faster than dense",
+            "are not surely faster than dense",
+        ),
+        (_patterns(best.values(), MOSTLY_DENSE), "runs mostly dense kernels", "run mostly dense kernels"),
+        ([pattern for pattern in beyond if pattern not in best], "always loses more", "always lose more"),
+    )
+    rest = [f"{', '.join(names)} {one if len(names) == 1 else many}" for names, one, many in ends if names]
+    cpu = f" ({CPU_NOTE})" if group.device == "cpu" else ""
+    return "; ".join([f"{found} {_point_in_words(first)}{cpu}", *rest])
+
+
+def _patterns(points: Iterable[tuple[str, Point]], *verdicts: str) -> list[str]:
+    return [point.result.choice.pattern for found, point in points if found in verdicts]
+
+
+def _point_in_words(point: Point) -> str:
+    interval = "" if point.x_interval is None else f" ({' – '.join(map(times, point.x_interval))})"
+    error, of = ("", "") if point.error is None else (f" ± {point.error:.2f}", f" ({point.error_of})")
+    on_test = "".join(
+        f", {lost_in_words(fmean(lost), unit)} {where}"
+        for held_out, unit, where in ((False, " points", "on the reporting split"), (True, "", "held out"))
+        if (lost := _lost(point.candidate, held_out=held_out))
+    )
+    quality = percent(point.quality / 100).removesuffix(" %")
+    name = f"{point.candidate.pattern} {asked_of(point.result)}"
+    recovery = f", {point.result.choice.recovery}" if point.result.choice.recovery else ""
+    metric = point.result.quality.metric_name.replace("_", " ")
+    return f"{name}{recovery}: {times(point.x)}{interval} over dense, {metric} {quality}{error} %{of}{on_test}"
+
+
+def _lost(candidate: Candidate, *, held_out: bool) -> list[float]:
+    """Points lost by each of its runs that can tell."""
+    lost = (points_lost(result, held_out=held_out) for result in candidate.results)
+    return [value for value in lost if value is not None]
+
+
+NEAR_DENSE_POINTS = 1.0  # percentage points below dense that still count as "the same quality"
+QUANTILES = (0.025, 0.975)
+SIGMAS_OF_INTERVAL = 2 * 1.96  # from end to end of a 95 % interval of something normal
+
+
+def pattern_ranking(group: ComparableResults) -> list[dict[str, str]]:
+    """Per pattern, the largest dominated area first: its candidates, its best speedup near the dense quality, the area that the
+    points of its own front dominate (the two-dimensional hypervolume) with its interval, and wins, ties and losses.
+
+    The front is picked by the held-out part, the area is that of the reporting split. It ends at the dense baseline and at one
+    point below the worst quality here, the same corner for all patterns. Empty where only dense networks were measured.
+    """
+    series = by_pattern(group.points())
+    if not series:
+        return []
+    dense, front = group.dense_point(), set(group.front())
+    areas = {} if dense is None else _areas(group, series, dense[0])
+    timed = by_pattern(group.speedup_points)
+    order = sorted(series, key=lambda pattern: -areas[pattern][0] if pattern in areas else 1.0)
+    near = f"best speedup at ≤ {NEAR_DENSE_POINTS:g} point lost{', held out' if group.picked_by == 'val' else ''}"
+    ranking = []
+    for pattern in order:
+        drawn = areas.get(pattern)
+        ranking.append(
+            {
+                "pattern": pattern,
+                "points": str(len(series[pattern])),
+                "on the front": str(sum((point.x, point.quality) in front for point in series[pattern])),
+                near: times(_best_near(group, timed.get(pattern, []))),
+                f"dominated area, {group.axis.unit} · points (95 %)": "–" if drawn is None else _area_text(drawn),
+                "wins / ties / losses among patterns": "–" if drawn is None else _duels(pattern, areas),
+                "points faster / unclear / slower than dense": _against_dense(timed.get(pattern, [])),
+            }
+        )
+    return ranking
+
+
+def _areas(group: ComparableResults, series: dict[str, list[Point]], dense: float) -> dict[str, np.ndarray]:
+    """Pattern -> [1 + DRAWS]: its dominated area as measured, then of each draw. Only of those with a point on their own front.
+
+    A draw takes of each point's runs as many as there are, with replacement, and moves each quality by its standard error and
+    each speed within its interval. Points are drawn independently, though they share a test set: intervals err to the wide side.
+    Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 6. The generator's seed is fixed.
+    """
+    corner = group.axis.cost(dense), min(point.quality for point in group.points()) - 1
+    draw = np.random.default_rng(0)
+    areas = {}
+    for pattern, points in series.items():
+        if own := group.own_front(points):
+            drawn = [_draws(point, group, draw) for point in own]
+            costs, qualities = (np.stack(side, axis=1) for side in zip(*drawn))
+            areas[pattern] = dominated_areas(group.axis.cost(costs), qualities, corner)
+    return areas
+
+
+def _draws(point: Point, group: ComparableResults, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """([1 + DRAWS] on the axis, the same of the quality): the means of the runs, then of each draw."""
+    runs = [run for run in point.candidate.results if group.axis.value(run) is not None]
+    x = np.array([group.axis.value(run) for run in runs])
+    quality = np.array([100 * run.value_of(side_of(run)) for run in runs])
+    errors = np.array([100 * (run.value_of(f"{side_of(run)}_standard_error") or 0) for run in runs])
+    spreads = np.array([_log_spread(SPEEDUP.interval(run)) for run in runs])
+    chosen = draw.integers(len(runs), size=(DRAWS, len(runs)))
+    noise = draw.normal(size=(2, *chosen.shape))
+    drawn_x = (x[chosen] * np.exp(noise[0] * spreads[chosen])).mean(1)
+    drawn_quality = (quality[chosen] + noise[1] * errors[chosen]).mean(1)
+    return np.concatenate([[x.mean()], drawn_x]), np.concatenate([[quality.mean()], drawn_quality])
+
+
+def _log_spread(interval: tuple[float, float] | None) -> float:
+    """Standard deviation of the logarithm of a speedup, and of a latency, whose 95 % interval is this."""
+    return 0.0 if interval is None else log(interval[1] / interval[0]) / SIGMAS_OF_INTERVAL
+
+
+def _area_text(drawn: np.ndarray) -> str:
+    low, high = np.quantile(drawn[1:], QUANTILES)
+    return f"{drawn[0]:.3g} ({low:.3g} – {high:.3g})"
+
+
+def _duels(pattern: str, areas: dict[str, np.ndarray]) -> str:
+    """Against each other pattern: a tie where the interval of the difference of their areas holds 0."""
+    counts = [0, 0, 0]
+    for other, theirs in areas.items():
+        if other != pattern:
+            low, high = np.quantile((areas[pattern] - theirs)[1:], QUANTILES)
+            counts[0 if low > 0 else 2 if high < 0 else 1] += 1
+    return " / ".join(map(str, counts))
+
+
+def _against_dense(points: Sequence[Point]) -> str:
+    verdicts = [against_dense(point) for point in points]
+    faster, slower = verdicts.count(FASTER), verdicts.count(SLOWER)
+    return f"{faster} / {len(verdicts) - faster - slower} / {slower}"
+
+
+def _best_near(group: ComparableResults, points: Sequence[Point]) -> float | None:
+    """Among those that lost little against their own baseline, the dense network trained on where there is one."""
+    speedups = [
+        point.x
+        for point in points
+        if (lost := lost_for_choice(point.candidate, group)) is not None and lost <= NEAR_DENSE_POINTS
+    ]
+    return max(speedups, default=None)

@@ -1,0 +1,554 @@
+"""Tables for the terminal: of one run, of many runs, and at the end of a sweep. Paths and messages are never folded."""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.segment import Segment
+from rich.style import StyleType
+from rich.table import Table
+from rich.text import Text
+
+from sparsefront.artifacts.durable import below
+from sparsefront.errors import printable
+from sparsefront.inference.network_modules import DENSE_KERNELS
+from sparsefront.progress import counted
+from sparsefront.pruning.collapse import collapse_text, collapsed_layers
+from sparsefront.results.candidates import asked_of, points_lost, processor_text
+from sparsefront.results.columns import (
+    COLUMNS,
+    Column,
+    fraction,
+    milliseconds,
+    percent,
+    plain,
+    points,
+    shared_metric,
+    shown_columns,
+    times,
+)
+from sparsefront.results.comparable import CPU_NOTE, ComparableResults, Point, model_text, split_comparable, task_text
+from sparsefront.results.latency_table import wins_text
+from sparsefront.results.record import Result, Sparsity
+from sparsefront.results.run_folder import FAILURE_FILE, failure_message, recorded_overrides
+from sparsefront.results.statistics import (
+    CHOICES,
+    PICKED,
+    budget_sentences,
+    candidate_table,
+    picked_as,
+    settings_apart,
+    speed_verdict,
+)
+from sparsefront.results.store import RESULT_FILE, read_results
+
+# Tables and lines of text on a console: no line ends in blanks, only a terminal folds text, and no text controls one.
+
+
+def print_table(console: Console, table: Table) -> None:
+    """Print a table; its title and what stands below it are as wide as the console, where rich folds them at the width of the
+    table or fills them up to it.
+    """
+    bare = copy(table)
+    bare.title = bare.caption = None
+    if table.title is not None:
+        print_text(console, table.title, style="table.title")
+    console.print(_Trimmed(bare))
+    if table.caption is not None:
+        print_text(console, table.caption, style="table.caption")
+
+
+def print_text(console: Console, text: object, style: StyleType = "") -> None:
+    """Print text as it is, in a file or a pipe a line as one line, so that `grep` finds it whole."""
+    plain = Text(printable(text, lines=True))
+    console.print(plain, style=style, highlight=False, soft_wrap=not console.is_terminal)
+
+
+class _Trimmed:
+    """A table without the blanks that fill its lines."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for line in console.render_lines(self._table, options, pad=False):
+            while line and not line[-1].text.strip():
+                line.pop()
+            if line:
+                line[-1] = Segment(line[-1].text.rstrip(), line[-1].style)
+            yield from line
+            yield Segment.line()
+
+
+# Tables of several results for the terminal.
+
+LEAST_WIDTH = 110  # a narrower terminal wraps the lines of a table rather than that its names are folded to pieces
+PIPED_WIDTH = 200  # a table that goes to a file or a pipe is not squeezed into 80 characters
+UNLIMITED_WIDTH = 100_000
+
+
+def table_console(table: Table | None = None) -> Console:
+    """A console on stdout that is wide enough for a table, so that no digit is lost; a narrower terminal wraps its lines.
+
+    Args:
+        table: None: any of `records_table`, whose columns all fold.
+    """
+    console = Console()
+    console.width = max(console.width, LEAST_WIDTH) if console.is_terminal else PIPED_WIDTH
+    if table is not None:
+        console.width = max(console.width, least_width(table))
+    return console
+
+
+def least_width(table: Table) -> int:
+    """In characters: with fewer, columns that must stay whole lose characters."""
+    console = Console(width=UNLIMITED_WIDTH)
+    return console.measure(table).minimum
+
+
+def results_table(
+    results: Sequence[Result],
+    notes: Sequence[str] = (),
+    *,
+    most: int | None = None,
+    columns: tuple[list[Column], dict[str, str]] | None = None,
+) -> Table:
+    """One line per result, in the order given; what all results share stands in the title, what is to be known about them below.
+
+    Args:
+        notes: one line each.
+        most: lines of the table; None: all.
+        columns: as `shown_columns` gives them, where that was done before.
+    Raises:
+        ValueError: there is no result.
+    """
+    if not results:
+        raise ValueError("nothing to show: there is no result")
+    shown, shared = shown_columns(results) if columns is None else columns
+    metric = shared_metric(results)
+    title = " · ".join(f"{field} {text}" for field, text in shared.items())
+    timed_on_cpu = any(result.speed.latency_device == "cpu" and result.speed.speedup is not None for result in results)
+    below = "\n".join([*([f"speedup: {CPU_NOTE}"] if timed_on_cpu else []), *notes])
+    table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.caption, table.caption_justify = Text(below) if below else None, "left"
+    lines = [[printable(column.cell(result)) for column in shown] for result in results[:most]]
+    for place, column in enumerate(shown):
+        # Headings fold at their underscores, so that a dozen columns fit and stay the names that `sort=` takes.
+        # Numbers stay whole; where the terminal is narrow it is names (run, kernel) that fold.
+        justify, whole = ("right", True) if column.numeric else ("left", column.field == "pattern")
+        words = re.split("[_ ]", heading := printable(column.heading(metric)))
+        cells = [line[place] for line in lines] if whole else []
+        table.add_column(
+            heading.replace("_", "_\n").replace(" ", "\n"),
+            justify=justify,
+            no_wrap=whole,
+            min_width=max(map(len, [*words, *cells])),
+            overflow="fold",
+        )
+    for line in lines:
+        add_row(table, *line)
+    return table
+
+
+def records_table(records: Sequence[Mapping[str, str]], title: str, notes: Sequence[str] = ()) -> Table:
+    """Lines of text by heading.
+
+    Args:
+        notes: below the table, one line each.
+    """
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.caption, table.caption_justify = Text("\n".join(notes)) if notes else None, "left"
+    for heading in records[0]:
+        table.add_column(printable(heading), overflow="fold")
+    for record in records:
+        add_row(table, *record.values())
+    return table
+
+
+def add_row(table: Table, *cells: str) -> None:
+    """As text: rich would read a reason that holds "[n_m]" as its own markup and drop it, and pass control characters on."""
+    table.add_row(*(Text(printable(cell, lines=True)) for cell in cells))
+
+
+# The layers of one run as a table.
+
+
+def layer_lines(result: Result) -> list[dict[str, str]]:
+    """Per layer: sparsity, kernel, time, speedup over the dense kernel, and why it stayed dense or other kernels are unsupported.
+
+    The sparsity of a layer that collapsed says so: the page marks it.
+    """
+    collapsed = collapsed_layers(result.sparsity.sparsity_per_layer, result.sparsity.sparsity_target)
+    names = [*result.sparsity.sparsity_per_layer, *result.sparsity.dense_layers, *result.kernels.kernel_per_layer]
+    return [_line(result, name, name in collapsed) for name in dict.fromkeys(names)]
+
+
+def _line(result: Result, name: str, collapsed: bool) -> dict[str, str]:
+    kernel = result.kernels.kernel_per_layer.get(name, {})
+    unsupported = "; ".join(f"{other}: {reason}" for other, reason in (kernel.get("unsupported") or {}).items())
+    latency = kernel.get("latency_us")
+    return {
+        "layer": name,
+        "sparsity": fraction(result.sparsity.sparsity_per_layer.get(name)) + (" (collapsed)" if collapsed else ""),
+        "kernel": plain(kernel.get("chosen")),
+        "µs": "–" if latency is None else f"{latency:.1f}",
+        "speedup": times(_layer_speedup(kernel)),
+        "of roofline": fraction(kernel.get("roofline_fraction")),
+        "stayed dense, or unsupported because": result.sparsity.dense_layers.get(
+            name, kernel.get("why_dense", unsupported)
+        ),
+    }
+
+
+def _layer_speedup(kernel: dict[str, Any]) -> float | None:
+    """Over the dense kernel that was timed in turn; None where it was not."""
+    candidates, latency = kernel.get("candidates") or {}, kernel.get("latency_us")
+    dense = next((candidates[name] for name in DENSE_KERNELS if candidates.get(name)), None)
+    return dense / latency if dense and latency else None
+
+
+# The table of one run for the terminal.
+
+QUALITIES = {
+    "dense": "dense",
+    "dense_continued": "dense, trained on",
+    "masked": "masked",
+    "sparse": "sparse",
+}
+
+
+QUALITY_COLUMNS = {column.field: column for column in COLUMNS if column.error is not None}
+
+
+def run_table(result: Result) -> Table:
+    """What one run found, each line with the field of the result that holds the exact value."""
+    quality, speed = result.quality, result.speed
+    table = Table(title=Text(run_title(result)), title_justify="left", box=box.SIMPLE_HEAD)
+    table.add_column("")
+    table.add_column("value", overflow="fold")
+    table.add_column("field of the result", style="dim", overflow="fold")
+    add = partial(add_row, table)
+    metric = quality.metric_name.replace("_", " ")
+    for side, words in QUALITIES.items():
+        if side == "dense_continued" and quality.dense_continued is None:
+            continue
+        add(f"{metric}, {words}", QUALITY_COLUMNS[side].cell(result), f"quality.{side}")
+    if (lost := points_lost(result)) is not None:
+        against = "dense" if quality.dense_continued is None else "dense, trained on"
+        add("points lost", f"{points(lost)}, against {against}", "dense, dense_continued, sparse")
+    if quality.evaluated_samples is not None:
+        add("evaluated on", _evaluation(result), "evaluated_samples")
+    if quality.val_dense is not None:
+        add(f"{metric}, held out", _held_out(result), "val_dense, val_masked, val_sparse")
+    table.add_section()
+    add("latency, dense", _latency(result, "dense"), "latency_dense_ms")
+    add("latency, sparse", _latency(result, "sparse"), "latency_sparse_ms")
+    if speed.fused_dense_latency_ms is not None:
+        add(
+            "latency, dense, our fused graph",
+            f"{milliseconds(speed.fused_dense_latency_ms)} ms",
+            "fused_dense_latency_ms",
+        )
+    add("speedup", _speedup(result), "speedup")
+    if (interval := _interval(result)) is not None:
+        add("its interval", interval, "speedup_low, speedup_high")
+    if speed.curve:
+        add("sparse wins", wins_text(result), "curve")
+    add("device", _device(result), "latency_device")
+    add("kernel", plain(speed.latency_kernel), "latency_kernel")
+    table.add_section()
+    add("achieved sparsity", fraction(result.sparsity.sparsity_achieved), "sparsity_achieved")
+    if result.cost.recovery_steps is not None:
+        add("recovery", _budget(result), "recovery_steps")
+    add("layers left dense", dense_layers_text(result.sparsity), "dense_layers")
+    add("layers collapsed", collapsed_layers_text(result), "collapsed_layers")
+    add("weights", _weights(result), "weight_bytes_sparse")
+    if result.size.resident_bytes_sparse is not None:
+        add("on the device", _resident(result), "resident_bytes_sparse")
+    add("seed", str(result.identity.seed), "seed")
+    if result.identity.recovery_seed not in (None, result.identity.seed):
+        add("seed of the recovery", str(result.identity.recovery_seed), "recovery_seed")
+    return table
+
+
+def run_title(result: Result) -> str:
+    """Model, data, pattern with its granularity or n:m, and what was asked for."""
+    choice = result.choice
+    unit = "".join(f" {part}" for part in (choice.granularity, result.sparsity.n_of_m) if part is not None)
+    pattern = f"{choice.pattern}{unit} {asked_of(result)}"
+    return f"{model_text(result)} on {task_text(result)}: {pattern}"
+
+
+def dense_layers_text(sparsity: Sparsity) -> str:
+    """How many layers stayed dense, with which part of the prunable weights, and how many of them for which reason."""
+    dense_layers, shares = sparsity.dense_layers, sparsity.dense_weight_shares
+    if not dense_layers:
+        return "none"
+    held = f" with {percent(sum(shares.values()))} of the prunable weights" if shares else ""
+    reasons = Counter(dense_layers.values()).most_common()  # the commonest first
+    return f"{len(dense_layers)}{held}: " + "; ".join(f"{count} × {reason}" for reason, count in reasons)
+
+
+def collapsed_layers_text(result: Result) -> str:
+    """How many layers keep nearly nothing of the target density, and which."""
+    collapsed = collapsed_layers(result.sparsity.sparsity_per_layer, result.sparsity.sparsity_target)
+    return f"{len(collapsed)}: {collapse_text(collapsed)}" if collapsed else "none"
+
+
+def _latency(result: Result, side: str) -> str:
+    median, p20, p80 = (result.value_of(f"latency_{side}{percentile}_ms") for percentile in ("", "_p20", "_p80"))
+    if median is None:
+        return "not measured"
+    spread = "" if p20 is None or p80 is None else f" ({milliseconds(p20)} – {milliseconds(p80)})"
+    way = result.value_of(f"{side}_variant") or result.value_of(f"execution_mode_{side}")
+    return f"{milliseconds(median)} ms{spread}" + ("" if way is None else f", {way}")
+
+
+def _speedup(result: Result) -> str:
+    speed = result.speed
+    if speed.speedup is None:
+        return "not measured"
+    note = f" ({CPU_NOTE})" if speed.latency_device == "cpu" else ""
+    if speed.speedup_low is None or speed.speedup_high is None:
+        return times(speed.speedup) + note
+    verdict = speed_verdict(speed.speedup_low, speed.speedup_high, result.kernels.sparse_flops_share)
+    return f"{times(speed.speedup)}, {verdict}{note}"
+
+
+def _interval(result: Result) -> str | None:
+    """The ends of the speedup's interval, and what kind of interval it is: see `measure.end_to_end.speedup_of`."""
+    speed = result.speed
+    if None in (speed.speedup, speed.speedup_low, speed.speedup_high):
+        return None
+    repeats = "" if speed.repeats is None else f" over {counted(speed.repeats, 'repeat')}"
+    return f"{times(speed.speedup_low)} – {times(speed.speedup_high)}, bootstrap 95 % interval of the ratio of medians{repeats}"
+
+
+def _evaluation(result: Result) -> str:
+    """How many samples, and what ± means."""
+    quality = result.quality
+    limit = "" if quality.evaluate_limit is None else f" (measure.evaluate_limit={quality.evaluate_limit})"
+    return f"{quality.evaluated_samples} test samples{limit}; ± is their standard error"
+
+
+def _held_out(result: Result) -> str:
+    """What choices go by: never trained on, and not the samples that are reported."""
+    sides = ("dense", "masked", "sparse")
+    measured = {side: value for side in sides if (value := result.value_of(f"val_{side}")) is not None}
+    told = ", ".join(f"{side} {percent(value)}" for side, value in measured.items())
+    use = "for no choice: the checkpoint may have seen them" if result.quality.val_seen else "for choices"
+    return f"{told} of {result.quality.val_evaluated_samples} samples, {use}"
+
+
+def _device(result: Result) -> str:
+    speed = result.speed
+    if speed.latency_device is None:
+        return "not timed"
+    device = result.identity.gpu or "cuda" if speed.latency_device == "cuda" else speed.latency_device
+    if result.identity.processor is not None:
+        device = f"{device} ({processor_text(result)})"
+    batch = None if speed.batch_size is None else f"batch {speed.batch_size}"
+    return ", ".join(filter(None, (device, batch, speed.dtype)))
+
+
+def _budget(result: Result) -> str:
+    """What the recovery took, as its training loop counted."""
+    cost = result.cost
+    if not cost.recovery_steps:
+        return "no training"
+    counts = {"step": cost.recovery_steps, "epoch": f"{cost.recovery_epochs:.3g}", "sample": cost.recovery_samples}
+    return ", ".join(counted(number, noun) for noun, number in counts.items())
+
+
+def _weights(result: Result) -> str:
+    return f"{_megabytes(result.size.weight_bytes_dense)} dense, {_megabytes(result.size.weight_bytes_sparse)} sparse"
+
+
+def _resident(result: Result) -> str:
+    """What both networks keep there, and how much of the sparse one's are prunable layers that stayed dense."""
+    text = (
+        f"{_megabytes(result.size.resident_bytes_dense)} dense, {_megabytes(result.size.resident_bytes_sparse)} sparse"
+    )
+    held = result.size.dense_bytes_per_layer
+    return text + (f" ({_megabytes(sum(held.values()))} in {counted(len(held), 'layer')} left dense)" if held else "")
+
+
+def _megabytes(size: int | None) -> str:
+    return "–" if size is None else f"{size / 1e6:.2f} MB"
+
+
+# Comparable results in 80 columns: one line for the runs that share all but the seed, and only what decides.
+
+HEADINGS = ("pattern", "sparsity", "recovery", "runs", "test", "lost", "speedup", "picked")
+FOLDED = {"pattern": 17, "recovery": 13, "picked": 8}  # characters at most: numbers need room in 80 columns
+SHOWN = ("pattern", "sparsity", "recovery")  # a line's settings are told where another agrees with it in all of these
+
+
+def compact_table(group: ComparableResults, most: int | None = None) -> Table:
+    """The points of a group, the best on the held-out part first, above the dense networks that they were made from; below them
+    what the words in the last column mean.
+
+    Args:
+        most: lines of points; None: all.
+    """
+    table = Table(
+        title=Text(group.title), title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0
+    )
+    for heading in HEADINGS:
+        if heading in FOLDED:
+            table.add_column(heading, max_width=FOLDED[heading], overflow="fold")
+        else:
+            table.add_column(heading, justify="right", no_wrap=True)
+    picked = picked_as(group.candidates)
+    apart = settings_apart(group.candidates, SHOWN)
+    order = sorted(group.points(), key=lambda point: -(point.quality if point.val is None else point.val))
+    for point in order[:most]:
+        add_row(table, *_cells(point, apart[point.candidate.runs]), picked.get(point.candidate.runs, ""))
+    if (dense := group.dense_quality()) is not None:
+        add_row(table, "dense", "0", "", "", f"{dense:.2f}", "", "", "")
+    if {"winner", "recipe"} & set(picked.values()):
+        table.caption, table.caption_justify = Text(PICKED), "left"
+    return table
+
+
+def _cells(point: Point, apart: dict[str, str]) -> tuple[str, ...]:
+    """Settings without which two lines would look alike stand below the name of what they belong to."""
+    of_recovery = [text.removeprefix("recovery.") for key, text in apart.items() if key.startswith("recovery.")]
+    others = [text.removeprefix("pattern.") for key, text in apart.items() if not key.startswith("recovery.")]
+    results = point.candidate.results
+    lost = [value for result in results if (value := points_lost(result)) is not None]
+    spread = "" if point.spread is None else f" ± {point.spread:.2f}"
+    speedups = point.candidate.speedups
+    return (
+        "\n".join((point.candidate.pattern, *others)),
+        f"{point.candidate.sparsity:g}",
+        "\n".join((point.candidate.recovery, *of_recovery)),
+        str(len(results)),
+        percent(point.quality / 100).removesuffix(" %") + spread,
+        points(sum(lost) / len(lost) if lost else None),
+        times(sum(speedups) / len(speedups) if speedups else None),
+    )
+
+
+# What a run and a sweep tell at their end. Paths, and messages that hold some, stand on lines of their own and are
+# never folded, so that they can be copied: a table would break them at its width.
+
+MOST_ROWS = 40
+
+
+def print_run(result: Result, paths: Sequence[Path]) -> None:
+    """The table of a run, then its files."""
+    console = Console()
+    if not console.is_terminal:
+        console.width = PIPED_WIDTH
+    print_table(console, run_table(result))
+    for path in paths:
+        print(f"  {_short(path)}")
+
+
+def print_group(group: ComparableResults, verdicts: Sequence[str], *, most: int | None = MOST_ROWS) -> None:
+    """Comparable results: tables of runs and of what may be chosen, then what they say; in a terminal that is too narrow for
+    the first one table of what decides.
+
+    Args:
+        verdicts: how sure the reporting split is of what was picked.
+        most: lines of a table; None: all.
+    """
+    narrow, table = Console(), results_table(group.results, group.notes(), most=most, columns=group.columns)
+    if _is_too_narrow(narrow, table):
+        print_table(narrow, compact_table(group, most))
+        _print_left_out(len(group.points()), most, "candidate")
+        for line in [*([f"speedup: {CPU_NOTE}"] if group.device == "cpu" else []), *group.notes(), *verdicts]:
+            print_text(narrow, line)
+    else:
+        console = table_console(table)
+        print_table(console, table)
+        _print_left_out(len(group.results), most, "run")
+        if chosen := candidate_table(group.candidates):
+            print_table(console, records_table(chosen[:most], CHOICES, verdicts))
+            _print_left_out(len(chosen), most, "candidate")
+    for sentence in budget_sentences(group):
+        print_text(narrow, f"- {sentence}")
+    print()
+
+
+def print_results(results: Sequence[Result]) -> None:
+    """Results, comparable or not, in one table; in a terminal that is too narrow for it a table of what decides for those that
+    may be compared.
+    """
+    narrow, table = Console(), results_table(results)
+    if not _is_too_narrow(narrow, table):
+        print_table(table_console(table), table)
+        return
+    groups = split_comparable(results)
+    for group in groups:
+        print_table(narrow, compact_table(group))
+    if any(group.device == "cpu" for group in groups):
+        print(f"speedup: {CPU_NOTE}")
+
+
+def _is_too_narrow(console: Console, table: Table) -> bool:
+    return console.is_terminal and console.width < least_width(table)
+
+
+def _print_left_out(count: int, most: int | None, what: str) -> None:
+    if most is not None and count > most:
+        print(f"{counted(count - most, f'more {what}')}: in compare.html, or rows=all")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A point of a sweep that ended without a result: its name, the overrides that made it, and the message."""
+
+    name: str
+    overrides: Sequence[str]
+    reason: str
+
+
+def print_failures(failures: Sequence[Failure]) -> None:
+    """Which points of a sweep failed, and why."""
+    print(f"{len(failures)} failed:")
+    for failure in failures:
+        print(printable(f"  {failure.name}: {' '.join(failure.overrides)}"))
+        print(f"     {printable(failure.reason, lines=True)}")
+
+
+def _short(path: Path) -> str:
+    """Relative to where the user stands, unless that would climb out."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative
+
+
+def print_sweep(directory: Path) -> None:
+    """Tables of a sweep's finished and failed points.
+
+    Args:
+        directory: the sweep's folder, one subfolder per point.
+    """
+    files = sorted(below(directory, RESULT_FILE))
+    reading = read_results(files)
+    failures = [
+        Failure(file.parent.name, recorded_overrides(file.parent) or ["not recorded"], failure_message(file))
+        for file in sorted(below(directory, FAILURE_FILE))
+    ]
+    if reading.results:
+        by_pattern = sorted(
+            reading.results, key=lambda result: (result.choice.pattern, result.sparsity.sparsity_target)
+        )
+        print_results(by_pattern)
+    for problem in reading.problems:
+        print(printable(problem))
+    if failures:
+        print_failures(failures)
+    finished, distinct = len(files) - len(reading.problems), len(reading.results)
+    # points whose settings mean the same share one result
+    shared = f" with {counted(distinct, 'different result')}" if distinct < finished else ""
+    print(f"{counted(finished, 'point')} finished{shared}, {len(failures)} failed: {directory}")

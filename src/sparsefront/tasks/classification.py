@@ -1,0 +1,170 @@
+"""One class, or one score, per image or sentence."""
+
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pytorch_lightning import LightningDataModule
+from torch import Tensor, nn
+from torchmetrics import MetricCollection
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.tasks.base import Batch, Optimizes, Task, text_inputs
+from sparsefront.tasks.outcomes import (
+    METRICS,
+    Outcomes,
+    constants_allowed,
+    error_by_bootstrap,
+    error_of_proportion,
+    samples_digest,
+)
+
+# Evaluating one label per input, for images and sentences alike.
+
+
+class LabelEvaluator:
+    """Metrics of logits against labels.
+
+    Args:
+        metrics: names out of `METRICS`.
+        num_classes: outputs of the net; 1 = a score.
+        logits_of: finds the logits [B, num_classes] in what the net returns.
+    """
+
+    def __init__(self, metrics: tuple[str, ...], num_classes: int, logits_of: Callable[[Any], Tensor]) -> None:
+        self._metrics = MetricCollection({name: METRICS[name](num_classes) for name in metrics})
+        self._num_classes = num_classes
+        self._logits_of = logits_of
+        self._seen: list[tuple[Tensor, Tensor]] = []  # predicted, labels; where they are, so that nothing waits
+        self._undefined: list[Tensor] = []  # of each batch how many inputs have NaN among their logits
+
+    @torch.no_grad()
+    def update(self, output: Any, batch: dict[str, Tensor]) -> None:
+        logits = self._logits_of(output)
+        predicted = logits.squeeze(-1).float() if self._num_classes == 1 else logits.argmax(-1)
+        # On the logits' device: nothing waits for a GPU here, and several processes can add up their counts.
+        self._seen.append((predicted, batch["labels"].to(predicted.device)))
+        self._undefined.append(logits.isnan().any(-1).sum())  # `argmax` takes NaN for the largest
+        self._metrics.to(predicted.device).update(*self._seen[-1])
+
+    def compute(self) -> dict[str, float]:
+        """As `Evaluator.compute`; a correlation with a constant output, which is not defined, counts as 0.
+
+        Raises:
+            InvalidSetting: outputs that are NaN, which predict nothing.
+        """
+        if undefined := sum(map(int, self._undefined)):
+            given = f"NaN for {undefined} of {self.samples} inputs"
+            allowed = (
+                "must be numbers: look for NaN in weights and data, or values too large for the dtype (measure.dtype)"
+            )
+            raise InvalidSetting("outputs", given, allowed)
+        with constants_allowed():
+            values = {name: float(value) for name, value in self._metrics.compute().items()}
+        return {name: 0.0 if math.isnan(value) else value for name, value in values.items()}
+
+    @property
+    def samples(self) -> int:
+        return sum(len(labels) for _, labels in self._seen)
+
+    def standard_errors(self) -> dict[str, float]:
+        """As `Evaluator.standard_errors`: of accuracy in closed form, of the others by bootstrap."""
+        predicted, labels = (torch.cat(parts).cpu() for parts in zip(*self._seen))
+        return {name: self._standard_error(name, predicted, labels) for name in self._metrics}
+
+    def outcomes(self, metric: str) -> Outcomes:
+        """As `Evaluator.outcomes`: of accuracy whether each is right, of the others prediction and label."""
+        predicted, labels = (torch.cat(parts).cpu().numpy() for parts in zip(*self._seen))
+        samples = samples_digest(labels.tolist())
+        if metric == "accuracy":
+            return Outcomes(metric, (predicted == labels).astype(np.uint8), None, samples)
+        return Outcomes(metric, predicted, labels, samples)
+
+    def _standard_error(self, name: str, predicted: Tensor, labels: Tensor) -> float:
+        if name == "accuracy":
+            return error_of_proportion(float((predicted == labels).double().mean()), len(labels))
+        metric = METRICS[name](self._num_classes)
+        with constants_allowed():  # in a draw
+            return error_by_bootstrap(lambda chosen: float(metric(predicted[chosen], labels[chosen])), len(labels))
+
+
+# One class per image.
+
+
+class ImageClassification(Task):
+    """Cross-entropy and accuracy.
+
+    The net is called as `net(x=[B, channels, size, size])` and returns logits [B, num_classes].
+    """
+
+    kind: ClassVar[str] = "image_classification"
+    metric_name = "accuracy"
+
+    def __init__(self, net: nn.Module, optimization: Optimizes | None = None, *, num_classes: int) -> None:
+        super().__init__(net, optimization)
+        self.num_classes = num_classes
+
+    @classmethod
+    def for_dataset(cls, net: nn.Module, dataset: Any, optimization: Optimizes | None = None) -> "ImageClassification":
+        return cls(net, optimization, num_classes=dataset.info.num_classes)
+
+    def net_inputs(self, batch: Batch) -> Batch:
+        return {"x": batch["x"]}
+
+    def loss(self, output: Tensor, batch: Batch) -> Tensor:
+        return F.cross_entropy(output, batch["labels"])
+
+    def logits(self, output: Tensor) -> tuple[Tensor, ...]:
+        return (output,)
+
+    def evaluator(self, data: LightningDataModule | None, split: str) -> LabelEvaluator:
+        return LabelEvaluator((self.metric_name,), self.num_classes, logits_of=lambda output: output)
+
+
+class SequenceClassification(Task):
+    """Cross-entropy, or squared error where the label is a score; metrics as the data set says.
+
+    The net is called by Hugging Face's names and returns an output with `logits` [B, num_classes].
+
+    Args:
+        num_classes: 1 = the label is a score.
+        metrics: names out of `label_evaluator.METRICS`; the first is tracked.
+    """
+
+    kind: ClassVar[str] = "sequence_classification"
+
+    def __init__(
+        self,
+        net: nn.Module,
+        optimization: Optimizes | None = None,
+        *,
+        num_classes: int,
+        metrics: tuple[str, ...] = ("accuracy",),
+    ) -> None:
+        super().__init__(net, optimization)
+        self.num_classes = num_classes
+        self.metrics = tuple(metrics)
+        self.metric_name = self.metrics[0]
+
+    @classmethod
+    def for_dataset(
+        cls, net: nn.Module, dataset: Any, optimization: Optimizes | None = None
+    ) -> "SequenceClassification":
+        return cls(net, optimization, num_classes=dataset.info.num_classes, metrics=dataset.metrics)
+
+    def net_inputs(self, batch: Batch) -> Batch:
+        return text_inputs(batch, self.net)
+
+    def loss(self, output: Any, batch: Batch) -> Tensor:
+        if self.num_classes == 1:
+            return F.mse_loss(output.logits.squeeze(-1), batch["labels"])
+        return F.cross_entropy(output.logits, batch["labels"])
+
+    def logits(self, output: Any) -> tuple[Tensor, ...]:
+        return (output.logits,)
+
+    def evaluator(self, data: LightningDataModule | None, split: str) -> LabelEvaluator:
+        return LabelEvaluator(self.metrics, self.num_classes, logits_of=lambda output: output.logits)

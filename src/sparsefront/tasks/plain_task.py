@@ -1,0 +1,305 @@
+"""A user's network, loss and batches as a task, so that every recovery trains them."""
+
+import inspect
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from pytorch_lightning import LightningDataModule
+from torch import Tensor, nn
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.tasks.base import Batch, Evaluator, Optimizes, Task
+
+# A DataLoader with the settings of another one.
+
+
+def similar_loader(
+    loader: DataLoader, *, batch_sampler: Iterable[list] | None, collate_fn: Callable, generator: torch.Generator
+) -> DataLoader:
+    """Over the same data and with workers of the same kind, which make other batches of it.
+
+    Args:
+        generator: gives the workers of each epoch their seed.
+    """
+    return DataLoader(
+        loader.dataset,
+        batch_sampler=batch_sampler,
+        collate_fn=collate_fn,
+        generator=generator,
+        num_workers=loader.num_workers,
+        worker_init_fn=loader.worker_init_fn,
+        multiprocessing_context=loader.multiprocessing_context,
+        persistent_workers=loader.persistent_workers,
+        prefetch_factor=loader.prefetch_factor,
+        timeout=loader.timeout,
+        in_order=loader.in_order,
+        pin_memory=loader.pin_memory,
+        pin_memory_device=loader.pin_memory_device,
+    )
+
+
+# The inputs of a network, by the names of its forward's arguments.
+
+Inputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
+"""What a forward takes: one tensor, several in order, or several by name."""
+
+
+def named_inputs(net: nn.Module, inputs: object, *, argument: str = "example_inputs") -> dict[str, Tensor]:
+    """The same inputs as keyword arguments of `net`.
+
+    Args:
+        inputs: `Inputs`; positional ones get the names that `net.forward` gives them.
+        argument: what they are called in messages.
+    Raises:
+        InvalidSetting: none, something else than tensors, or positional ones that the forward does not name.
+    """
+    return inputs_by_name(forward_names(net), inputs, argument=argument)
+
+
+def inputs_by_name(names: tuple[str, ...] | None, inputs: object, *, argument: str) -> dict[str, Tensor]:
+    """`named_inputs` of a network whose `forward_names` are given."""
+    named = _by_name(names, inputs, argument)
+    for name, value in named.items():
+        if not isinstance(value, Tensor):
+            raise InvalidSetting(f"{argument}[{name!r}]", type(value).__name__, "must be a tensor")
+    if not named:
+        raise InvalidSetting(argument, inputs, "holds no tensor: give what the network is called with, such as (x,)")
+    return named
+
+
+def named_inputs_on(net: nn.Module, inputs: object, *, argument: str = "example_inputs") -> dict[str, Tensor]:
+    """`named_inputs` that lie on one device, that of the network's parameters.
+
+    Raises:
+        InvalidSetting: as `named_inputs`, or tensors on another device than the network.
+    """
+    named = named_inputs(net, inputs, argument=argument)
+    device = device_of(net)
+    for name, value in named.items():
+        if value.device != device:
+            raise InvalidSetting(f"{argument}[{name!r}]", value.device, f"must be on the network's device, {device}")
+    return named
+
+
+def require_network(net: object, *, argument: str = "net") -> None:
+    """Raises:
+    InvalidSetting: something else than a network.
+    """
+    if not isinstance(net, nn.Module):
+        raise InvalidSetting(argument, type(net).__name__, "is a torch.nn.Module")
+
+
+def device_of(net: nn.Module) -> torch.device:
+    """Where the network's first parameter lies; the CPU where it has none."""
+    return next((parameter.device for parameter in net.parameters()), torch.device("cpu"))
+
+
+def forward_names(net: nn.Module) -> tuple[str, ...] | None:
+    """The arguments that the network's forward names; None where it only has **kwargs."""
+    parameters = inspect.signature(net.forward).parameters.values()
+    by_keyword = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return tuple(parameter.name for parameter in parameters if parameter.kind in by_keyword) or None
+
+
+def _by_name(names: tuple[str, ...] | None, inputs: object, argument: str) -> dict[str, Tensor]:
+    if isinstance(inputs, Mapping):
+        return dict(inputs)
+    positional = (inputs,) if isinstance(inputs, Tensor) else inputs
+    if not isinstance(positional, Sequence):
+        given = type(inputs).__name__
+        raise InvalidSetting(argument, given, "is a tensor, a sequence of tensors, or tensors by argument name")
+    names = names or ()
+    if len(positional) > len(names):
+        takes = f"names {', '.join(names)}" if names else "names none of its arguments"
+        raise InvalidSetting(argument, f"{len(positional)} tensors", f"the network's forward {takes}")
+    return dict(zip(names, positional, strict=False))
+
+
+# Batches as training loops have them, by the names of the network's arguments.
+
+TARGET = "__target__"
+"""Key of what a batch (inputs, target) has beside the inputs."""
+
+Collate = Callable[[list], object]
+
+
+@dataclass(frozen=True, eq=False)
+class NamedBatch:
+    """Makes a dict of a batch: (inputs, target), inputs alone, or a mapping as Hugging Face's collators give.
+
+    Args:
+        names: of the inputs, as the network's forward has them; workers are sent these, not the network.
+        collate: makes the batch of samples.
+        argument: what the batches are called in messages.
+    """
+
+    names: tuple[str, ...] | None
+    collate: Collate
+    argument: str
+
+    def __call__(self, samples: list) -> Batch:
+        return self.named(self.collate(samples))
+
+    def named(self, batch: object) -> Batch:
+        """The batch by name, its target under TARGET.
+
+        Raises:
+            InvalidSetting: a batch of another form.
+        """
+        if isinstance(batch, Mapping):
+            return dict(batch)
+        if isinstance(batch, Sequence) and len(batch) == 1:
+            return inputs_by_name(self.names, batch, argument=self.argument)
+        if isinstance(batch, Sequence) and len(batch) == 2:
+            inputs, target = batch
+            return {**inputs_by_name(self.names, inputs, argument=self.argument), TARGET: target}
+        if isinstance(batch, torch.Tensor):
+            return inputs_by_name(self.names, batch, argument=self.argument)
+        given = f"{type(batch).__name__} of {len(batch)}" if isinstance(batch, Sequence) else type(batch).__name__
+        raise InvalidSetting(self.argument, given, "holds batches (inputs, target), inputs alone, or dicts by name")
+
+
+class NamedBatches(LightningDataModule):
+    """A training loader whose batches are dicts.
+
+    Args:
+        batches: a DataLoader, whose order and settings stay its own, and whose workers are seeded from its generator, else from
+            torch's; of any other iterable, or one over an IterableDataset, all batches are read into memory once.
+        net: whose forward names the inputs.
+        argument: as of `NamedBatch`.
+    Raises:
+        InvalidSetting: no iterable, or an empty one.
+    """
+
+    def __init__(self, batches: Iterable, net: nn.Module, *, argument: str) -> None:
+        super().__init__()
+        if isinstance(batches, str) or not isinstance(batches, Iterable):
+            raise InvalidSetting(argument, type(batches).__name__, "is a DataLoader or another iterable of batches")
+        streamed = isinstance(batches, DataLoader) and isinstance(batches.dataset, IterableDataset)
+        if isinstance(batches, DataLoader) and batches.batch_sampler is not None and not streamed:
+            self._loader = batches
+            self._collate: Collate = batches.collate_fn
+        else:
+            read = _Read(list(batches))
+            sampler = BatchSampler(SequentialSampler(read), batch_size=1, drop_last=False)
+            self._loader = DataLoader(read, batch_sampler=sampler)
+            self._collate = _first
+        if len(self._loader) == 0:
+            raise InvalidSetting(argument, "empty", "must give at least one batch")
+        self._named = NamedBatch(forward_names(net), self._collate, argument)
+        self._seed = _next_seed()
+
+    def train_dataloader(self) -> DataLoader:
+        """A fresh loader over the same batches."""
+        given = self._loader
+        generator = given.generator or torch.Generator().manual_seed(self._seed)
+        return similar_loader(given, batch_sampler=given.batch_sampler, collate_fn=self._named, generator=generator)
+
+    def val_dataloader(self) -> DataLoader:
+        """Of no batch: a plain training loop validates nothing."""
+        warnings.filterwarnings("ignore", message="Total length of `DataLoader` across ranks is zero")
+        return DataLoader(_Read([]))
+
+
+def training_loader(module: LightningDataModule) -> Iterable:
+    """What a data module trains on: all that is used of it."""
+    module.prepare_data()
+    module.setup("fit")
+    return module.train_dataloader()
+
+
+class _Read(Dataset):
+    """Batches that were read already."""
+
+    def __init__(self, batches: list) -> None:
+        self.batches = batches
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __getitem__(self, index: int) -> object:
+        return self.batches[index]
+
+
+def _next_seed() -> int:
+    """What a DataLoader without a generator would draw next, from torch's own, which does not move."""
+    generator = torch.Generator()
+    generator.set_state(torch.get_rng_state())
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator))
+
+
+def _first(samples: list) -> object:
+    return samples[0]
+
+
+Loss = Callable[[Any, Any], Tensor]
+"""(output of the network, target of the batch) -> mean loss, a scalar; of a dict batch the target is the whole batch."""
+
+
+class PlainTask(Task):
+    """Trains any network; evaluates nothing.
+
+    Args:
+        net: called with the inputs of a batch by name.
+        loss: `Loss`; None: the network's output holds it under `loss`, as Hugging Face's do.
+        optimization: needed to train.
+    """
+
+    kind: ClassVar[str] = "plain"
+
+    def __init__(self, net: nn.Module, loss: Loss | None, optimization: Optimizes | None = None) -> None:
+        super().__init__(net, optimization)
+        self._names, self._loss = forward_names(net), loss
+
+    @classmethod
+    def for_dataset(cls, net: nn.Module, dataset: object, optimization: Optimizes | None = None) -> "PlainTask":
+        raise NotImplementedError("a plain task is made of a network and a loss")
+
+    def net_inputs(self, batch: Batch) -> Batch:
+        wanted = batch.keys() - {TARGET} if self._names is None else set(self._names)
+        return {name: value for name, value in batch.items() if name in wanted}
+
+    def loss(self, output: Any, batch: Batch) -> Tensor:
+        found = self._loss_of(output, batch)
+        if not isinstance(found, Tensor) or found.numel() != 1:
+            given = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise InvalidSetting("loss", given, "must be the mean over the batch, a tensor of one number")
+        return found
+
+    def _loss_of(self, output: Any, batch: Batch) -> Any:
+        if self._loss is not None:
+            return self._loss(output, batch[TARGET] if TARGET in batch else batch)
+        found = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+        if found is None:
+            allowed = "may be left out only where the network returns its loss; give loss(output, target)"
+            raise InvalidSetting("loss", None, allowed)
+        return found
+
+    def logits(self, output: Any) -> tuple[Tensor, ...]:
+        if isinstance(output, Tensor):
+            return (predictions(output),)
+        named = dict(output).items() if isinstance(output, Mapping) else vars(output).items()
+        found = tuple(value for name, value in named if name.endswith("logits") and isinstance(value, Tensor))
+        if not found:
+            needed = "returns logits, or a tensor of them, for recovery=distill and recipe.label_smoothing"
+            raise InvalidSetting("net", type(self.net).__name__, needed)
+        return tuple(predictions(value) for value in found)
+
+    def evaluator(self, data: LightningDataModule, split: str) -> Evaluator:
+        raise NotImplementedError("a plain task evaluates nothing")
+
+
+def predictions(logits: Tensor) -> Tensor:
+    """Logits as [predictions, classes], so that means are over all predictions.
+
+    Args:
+        logits: [B, classes]; of tokens [B, T, classes]; of pixels [B, classes, H, W], or with further dims, as in torch's
+            cross_entropy; or scores [B].
+    """
+    if logits.dim() == 1:
+        return logits.unsqueeze(-1)
+    return (logits if logits.dim() <= 3 else logits.movedim(1, -1)).flatten(0, -2)

@@ -1,0 +1,391 @@
+"""One training body run by several processes, one per device: on this machine, and for node 0 on worker nodes."""
+
+import logging
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.processes import end_with_parent
+from sparsefront.training.machines import Announcements, Machine, Training, announcements, this_machine
+from sparsefront.training.trainer import TrainerSettings
+
+# The process group of a training on several ranks: where they meet, and one process as a member of it.
+
+HOST = "127.0.0.1"
+# Generous: rank 0 may write a large checkpoint while the others wait. A rank that dies is noticed at once.
+COLLECTIVE_TIMEOUT = timedelta(minutes=30)
+
+
+@dataclass(frozen=True)
+class RankGroup:
+    """Where the ranks meet: the port of rank 0's store, on the first machine; and which ranks this machine has."""
+
+    world_size: int
+    port: int
+    on_gpu: bool
+    host: str = HOST
+    machine: int = 0
+    machines: int = 1
+
+    @property
+    def ranks_here(self) -> range:
+        """Those of this machine."""
+        each = self.world_size // self.machines
+        return range(self.machine * each, (self.machine + 1) * each)
+
+    def local(self, rank: int) -> int:
+        """Number of a rank among those of its machine."""
+        return rank - self.ranks_here.start
+
+
+@contextmanager
+def member(rank: int, group: RankGroup, store: dist.Store) -> Iterator[None]:
+    """This process as a rank, to torch and to Lightning; afterwards as it was."""
+    threads = torch.get_num_threads()
+    with environment(rank, group):
+        if group.on_gpu:
+            torch.cuda.set_device(group.local(rank))
+        else:
+            torch.set_num_threads(max(1, threads // len(group.ranks_here)))
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if group.on_gpu else "gloo",
+            store=store,
+            rank=rank,
+            world_size=group.world_size,
+            timeout=COLLECTIVE_TIMEOUT,
+        )
+        try:
+            yield
+        except BaseException:
+            if group.on_gpu and dist.is_initialized():
+                abort()
+            raise
+        finally:
+            if dist.is_initialized():
+                dist.destroy_process_group()
+            torch.set_num_threads(threads)
+
+
+@contextmanager
+def environment(rank: int, group: RankGroup) -> Iterator[None]:
+    """The variables by which Lightning knows that its processes were started by another program."""
+    values = {
+        "LOCAL_RANK": group.local(rank),
+        "NODE_RANK": group.machine,
+        "WORLD_SIZE": group.world_size,
+        "MASTER_ADDR": group.host,
+        "MASTER_PORT": group.port,
+    }
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update({name: str(value) for name, value in values.items()})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def abort() -> None:
+    """Leave the group at once: what NCCL has begun with a rank that is gone would never end."""
+    dist.distributed_c10d._abort_process_group()
+
+
+# One training body run by several processes, one per device, without a launcher of Lightning's.
+#
+# Lightning's script launcher runs the command again, which would start Hydra's sweep a second time and wait for the
+# lock of the stage that it is itself part of; its spawn launchers hand the trained weights back through files and
+# lose the callbacks' state. Here the main process is rank 0 and goes on with what it trained.
+
+log = logging.getLogger(__name__)
+READY_TIMEOUT_S = 300  # to import torch on a busy machine
+REPORT_WAIT_S = 5  # a failed rank tells its reason a moment after the others notice
+LOOK_EVERY_S = 1.0  # for what other machines tell
+STARTED_BY = multiprocessing.get_context("spawn")  # a forked process could not use CUDA, nor trust its locks
+
+
+class RankFailed(RuntimeError):
+    """A process of a distributed training failed; the message holds its own."""
+
+
+@dataclass(frozen=True)
+class _Report:
+    """The last words of a rank that failed."""
+
+    message: str
+    trace: str
+    time: float
+
+
+def on_every_rank(
+    body: Callable[..., Any],
+    *arguments: Any,
+    trainer: TrainerSettings,
+    folder: Path,
+    loggers: list,
+    shared: Path | None = None,
+) -> Any:
+    """Call `body(*arguments, folder, loggers)` in `trainer.devices` processes of each machine, this one among them.
+
+    With one device of one machine it is a plain call. Otherwise this process is rank 0; the others get the same arguments,
+    a scratch folder and no loggers, so the body writes its files without asking which rank it is. They share one process group
+    until the body returns, however many fits it runs.
+
+    Args:
+        body: importable by name, as the arguments can be pickled.
+        shared: the folder that all machines see, cache_dir; only several machines need it.
+    Returns:
+        what the body returned here.
+    Raises:
+        InvalidSetting: as the body raised it here.
+        RankFailed: another process failed or died; holds its message and stack trace.
+    """
+    if trainer.world_size == 1:
+        return body(*arguments, folder, loggers)
+    log.info("starting %d processes", trainer.world_size)
+    machine = this_machine(trainer)
+    host, elsewhere = HOST, None
+    if machine is not None:
+        assert shared is not None  # `pipeline` leads all runs of several machines
+        host, elsewhere = machine.host, announcements(machine, shared)
+    store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
+    group = RankGroup(trainer.world_size, store.port, trainer.on_gpu, host, machines=trainer.num_nodes)
+    if elsewhere is not None:
+        elsewhere.announce(Training(body, arguments, trainer, store.port))
+    scratch = Path(tempfile.mkdtemp(prefix="ranks-"))
+    others: list[OtherRank] = []
+    try:
+        for rank in group.ranks_here[1:]:
+            others.append(OtherRank(rank, group, body, arguments, scratch / f"rank_{rank}"))
+        for other in others:
+            other.wait_until_ready()
+        with member(0, group, store), _watched(others, group, elsewhere):
+            try:
+                result = body(*arguments, folder, loggers)
+            except InvalidSetting:  # one line that every rank finds alike, whichever of them was first
+                raise
+            except Exception as error:  # of any kind: after an abort torch says that there is no process group
+                _raise_if_another_failed_first(others, elsewhere, time.time(), error)
+                raise
+        for other in others:
+            other.wait_until_done()
+        return result
+    except BaseException as error:
+        if elsewhere is not None:
+            elsewhere.fail(f"{type(error).__name__}: {error}")
+        raise
+    finally:
+        for other in others:
+            other.end()
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+class OtherRank:
+    """A rank that is not this process."""
+
+    def __init__(self, rank: int, group: RankGroup, body: Callable, arguments: tuple, folder: Path) -> None:
+        self.rank = rank
+        self._reports, theirs = multiprocessing.Pipe(duplex=False)
+        self.process = STARTED_BY.Process(target=_other_rank, args=(rank, group, body, arguments, folder, theirs))
+        with environment(rank, group):
+            self.process.start()
+        theirs.close()  # so that its end is noticed here
+
+    def wait_until_ready(self) -> None:
+        """Until it has imported what it needs; nothing waits for it before that."""
+        if not self._reports.poll(READY_TIMEOUT_S):
+            raise RankFailed(f"rank {self.rank} did not start within {READY_TIMEOUT_S} s")
+        self.raise_if_failed()
+
+    def wait_until_done(self) -> None:
+        """After this process has finished: the other has only its own last lines left."""
+        self.process.join(COLLECTIVE_TIMEOUT.total_seconds())
+        self.raise_if_failed()
+
+    def failure(self, within_s: float = 0.0) -> _Report | None:
+        """Why it failed, waiting for its words as long as this; None where it did not."""
+        try:
+            while self._reports.poll(within_s):
+                if (report := self._reports.recv()) is not None:  # None = it was ready, which may still be unread
+                    return report
+            return None
+        except EOFError:
+            self.process.join(READY_TIMEOUT_S)
+            if self.process.exitcode == 0:
+                return None
+            return _Report(f"it ended with exit code {self.process.exitcode}", "", 0.0)
+
+    def raise_if_failed(self) -> None:
+        if (report := self.failure()) is not None:
+            raise RankFailed(self.described(report))
+
+    def described(self, report: _Report) -> str:
+        return f"rank {self.rank} failed: {report.message}" + (f"\n{report.trace}" if report.trace else "")
+
+    def end(self) -> None:
+        """Whatever it does. It has nothing to save, and Lightning would hold up a politer signal until the next step."""
+        if self.process.is_alive():
+            self.process.kill()
+        self.process.join()
+        self._reports.close()
+
+
+def _other_rank(
+    rank: int, group: RankGroup, body: Callable, arguments: tuple, folder: Path, reports: Connection
+) -> None:
+    """What the other processes run."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches rank 0, which ends the others
+    end_with_parent()  # a killed rank 0 ends no other process: the others would wait for it until their timeout
+    with reports, _reported(reports):
+        folder.mkdir(parents=True)
+        reports.send(None)
+        store = dist.TCPStore(group.host, group.port, is_master=False)
+        with member(rank, group, store), _reported(reports):  # at once: the others notice when it leaves the group
+            body(*arguments, folder, [])
+    _leave()
+
+
+def _leave() -> NoReturn:
+    """Ends this process, whose work is done and told, without the interpreter's own end.
+
+    There threads of libraries that still run are torn down with what they use, and now and then one calls std::terminate:
+    rank 0 would take that for a failed training.
+    """
+    for child in multiprocessing.active_children():  # workers of data loaders
+        child.terminate()
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+@contextmanager
+def _reported(reports: Connection) -> Iterator[None]:
+    """Ends this process at an error, after telling it to rank 0."""
+    try:
+        yield
+    except Exception as error:
+        reports.send(_Report(f"{type(error).__name__}: {error}", traceback.format_exc(), time.time()))
+        raise SystemExit(1) from None
+
+
+@contextmanager
+def _watched(others: list[OtherRank], group: RankGroup, elsewhere: Announcements | None) -> Iterator[None]:
+    """Lets go of NCCL when a rank dies: unlike gloo it does not notice, and would wait until its timeout."""
+    if not group.on_gpu:
+        yield
+        return
+    finished, told = multiprocessing.Pipe(duplex=False)
+
+    def watch() -> None:
+        alive = {other.process.sentinel: other for other in others}
+        while alive or elsewhere is not None:
+            if elsewhere is not None and elsewhere.failure() is not None:
+                abort()
+                return
+            for ended in wait([finished, *alive], None if elsewhere is None else LOOK_EVERY_S):
+                if ended is finished:
+                    return
+                if alive.pop(ended).process.exitcode != 0:
+                    abort()
+                    return
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        told.send(None)
+        watcher.join()
+
+
+def _raise_if_another_failed_first(
+    others: list[OtherRank], elsewhere: Announcements | None, failed_at: float, error: Exception
+) -> None:
+    """A rank that dies breaks the others' collectives; the reason is what it said itself."""
+    deadline = time.time() + REPORT_WAIT_S
+    for other in others:
+        report = other.failure(max(0.0, deadline - time.time()))
+        if report is not None and report.time < failed_at:
+            raise RankFailed(other.described(report)) from error
+    while elsewhere is not None and time.time() < deadline:
+        if (reason := elsewhere.failure()) is not None:
+            raise RankFailed(reason) from error
+        time.sleep(0.1)
+
+
+LISTEN_EVERY_S = 0.2
+
+
+def lend_ranks(machine: Machine, shared: Path) -> None:
+    """Train for the first machine until its run ends.
+
+    Args:
+        shared: the folder that all machines see, cache_dir.
+    Raises:
+        Obstacle: what is announced does not come from the first machine.
+        RankFailed: a training failed, here or elsewhere; or the first machine is gone.
+    """
+    log.info("machine %d trains for %s, which leads", machine.index, machine.host)
+    told, failure = announcements(machine, shared), None
+    while True:
+        try:
+            training = told.next()
+        except RuntimeError as error:
+            raise RankFailed(f"{machine.host}, which leads, is gone: {error}") from error
+        if training is None:
+            break
+        failure = _train(training, machine, told)
+    if failure is not None:
+        raise RankFailed(failure)
+
+
+def _train(training: Training, machine: Machine, told: Announcements) -> str | None:
+    """Run this machine's ranks to their end; returns why they, or another machine's, failed."""
+    trainer = training.trainer
+    group = RankGroup(trainer.world_size, training.port, trainer.on_gpu, machine.host, machine.index, trainer.num_nodes)
+    scratch = Path(tempfile.mkdtemp(prefix="ranks-"))
+    ranks: list[OtherRank] = []
+    try:
+        for rank in group.ranks_here:
+            ranks.append(OtherRank(rank, group, training.body, training.arguments, scratch / f"rank_{rank}"))
+        running = list(ranks)
+        while running:
+            wait([rank.process.sentinel for rank in running], LISTEN_EVERY_S)
+            alive = [
+                rank for rank in running if rank.process.is_alive()
+            ]  # asked first: what ended has said all it will
+            for rank in running:
+                rank.raise_if_failed()
+            running = alive
+            if running and (elsewhere := told.failure()) is not None:
+                return elsewhere
+    except RankFailed as error:
+        told.fail(f"machine {machine.index}: {error}")
+        return str(error)
+    except RuntimeError as error:
+        raise RankFailed(f"{machine.host}, which leads, is gone: {error}") from error
+    finally:
+        for rank in ranks:
+            rank.end()
+        shutil.rmtree(scratch, ignore_errors=True)
+    return None

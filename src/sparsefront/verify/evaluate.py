@@ -1,0 +1,490 @@
+"""The experiment of a stored result, its metrics and its speedup measured again, and what follows from its networks."""
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from sparsefront.allocation.base import MeasuringAllocation
+from sparsefront.artifacts.content_digest import digest
+from sparsefront.artifacts.store import ArtifactStore
+from sparsefront.config.experiment import Experiment
+from sparsefront.errors import InvalidSetting, Obstacle
+from sparsefront.export.checkpoint import Export
+from sparsefront.inference.fusion.block_pass import fused_dense_graph
+from sparsefront.inference.swap_report import KEEPS_ALL, SwapReport
+from sparsefront.measure.accuracy import Evaluation
+from sparsefront.measure.memory import achieved_sparsity, dense_layer_bytes, resident_bytes, weight_bytes
+from sparsefront.patterns.base import label
+from sparsefront.patterns.blocks import windows_text
+from sparsefront.progress import counted
+from sparsefront.provenance import Provenance, provenance
+from sparsefront.pruning.mask_layout import MaskLayout
+from sparsefront.recovery.training import TrainingRecovery
+from sparsefront.results.record import SCHEMA_VERSION, Identity, Result
+from sparsefront.runs import composable_overrides
+from sparsefront.stages.bench import Bench, SplitQuality, evaluate_splits
+from sparsefront.stages.control import KIND as CONTROL
+from sparsefront.stages.keys import dense_recipe, stage_keys
+from sparsefront.stages.measure import SparseNetwork, kernel_names, measured_swap, swap_in
+from sparsefront.stages.network import build_net, load_net, open_data, weights_digest
+from sparsefront.stages.report import choice_of
+from sparsefront.tasks.outcomes import Outcomes
+from sparsefront.training.fit import steps_per_epoch
+from sparsefront.training.resume import WEIGHTS
+
+# The experiment of a stored result, composed again where it is verified.
+
+Composed = tuple[Experiment, dict[str, Any]]
+ON_CPU = {"measure.device": "cpu", "measure.dtype": "fp32", "trainer": "cpu"}
+
+
+@contextmanager
+def experiment_of(
+    result: Result,
+    row: Path,
+    overrides: Sequence[str],
+    composed: Callable[[Sequence[str]], AbstractContextManager[Composed]],
+) -> Iterator[Composed]:
+    """The experiment by the overrides that the run recorded beside its result, and by these, which come after them.
+
+    Where the result is of a GPU and here is none, all runs on the CPU in fp32.
+
+    Args:
+        composed: overrides -> their experiment and its configuration as plain containers, interpolations as written, while
+            Hydra's own settings are those of its run.
+    Raises:
+        InvalidSetting: they cannot be composed, or give another experiment than the result is of.
+    """
+    given = [*_without_gpu(result), *overrides]
+    with composed([*composable_overrides(row.parent, given), "logger=none"]) as (experiment, configuration):
+        _require_same(experiment, result)
+        yield experiment, configuration
+
+
+def _without_gpu(result: Result) -> list[str]:
+    if result.speed.latency_device != "cuda" or torch.cuda.is_available():
+        return []
+    return [f"{key}={value}" for key, value in ON_CPU.items()]
+
+
+def _require_same(experiment: Experiment, result: Result) -> None:
+    """What was chosen, as the record has it; how it was trained matters no more, since its weights are there.
+
+    Nor does what the result never depended on, which it may hold of another run that found it, or of an earlier version:
+    the kernel where none ran, of a dense network's recipe what comes after pruning, and where the data lies.
+    """
+    network = experiment.model.network_facts(build_net(experiment))
+    composed, stored = asdict(choice_of(experiment, network)), asdict(result.choice)
+    if result.quality.sparse is None:
+        composed["kernel_mode"] = stored["kernel_mode"]
+    if not experiment.pattern.prunes:
+        stored["recipe_parameters"] = dense_recipe(stored["recipe_parameters"])
+    for choice in (composed, stored):
+        choice["dataset_parameters"] = {
+            key: value for key, value in choice["dataset_parameters"].items() if key not in experiment.dataset.elsewhere
+        }
+    composed |= {"sparsity": experiment.sparsity, "seed": experiment.seed}
+    stored |= {"sparsity": result.sparsity.sparsity_target, "seed": result.identity.seed}
+    if result.identity.recovery_seed is not None or result.identity.schema_version == SCHEMA_VERSION:
+        composed["recovery_seed"] = experiment.recovery_seed if experiment.pattern.prunes else None
+        stored["recovery_seed"] = result.identity.recovery_seed
+    for name, value in stored.items():
+        # a recipe is what its parameters say: equal ones under two names share their result
+        if name not in ("trainer_parameters", "recipe") and composed[name] != value:
+            key, here, there = _first_other_choice(name, composed[name], value)
+            raise InvalidSetting(key, here, f"is {there} in the record: add the run's own overrides to the command")
+
+
+def _first_other_choice(name: str, here: Any, stored: Any) -> tuple[str, Any, Any]:
+    if isinstance(here, dict) and isinstance(stored, dict):
+        for key in {**stored, **here}:
+            if here.get(key) != stored.get(key):
+                return f"{name}.{key}", here.get(key), stored.get(key)
+    return name, here, stored
+
+
+HOLDS, DIFFERS, SKIPPED = "holds", "DIFFERS", "not verified"
+POINT = 0.001  # a tenth of a point, or one sample: what other rounding of the same weights may change
+OTHER_OUTCOMES = 0.01  # of the samples, or two: likewise
+CLOSE = 1e-6  # of an outcome that is no class: likewise
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at.
+
+    Args:
+        what: in words. verdict: HOLDS, DIFFERS or SKIPPED.
+        told: both values, or why it was not looked at.
+        decides: the result is not verified where this differs; latencies vary by themselves, so they do not.
+    """
+
+    what: str
+    verdict: str
+    told: str
+    decides: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.verdict}, {self.told}"
+
+
+def measure_again(
+    experiment: Experiment,
+    result: Result,
+    export: Export | None,
+    layout: MaskLayout,
+    outcomes: Mapping[str, Outcomes] | None,
+    given: Sequence[str] = (),
+) -> Iterator[Finding]:
+    """Findings, as they are made.
+
+    Args:
+        experiment: the one that the result is of.
+        export: its network, checked against the record; None for pattern=dense.
+        layout: of its masks.
+        outcomes: network -> what each sample added to its metric, as stored beside the record; None where that is not here.
+        given: overrides that the run did not have.
+    Raises:
+        Obstacle: the data is not what the result was measured on.
+    """
+    yield _data(experiment, result)
+    yield _choice(experiment, result, given)
+    yield _budgets(experiment, result)
+    dense = _dense_net(experiment, result)
+    if export is None:
+        if dense is None:
+            yield NO_DENSE
+            return
+        yield _nothing_pruned(experiment, result, dense)
+        bench = Bench.of(experiment, dense)
+        yield from _conditions(bench, result, given)
+        yield from _evaluated("dense", bench, dense, result, outcomes)
+        yield from _timed_alone(bench, result, dense)
+        return
+    masked = build_net(experiment)
+    masked.load_state_dict(export.state_dict())
+    yield _sparsity(experiment, result, export, masked, layout)
+    bench = Bench.of(experiment, masked)
+    yield from _conditions(bench, result, given)
+    same_dtype = bench.conditions()["dtype"] == result.speed.dtype
+    if dense is None:
+        yield NO_DENSE
+    else:
+        yield from _evaluated("dense", bench, dense, result, outcomes)
+    yield from _continued(experiment, bench, result)
+    yield from _evaluated("masked", bench, masked, result, outcomes)
+    if same_dtype and result.size.weight_bytes_dense is not None:
+        found = {"weight_bytes_dense": (result.size.weight_bytes_dense, weight_bytes(dense or masked))}
+        if bench.device.type == "cpu":
+            net, size = dense or masked, result.size
+            found["resident_bytes_dense"] = (size.resident_bytes_dense, resident_bytes(net, bench.device))
+        yield _facts("size, dense", found)
+    if result.quality.sparse is None:
+        yield Finding("speedup", SKIPPED, "the record has none: no kernel was swapped in")
+        return
+    if (elsewhere := _other_device(result, bench)) is not None:
+        sparse = swap_in(bench, copy.deepcopy(masked), export)
+        yield from _compare("sparse", evaluate_splits(bench, sparse.net, "sparse"), result, outcomes)
+        yield _kernels(result, export, sparse, bench, same_device=False)
+        yield Finding("speedup", SKIPPED, elsewhere, decides=False)
+        return
+    # without the dense weights their layers are timed with others: latencies do not depend on values
+    beside = bench.ready(dense or masked)
+    sparse, speed, _ = measured_swap(bench, beside, lambda: copy.deepcopy(masked), export, fused_dense_graph)
+    yield from _compare("sparse", evaluate_splits(bench, sparse.net, "sparse"), result, outcomes)
+    yield _kernels(result, export, sparse, bench, same_device=same_dtype)
+    yield _speedup(result, speed)
+
+
+NO_DENSE = Finding("accuracy, dense", SKIPPED, "the dense weights of the record are not stored here (--cache-dir)")
+
+
+def _evaluated(
+    side: str, bench: Bench, net: nn.Module, result: Result, outcomes: Mapping[str, Outcomes] | None
+) -> Iterator[Finding]:
+    return _compare(side, evaluate_splits(bench, bench.ready(net), side), result, outcomes)
+
+
+def _timed_alone(bench: Bench, result: Result, dense: nn.Module) -> Iterator[Finding]:
+    """Of a result without a sparse network nothing that ranks is timed; its device decides what the last line says."""
+    if result.speed.latency_dense_ms is not None and (elsewhere := _other_device(result, bench)) is not None:
+        yield Finding("latency", SKIPPED, elsewhere, decides=False)
+
+
+def _choice(experiment: Experiment, result: Result, given: Sequence[str]) -> Finding:
+    """What was chosen besides what `stored_experiment` compares."""
+    quality, own = result.quality, [text for text in given if not text.startswith("cache_dir=")]
+    unlimited = "all"
+    pairs: dict[str, tuple[Any, Any]] = {
+        "val_seen": (quality.val_seen, experiment.val_seen),
+        "evaluate_limit": (quality.evaluate_limit or unlimited, experiment.measure.evaluate_limit or unlimited),
+    }
+    if not isinstance(experiment.allocation, MeasuringAllocation):
+        pairs["latency_predicted_ms"] = (result.speed.latency_predicted_ms, None)
+    if not own:
+        pairs["trainer_parameters"] = (result.choice.trainer_parameters, experiment.trainer.cache_key())
+    return _facts("choice", pairs)
+
+
+def _conditions(bench: Bench, result: Result, given: Sequence[str]) -> Iterator[Finding]:
+    """What was evaluated and timed with; where it differs because this is another device, that is said."""
+    speed, here = result.speed, bench.conditions()
+    if speed.latency_device not in (None, bench.device.type):
+        if speed.dtype != here["dtype"]:
+            told = f"{speed.dtype} in the record, {here['dtype']} here: metrics may round otherwise"
+            yield Finding("dtype", SKIPPED, told, decides=False)
+    elif not any(text.lstrip("+").startswith("measure") for text in given):
+        timed = speed.latency_device is not None
+        known = here if timed else {key: here[key] for key in ("batch_size", "dtype")}
+        stated = {key: getattr(speed, key, None) for key in known if key != "layout"}
+        yield _facts("conditions", {key: (value, known[key]) for key, value in stated.items()})
+
+
+def _facts(what: str, pairs: Mapping[str, tuple[Any, Any]]) -> Finding:
+    """Fields of the record and what they are here; one that the record does not have is not looked at."""
+    looked_at = {key: pair for key, pair in pairs.items() if pair[0] is not None}
+    for key, (stored, now) in looked_at.items():
+        if stored != now:
+            key, stored, now = _first_difference(key, stored, now)
+            return Finding(what, DIFFERS, f"{key} is {stored} in the record, {now} now")
+    if not looked_at:
+        return Finding(what, SKIPPED, "the record does not say", decides=False)
+    return Finding(what, HOLDS, ", ".join(looked_at))
+
+
+def _first_difference(key: str, stored: Any, now: Any) -> tuple[str, Any, Any]:
+    """Of mappings the entry that differs."""
+    if isinstance(stored, dict) and isinstance(now, dict):
+        for name in {**stored, **now}:
+            if stored.get(name) != now.get(name):
+                return f"{key}[{name}]", stored.get(name), now.get(name)
+    return key, stored, now
+
+
+def _budgets(experiment: Experiment, result: Result) -> Finding:
+    """Steps, epochs and samples of both trainings, as their plans have them for this data."""
+    data = open_data(experiment)
+    steps = steps_per_epoch(data, experiment.trainer)
+    epochs = experiment.recipe.epochs
+    cost, per_epoch = result.cost, _samples_per_epoch(experiment, data)
+    planned: dict[str, tuple[Any, Any]] = {
+        "dense_steps": (cost.dense_steps, epochs * steps),
+        "dense_samples": (cost.dense_samples, None if per_epoch is None else epochs * per_epoch),
+    }
+    if experiment.pattern.prunes:
+        training = experiment.recovery.training
+        taken, whole = 0, 0
+        for index in range(experiment.recovery_rounds if isinstance(training, TrainingRecovery) else 0):
+            plan = training.plan_of_round(experiment.recipe, steps, index, experiment.recovery_rounds)
+            taken, whole = taken + plan.total_steps(steps), whole + plan.epochs * steps
+        planned["recovery_steps"] = (cost.recovery_steps, taken)
+        if taken == whole:  # otherwise rounds end within an epoch
+            trained = whole // steps
+            planned["recovery_epochs"] = (cost.recovery_epochs, trained)
+            planned["recovery_samples"] = (cost.recovery_samples, None if per_epoch is None else trained * per_epoch)
+    known = {key: (stored, now) for key, (stored, now) in planned.items() if now is not None}
+    return _facts("training", known)
+
+
+def _samples_per_epoch(experiment: Experiment, data: Any) -> int | None:
+    """Rows of all batches of an epoch; None where several processes share them."""
+    if experiment.trainer.world_size > 1:
+        return None
+    loader, limit, size = data.train_dataloader(), experiment.trainer.limit_batches, experiment.recipe.batch_size
+    if limit is not None and limit < len(loader):
+        return limit * size if not getattr(experiment.dataset, "group_by_length", False) else None
+    rows = len(loader.dataset)
+    return rows if len(loader) == math.ceil(rows / size) else len(loader) * size
+
+
+def _data(experiment: Experiment, result: Result) -> Finding:
+    """Whether the data is the record's: on other data no metric says anything about the result."""
+    stored, found = result.identity.dataset_digest, digest(experiment.dataset.content())
+    if stored is None:
+        return Finding("data", SKIPPED, "the record is of an earlier version, which held no dataset_digest")
+    if found != stored:
+        how = f"is not what the result was measured on: dataset_digest is {stored} in the record, {found} here"
+        raise Obstacle("data", None, f"{how}; name the run's own data (dataset.path=...), in the same files")
+    return Finding("data", HOLDS, f"dataset_digest {stored}")
+
+
+def _dense_net(experiment: Experiment, result: Result) -> nn.Module | None:
+    """The dense network of the record, where the cache of this run's settings has it."""
+    return _stored_net(experiment, "dense", stage_keys(experiment).dense, result.identity.dense_weights_sha256)
+
+
+def _continued(experiment: Experiment, bench: Bench, result: Result) -> Iterator[Finding]:
+    """The metric of the control, against which points lost are told; nothing where the record has none."""
+    if result.quality.dense_continued is None:
+        return
+    key, digest = stage_keys(experiment).control, result.identity.dense_continued_weights_sha256
+    net = None if key is None else _stored_net(experiment, CONTROL, key, digest)
+    if net is None:
+        what = f"{result.quality.metric_name}, {CONTROL}"
+        yield Finding(what, SKIPPED, "the weights of the dense network trained on are not stored here")
+        return
+    yield from _compare(CONTROL, evaluate_splits(bench, bench.ready(net), "dense, trained on"), result)
+
+
+def _stored_net(experiment: Experiment, kind: str, key: dict[str, Any], digest: str | None) -> nn.Module | None:
+    """The network of a finished stage; None where it is not stored here, or is another one than the record's."""
+    with ArtifactStore(experiment.cache_dir, runnable=(), reuse=True) as store:
+        stored = store.find(kind, key)
+        net = None if stored is None else load_net(experiment, Path(stored.path) / WEIGHTS)
+    return None if net is None or weights_digest(net) != digest else net
+
+
+def _nothing_pruned(experiment: Experiment, result: Result, net: nn.Module) -> Finding:
+    layers = dict.fromkeys(experiment.model.prunable(net), 0.0)
+    pairs = {"sparsity_achieved": (result.sparsity.sparsity_achieved, 0.0)}
+    return _facts("sparsity", pairs | {"sparsity_per_layer": (result.sparsity.sparsity_per_layer, layers)})
+
+
+def _sparsity(experiment: Experiment, result: Result, export: Export, net: nn.Module, layout: MaskLayout) -> Finding:
+    """All that the masks say of the network."""
+    stored, manifest = result.sparsity, export.manifest
+    found = achieved_sparsity(net, export.masks, experiment.model.prunable(net))
+    whole = [name for name, sparsity in found.layers.items() if sparsity == 0]
+    dense = dict.fromkeys(whole, KEEPS_ALL) | manifest.dense_layers
+    own = {
+        name: (record.shape, layout.sparsity_of(name, experiment.sparsity)) for name, record in manifest.layers.items()
+    }
+    pairs = {
+        "sparsity_achieved": (stored.sparsity_achieved, found.sparsity_achieved),
+        "sparsity_whole_model": (stored.sparsity_whole_model, found.sparsity_whole_model),
+        "sparsity_per_layer": (stored.sparsity_per_layer, found.layers),
+        "dense_layers": (stored.dense_layers, dense),
+        "dense_weight_shares": (stored.dense_weight_shares, {name: found.weight_shares[name] for name in dense}),
+        "n_of_m": (stored.n_of_m or "", windows_text(experiment.pattern, own) or ""),
+    }
+    told = {name: text for name, text in stored.pattern_per_layer.items() if text != "dense"}
+    if told:
+        pairs["pattern_per_layer"] = (told, {name: label(own) for name, own in (layout.patterns or {}).items()})
+    return _facts("sparsity", pairs)
+
+
+def _compare(
+    side: str, found: SplitQuality, result: Result, outcomes: Mapping[str, Outcomes] | None = None
+) -> Iterator[Finding]:
+    """The metrics of one network on both splits, with their standard errors, and sample by sample."""
+    metric = result.quality.metric_name
+    for split, evaluation in (("", found.test), ("val_", found.val)):
+        stored = result.value_of(f"{split}{side}")
+        if stored is None or evaluation is None:
+            continue
+        what = f"{metric}, {side}" + (", held out" if split else "")
+        now, allowed = evaluation.metrics[metric], max(POINT, 1 / evaluation.samples)
+        verdict = HOLDS if abs(now - stored) <= allowed + 1e-9 else DIFFERS
+        equal = "equal" if now == stored else f"apart by {100 * abs(now - stored):.3g} points"
+        yield Finding(what, verdict, f"{100 * stored:.3f} in the record, {100 * now:.3f} now, {equal}")
+        if (wrong := _wrong_beside(split, side, evaluation, result, exact=now == stored)) is not None:
+            yield Finding(what, DIFFERS, wrong)
+    if outcomes is not None and side in outcomes and found.test.outcomes is not None:
+        yield _outcomes(side, outcomes[side], found.test.outcomes)
+
+
+def _wrong_beside(split: str, side: str, evaluation: Evaluation, result: Result, *, exact: bool) -> str | None:
+    """What else the record says of an evaluation and is not so; None where nothing is wrong."""
+    quality, metric = result.quality, result.quality.metric_name
+    samples = result.value_of(f"{split}evaluated_samples")
+    if samples != evaluation.samples:
+        return f"{split}evaluated_samples is {samples} in the record, {evaluation.samples} now"
+    key, error = f"{split}{side}_standard_error", evaluation.standard_errors[metric]
+    if not math.isclose(result.value_of(key) or 0.0, error, rel_tol=CLOSE if exact else 0.1, abs_tol=CLOSE):
+        return f"{key} is {result.value_of(key)} in the record, {error} now"
+    if split or side == CONTROL:
+        return None
+    others, there = quality.extra_metrics.get(side, {}), evaluation.metrics.keys() - {metric}
+    if others.keys() != there:
+        return f"extra_metrics of {side} are {sorted(others)} in the record, {sorted(there)} now"
+    for name, value in others.items():
+        now = evaluation.metrics[name]
+        if not abs(value - now) <= max(POINT, 1 / evaluation.samples) + 1e-9:
+            return f"extra_metrics of {side}: {name} is {value} in the record, {now} now"
+    return None
+
+
+def _outcomes(side: str, stored: Outcomes, now: Outcomes) -> Finding:
+    """Sample by sample: a few may differ by rounding; who changes more keeps the mean at most."""
+    what = f"outcomes, {side}"
+    if stored.samples != now.samples or len(stored) != len(now):
+        return Finding(what, DIFFERS, "outcomes.npz is of other samples than those evaluated now")
+    differ = int((abs(stored.values.astype(float) - now.values.astype(float)) > CLOSE).sum())
+    if stored.labels is not None and now.labels is not None and (stored.labels != now.labels).any():
+        return Finding(what, DIFFERS, "outcomes.npz has other labels than the data")
+    allowed = max(2, int(OTHER_OUTCOMES * len(now)))
+    verdict = HOLDS if differ <= allowed else DIFFERS
+    return Finding(what, verdict, f"{differ} of {len(now)} samples differ from outcomes.npz")
+
+
+def _kernels(result: Result, export: Export, sparse: SparseNetwork, bench: Bench, *, same_device: bool) -> Finding:
+    """What the record says of each layer's kernel: on its own device as chosen now, elsewhere what masks and shapes say."""
+    stored, report, now = result.kernels, sparse.report, _layers_of(sparse.report)
+    pairs: dict[str, tuple[Any, Any]] = {"layers": (sorted(stored.kernel_per_layer), sorted(now))}
+    keys = ("density", "m", "k", "n")
+    if same_device and bench.device.type == "cpu":  # on a GPU what is fastest may change from one timing to the next
+        keys = (*keys, "chosen", "family", "weight_bytes")
+        pairs |= {
+            "sparse_layer_share": (stored.sparse_layer_share, report.sparse_layer_share),
+            "sparse_flops_share": (stored.sparse_flops_share, report.sparse_flops_share),
+            "latency_kernel": (result.speed.latency_kernel, kernel_names(report, bench.device)),
+            "layout": (result.speed.layout, report.fusion.layout),
+            "fused_blocks": (stored.fused_blocks, report.fusion.to_json()["fused_blocks"]),
+            "weight_bytes_sparse": (result.size.weight_bytes_sparse, weight_bytes(sparse.net)),
+            "resident_bytes_sparse": (result.size.resident_bytes_sparse, resident_bytes(sparse.net, bench.device)),
+            "dense_bytes_per_layer": (
+                result.size.dense_bytes_per_layer,
+                dense_layer_bytes(sparse.net, result.sparsity.sparsity_per_layer),
+            ),
+        }
+    for layer, told in stored.kernel_per_layer.items():
+        for key in keys:
+            if key in told or key in now.get(layer, {}):
+                pairs[f"{layer}.{key}"] = (told.get(key, "nothing"), now.get(layer, {}).get(key, "nothing"))
+    finding = _facts("kernels", pairs)
+    if finding.verdict == HOLDS:
+        return Finding("kernels", HOLDS, f"{', '.join(keys)} of {counted(len(now), 'layer')}")
+    return finding
+
+
+def _layers_of(report: SwapReport) -> dict[str, dict[str, Any]]:
+    """Layer -> what of its kernel and its product does not depend on a timing, as a result holds it."""
+    layers = {name: layer.to_json() for name, layer in report.layers.items()}
+    for name, seen in report.problems.items():
+        if name in layers:
+            layers[name] |= {"m": seen.problem.m, "k": seen.problem.k, "n": seen.problem.n}
+    return layers
+
+
+def _other_device(result: Result, bench: Bench) -> str | None:
+    """Why latencies of this place say nothing about the record's; None where they do."""
+    stored, present = map(_device_of, (result.identity, provenance(bench.device)))
+    if stored == present:
+        return None
+    return f"measured on {stored}, which is not here (this is {present}): the speedup is taken on trust"
+
+
+def _device_of(facts: Identity | Provenance) -> str:
+    """The GPU, or the processor with its threads, which an older record does not tell."""
+    threads = "" if facts.threads is None else f" with {counted(facts.threads, 'thread')}"
+    return f"{facts.gpu or facts.processor}{threads}"
+
+
+def _speedup(result: Result, speed: dict) -> Finding:
+    """Whether the ratio lies within the record's interval."""
+    stored, low, high = (getattr(result.speed, f"speedup{end}") for end in ("", "_low", "_high"))
+    now = speed["speedup"]
+    told = (
+        f"{stored:.3f} in the record ({low:.3f} to {high:.3f}), {now:.3f} now "
+        f"({speed['speedup_low']:.3f} to {speed['speedup_high']:.3f})"
+    )
+    within = low <= now <= high
+    verdict = HOLDS if within else DIFFERS
+    return Finding("speedup", verdict, f"{told}: {'within' if within else 'not within'} its interval", decides=False)

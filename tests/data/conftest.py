@@ -1,0 +1,54 @@
+"""Tiny copies of every data set, and a tokenizer that needs no download."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_files import WORDS, write_cifar, write_glue, write_imagenet, write_squad
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Any:
+    from sparsefront.models.bert import train_wordpiece
+
+    return train_wordpiece(
+        [" ".join(WORDS), "abcdefghijklmnopqrstuvwxyz 0123456789 . , ?"], vocabulary_size=300, max_length=512
+    )
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Any:
+    """tiny(name, **settings) -> the settings of a data set, its YAML read by Hydra, its files made in `tmp_path`."""
+    from hydra.utils import instantiate
+    from omegaconf import OmegaConf
+
+    conf = Path(__file__).resolve().parents[2] / "conf" / "dataset"
+
+    def make(name: str, **settings: Any) -> Any:
+        config = OmegaConf.to_container(OmegaConf.load(conf / f"{name}.yaml"))
+        config["num_workers"] = 0
+        if name == "cifar10":
+            config["path"] = str(write_cifar(tmp_path / "cifar10"))
+        elif name == "imagenet":
+            config |= {"path": str(tmp_path / "imagenet"), "image_size": 32, "valid_fraction": 0.25}
+            if not (tmp_path / "imagenet").exists():
+                write_imagenet(tmp_path / "imagenet")
+        elif name == "glue":
+            config["path"] = str(write_glue(tmp_path / "glue", settings.get("task", config["task"])))
+        elif name == "squad":
+            config |= {"path": str(write_squad(tmp_path / "squad")), "max_length": 40, "stride": 8}
+        return instantiate(config | settings, _convert_="all")
+
+    return make
+
+
+@pytest.fixture
+def opened(tmp_path: Path, tokenizer: Any) -> Any:
+    """opened(settings, seed=0, batch_size=8) -> the data module."""
+
+    def open_data(settings: Any, *, seed: int = 0, batch_size: int = 8) -> Any:
+        return settings.data_module(
+            batch_size=batch_size, seed=seed, cache_dir=tmp_path / "cache", tokenizer_from=lambda texts: tokenizer
+        )
+
+    return open_data

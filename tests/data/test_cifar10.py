@@ -1,0 +1,145 @@
+"""CIFAR-10 from an .npz and from torchvision's files."""
+
+import pickle
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sparsefront.data import download
+from sparsefront.data.cifar10 import MEAN, STD, Cifar10
+from sparsefront.errors import InvalidSetting
+
+
+def test_npz_by_its_own_path_or_its_folder(tiny, opened) -> None:
+    by_folder = tiny("cifar10")
+    by_file = tiny("cifar10", path=f"{by_folder.path}/cifar10_subset.npz")
+    assert by_file.fingerprint() == by_folder.fingerprint()
+    test = opened(by_file).part("test")
+    assert len(test) == 20
+    gray = test.__getitems__([7])["x"][0, :, 5, 5] * torch.tensor(STD) + torch.tensor(MEAN)
+    assert torch.allclose(gray, torch.full((3,), 107 / 255))
+
+
+def test_training_images_are_augmented_and_others_are_not(tiny, opened) -> None:
+    data = opened(tiny("cifar10"))
+    black = ((0 - torch.tensor(MEAN)) / torch.tensor(STD))[None, :, None, None]
+    holds_black = {
+        split: bool((data.part(split).__getitems__([0, 1, 2, 3])["x"] - black).abs().lt(1e-6).any())
+        for split in ("train", "val", "test")
+    }
+    assert holds_black == {"train": True, "val": False, "test": False}
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"x_train": np.zeros((2, 32, 32, 3), np.uint8), "y_train": np.zeros(2)}, "has no x_test, y_test"),
+        (dict.fromkeys(("x_train", "y_train", "x_test", "y_test"), np.zeros((4, 3, 32, 32), np.uint8)), "are expected"),
+    ],
+)
+def test_npz_of_another_form(tmp_path: Path, arrays: dict, message: str) -> None:
+    np.savez(tmp_path / "images.npz", **arrays)
+    data = Cifar10(path=str(tmp_path / "images.npz")).data_module(batch_size=2, seed=0, cache_dir=tmp_path)
+    with pytest.raises(InvalidSetting, match=message):
+        data.setup()
+
+
+def halved(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def altered(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 3] ^= 0xFF
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "damage", [halved, altered, lambda file: file.write_bytes(b""), lambda file: file.write_text("no images")]
+)
+def test_a_damaged_npz_is_named(tiny, opened, damage) -> None:
+    settings = tiny("cifar10")
+    file = Path(settings.path) / "cifar10_subset.npz"
+    damage(file)
+    with pytest.raises(
+        InvalidSetting, match=f"^dataset.path={file}: cannot be read as an .npz: .*copy it again"
+    ) as rejected:
+        opened(settings).part("train")
+    assert "\n" not in str(rejected.value)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (np.arange(4) + 7, "int64 from 7 to 10: whole numbers from 0 to 9"),
+        (np.arange(4) - 1, "int64 from -1 to 2"),
+        (np.arange(4) / 2, "float64 from 0.0 to 1.5"),
+        (np.array(list("abcd")), "<U1: whole numbers"),
+        (np.array([None] * 4), "cannot be read as an .npz: .*objects"),
+    ],
+    ids=["too large", "negative", "fractions", "text", "objects"],
+)
+def test_labels_that_are_no_classes(tmp_path: Path, labels: np.ndarray, message: str) -> None:
+    images = np.zeros((4, 32, 32, 3), np.uint8)
+    np.savez(tmp_path / "images.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
+    data = Cifar10(path=str(tmp_path / "images.npz")).data_module(batch_size=2, seed=0, cache_dir=tmp_path)
+    with pytest.raises(InvalidSetting, match=message):
+        data.part("test")
+
+
+def test_a_split_without_rows(tmp_path: Path) -> None:
+    images, labels = np.zeros((0, 32, 32, 3), np.uint8), np.zeros(0, np.int64)
+    np.savez(tmp_path / "images.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
+    data = Cifar10(path=str(tmp_path / "images.npz")).data_module(batch_size=2, seed=0, cache_dir=tmp_path)
+    with pytest.raises(InvalidSetting, match="dataset.path=.*images.npz: x_train has no rows"):
+        data.part("train")
+
+
+def test_folder_without_cifar(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSetting, match="has no CIFAR-10; set dataset.path to a folder that holds"):
+        Cifar10(path=str(tmp_path)).check()
+
+
+@pytest.fixture
+def torchvision_folder(tmp_path: Path) -> Path:
+    batches = tmp_path / "root" / "cifar-10-batches-py"
+    batches.mkdir(parents=True)
+    noise = np.random.RandomState(0)
+    for name in [f"data_batch_{number}" for number in range(1, 6)] + ["test_batch"]:
+        content = {"data": noise.randint(0, 256, (20, 3072), dtype=np.uint8), "labels": list(range(10)) * 2}
+        (batches / name).write_bytes(pickle.dumps(content))
+    (batches / "batches.meta").write_bytes(pickle.dumps({"label_names": list("abcdefghij")}))
+    return tmp_path / "root"
+
+
+def test_torchvision_folder(torchvision_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torchvision.datasets.cifar as torchvision_cifar
+
+    monkeypatch.setattr(torchvision_cifar, "check_integrity", lambda path, md5: True)
+    settings = Cifar10(path=str(torchvision_folder))
+    settings.check()
+    assert len(settings.content()) == 6
+    data = settings.data_module(batch_size=10, seed=0, cache_dir=tmp_path)
+    data.setup()
+    assert [len(data.part(split)) for split in ("train", "val", "test")] == [90, 10, 20]
+
+
+def test_nothing_with_another_digest_is_unpickled(torchvision_folder: Path, tmp_path: Path) -> None:
+    data = Cifar10(path=str(torchvision_folder)).data_module(batch_size=10, seed=0, cache_dir=tmp_path)
+    with pytest.raises(InvalidSetting, match="incomplete or damaged.*set dataset.path"):
+        data.setup()
+
+
+def test_download_without_network_fails_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download.urllib.request, "urlopen", reject)
+    start = time.perf_counter()
+    with pytest.raises(InvalidSetting, match="path=None: https://.* cannot be reached .*set dataset.path to"):
+        Cifar10().data_module(batch_size=1, seed=0, cache_dir=tmp_path).setup()
+    assert time.perf_counter() - start < 10
+
+
+def reject(*_: object, **__: object) -> None:
+    raise OSError("no network in this test")

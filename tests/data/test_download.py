@@ -1,0 +1,45 @@
+"""The network is given up on in time."""
+
+import threading
+import time
+import urllib.error
+from typing import Any
+
+import pytest
+
+from sparsefront.data import download
+from sparsefront.errors import InvalidSetting
+
+
+def ask(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
+    monkeypatch.setattr(download.urllib.request, "urlopen", answer)
+    download.require_reachable("https://data.example", missing="set dataset.path to a folder")
+
+
+def raising(error: Exception) -> Any:
+    def answer(*_: object, **__: object) -> None:
+        raise error
+
+    return answer
+
+
+def test_an_answer_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    ask(monkeypatch, lambda *_, **__: open("/dev/null"))
+    ask(monkeypatch, raising(urllib.error.HTTPError("https://data.example", 403, "forbidden", None, None)))
+
+
+def test_no_route(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        InvalidSetting, match=r"path=None: .*data.example cannot be reached \(no route\); set dataset.path"
+    ):
+        ask(monkeypatch, raising(urllib.error.URLError("no route")))
+
+
+def test_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download, "ANSWER_TIMEOUT_S", 0.1)
+    start, asked_enough = time.perf_counter(), threading.Event()
+    with pytest.raises(InvalidSetting, match="no answer within 0.1 s"):
+        ask(monkeypatch, lambda *_, **__: asked_enough.wait(120) and open("/dev/null"))
+    took = time.perf_counter() - start
+    asked_enough.set()
+    assert took < 60

@@ -1,0 +1,187 @@
+"""GLUE: every task's own layout, and the hub."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sparsefront.data import download
+from sparsefront.data.glue import GLUE_TASKS, Glue, GlueRow, read_tsv
+from sparsefront.errors import InvalidSetting
+
+
+@pytest.mark.parametrize("task", GLUE_TASKS)
+def test_original_layout(task: str, tiny: Any, opened: Any, tokenizer: Any) -> None:
+    settings = tiny("glue", task=task)
+    settings.check()
+    layout = GLUE_TASKS[task]
+    rows = read_tsv(settings.files()["train"], layout)
+    second = None if layout.second is None else "the train 1 is it"
+    assert rows[1] == GlueRow('green "train 1', second, 1 if layout.label_names else 4.25)
+    assert settings.info.num_classes == {"mnli": 3, "stsb": 1}.get(task, 2)
+
+    data = opened(settings)
+    data.setup()
+    assert [len(data.part(split)) for split in ("train", "val", "test")] == [36, 4, 12]
+    batch = data.part("test").__getitems__([1, 0])
+    assert batch["labels"].tolist() == ([1, 0] if layout.label_names else [4.25, 0.5])
+    assert batch["labels"].dtype == (torch.int64 if layout.label_names else torch.float32)
+    text = tokenizer.decode(batch["input_ids"][0], skip_special_tokens=True)
+    assert text.startswith("green") and ("is it" in text) == (layout.second is not None)
+    assert bool(batch["token_type_ids"].any()) == (layout.second is not None)
+
+
+def test_the_folder_of_the_task_itself(tiny: Any) -> None:
+    above = tiny("glue", task="mrpc")
+    assert tiny("glue", task="mrpc", path=f"{above.path}/MRPC").fingerprint() == above.fingerprint()
+
+
+def test_classes_keep_their_share_in_the_held_out_part(tiny: Any, opened: Any) -> None:
+    data = opened(tiny("glue", valid_fraction=0.2))
+    assert data.part("val").text.columns["labels"].bincount().tolist() == [4, 4]
+
+
+def test_mark_at_the_beginning_and_windows_line_ends(tmp_path: Path) -> None:
+    file = tmp_path / "train.tsv"
+    file.write_bytes('\ufeffsentence\tlabel\r\na "quoted\u2028word \t1\r\n'.encode())
+    assert read_tsv(file, GLUE_TASKS["sst2"]) == [GlueRow('a "quoted\u2028word ', None, 1)]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("no label here", "line 2 has 1 fields, 2 are needed"),
+        ("fine\tpositive", "line 2.*label 'positive' is none of SST-2's: 0, 1"),
+    ],
+)
+def test_broken_rows_are_named(tmp_path: Path, line: str, message: str) -> None:
+    (tmp_path / "train.tsv").write_text(f"sentence\tlabel\n{line}\n")
+    with pytest.raises(InvalidSetting, match=message):
+        read_tsv(tmp_path / "train.tsv", GLUE_TASKS["sst2"])
+
+
+@pytest.mark.parametrize(("part", "split"), [("train", "train"), ("dev", "test")])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("sentence\tlabel\nplain\t1\ncaf\xe9\t0\n".encode("latin-1"), r"line 3 is not UTF-8 \(byte 0xe9\).*iconv"),
+        ("sentence\tlabel\nplain\t1\n".encode("utf-16"), r"line 1 is not UTF-8"),
+        (b"sentence\tlabel\n", "has no rows, only a header"),
+    ],
+    ids=["latin-1", "utf-16", "header alone"],
+)
+def test_a_file_that_cannot_be_used_is_named(
+    tiny: Any, opened: Any, part: str, split: str, content: bytes, message: str
+):
+    settings = tiny("glue")
+    file = settings.files()[part]
+    file.write_bytes(content)
+    with pytest.raises(InvalidSetting, match=f"^(dataset.)?path={file}: .*{message}") as rejected:
+        settings.check()
+        opened(settings).part(split)
+    assert "\n" not in str(rejected.value)
+
+
+def test_a_late_complaint_is_told_by_the_whole_key(tiny: Any, opened: Any) -> None:
+    settings = tiny("glue")
+    settings.files()["train"].write_text("sentence\tlabel\ngood\t1\n")
+    with pytest.raises(InvalidSetting, match=f"^dataset.path={settings.path}: holds 1 rows .*at least 2"):
+        opened(settings).part("train")
+
+
+def test_a_score_is_a_finite_number(tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").write_text("sentence1\tsentence2\tscore\na\tb\tnan\n")
+    with pytest.raises(InvalidSetting, match="line 2: label 'nan' is none of STS-B's: a number"):
+        read_tsv(tmp_path / "train.tsv", GLUE_TASKS["stsb"])
+
+
+def test_rows_that_qqp_itself_breaks_are_left_out(tiny: Any) -> None:
+    file = tiny("glue", task="qqp").files()["train"]
+    whole = read_tsv(file, GLUE_TASKS["qqp"])
+    with file.open("a") as lines:
+        lines.write("41\t1\t2\tthe second question is\n missing\n")
+    assert read_tsv(file, GLUE_TASKS["qqp"]) == whole
+
+
+def test_another_tasks_files(tiny: Any) -> None:
+    mrpc = f"{tiny('glue', task='mrpc').path}/MRPC"
+    with pytest.raises(InvalidSetting, match="no column sentence, label: not the original GLUE layout of SST-2"):
+        Glue(task="sst2", path=mrpc).check()
+    with pytest.raises(InvalidSetting, match="layout of CoLA"):
+        Glue(task="cola", path=f"{tiny('glue', task='sst2').path}/SST-2").check()
+
+
+def test_folder_without_the_task(tmp_path: Path) -> None:
+    remedy = "set dataset.path to a folder with train.tsv and dev_matched.tsv of MNLI"
+    with pytest.raises(InvalidSetting, match=f"does not have the files; {remedy}"):
+        Glue(task="mnli", path=str(tmp_path)).check()
+
+
+@pytest.mark.parametrize(("key", "value"), [("task", "wnli"), ("pad", "shortest"), ("max_length", 4)])
+def test_settings_out_of_range(key: str, value: Any) -> None:
+    with pytest.raises(InvalidSetting, match=f"{key}={value}"):
+        Glue(**{key: value})
+    if key == "task":
+        with pytest.raises(InvalidSetting, match="one of cola, sst2, mrpc"):
+            Glue(task=value)
+
+
+class Hub:
+    """Stands for the hub: `datasets.load_dataset` and the probe before it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, rows: list[dict], *, reachable: bool = True) -> None:
+        import datasets
+        from huggingface_hub import constants
+
+        self.asked: list[tuple] = []
+        self._rows, self._reachable = datasets.Dataset.from_list(rows), reachable
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(datasets, "load_dataset", self._load)
+        monkeypatch.setattr(download.urllib.request, "urlopen", self._open)
+
+    def _load(self, hub_id: str, config: str, *, revision: str, split: str) -> Any:
+        self.asked.append((hub_id, config, revision, split))
+        return self._rows
+
+    def _open(self, *_: object, timeout: float) -> Any:
+        if not self._reachable:
+            raise OSError("no route")
+        return open("/dev/null")
+
+
+def test_hub_is_asked_once(monkeypatch: pytest.MonkeyPatch, opened: Any) -> None:
+    rows = [
+        {"premise": f"the {number}", "hypothesis": "it is", "label": number % 3, "idx": number} for number in range(12)
+    ]
+    hub = Hub(monkeypatch, rows)
+    settings = Glue(task="mnli", revision="abc")
+    opened(settings).setup()
+    assert hub.asked == [("nyu-mll/glue", "mnli", "abc", split) for split in ("train", "validation_matched")]
+    unreachable = Hub(monkeypatch, [], reachable=False)
+    data = opened(settings)
+    data.setup()
+    assert not unreachable.asked
+    assert data.part("test").text.columns["labels"].tolist() == [0, 1, 2] * 4
+
+
+def test_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch, opened: Any, tmp_path: Path) -> None:
+    Hub(monkeypatch, [], reachable=False)
+    with pytest.raises(
+        InvalidSetting, match="cannot be reached .no route.; set dataset.path to a folder with the original GLUE"
+    ):
+        opened(Glue()).setup()
+    assert not list((tmp_path / "cache").rglob("*.jsonl"))
+
+
+def test_hub_that_rejects(monkeypatch: pytest.MonkeyPatch, opened: Any) -> None:
+    import datasets
+
+    Hub(monkeypatch, [])
+
+    def reject(*_: object, **__: object) -> None:
+        raise RuntimeError("no such revision\nand a long trace")
+
+    monkeypatch.setattr(datasets, "load_dataset", reject)
+    with pytest.raises(InvalidSetting, match="could not be loaded from the hub .no such revision.; set dataset.path"):
+        opened(Glue()).setup()

@@ -1,0 +1,274 @@
+"""`compare.py` as a user calls it, and the two files that it writes."""
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+from other_users import said_without_privileges
+from page_checks import assert_self_contained
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.results.compare import main, parse
+from sparsefront.results.page.comparison import write_comparison
+from sparsefront.results.plots import write_pareto_png
+from sparsefront.results.run_report import Report, write_report
+from sparsefront.results.store import write_result_json
+from sparsefront.results.tables import results_table
+
+ROOT = Path(__file__).parents[2]
+PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.fixture
+def compare(monkeypatch, capsys):
+    """As `compare_process`, but in this process, whose imports are done."""
+
+    def call(*arguments: str, cwd: Path) -> subprocess.CompletedProcess:
+        monkeypatch.chdir(cwd)
+        capsys.readouterr()
+        code = main(list(arguments))
+        return subprocess.CompletedProcess(arguments, code, *capsys.readouterr())
+
+    return call
+
+
+def compare_process(*arguments: str, cwd: Path) -> subprocess.CompletedProcess:
+    # HOME is empty and stdin closed: an account of the person who tests is not used, and a prompt would fail.
+    home = {"HOME": str(cwd), "NETRC": str(cwd / "none"), "WANDB_API_KEY": ""}
+    return subprocess.run(
+        [sys.executable, str(ROOT / "compare.py"), *arguments],
+        cwd=cwd,
+        env=os.environ | home,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+
+
+def sections_of(page: str) -> int:
+    """How many sets of results are kept apart."""
+    return len(re.findall(r'<option value="\d+">', page)) - 2  # the two distances below dense
+
+
+def test_a_results_folder_gives_a_table_a_plot_and_a_page(tmp_path, make_result):
+    for number, pattern in enumerate(("tile_wise", "n_m", "n_m")):
+        result = make_result(
+            run_id=f"run-{number}", pattern=pattern, speedup=1.0 + number, latency_sparse_ms=4.0 - number
+        )
+        write_result_json(tmp_path / "results" / str(number) / "row.json", result)
+    (tmp_path / "results" / "broken").mkdir()
+    (tmp_path / "results" / "broken" / "row.json").write_text("{")
+    done = compare_process(cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "left out: results/broken/row.json" in done.stderr
+    found = re.findall(r"run-\d", done.stdout)
+    assert found == ["run-2", "run-1", "run-0"], "sorted by speedup, the best first"
+    assert (tmp_path / "results" / "compare" / "compare.png").read_bytes().startswith(PNG_MAGIC)
+    page = (tmp_path / "results" / "compare" / "compare.html").read_text()
+    assert_self_contained(page)
+    assert "run-1" in page and "tile_wise" in page
+
+
+def test_what_another_user_keeps_is_left_out_with_a_line(tmp_path, make_result):
+    for name in ("mine", "closed", "secret"):
+        write_result_json(tmp_path / name / "row.json", make_result(run_id=name))
+    folder, file = tmp_path / "closed", tmp_path / "secret" / "row.json"
+
+    def compares() -> str:
+        said = io.StringIO()
+        with redirect_stderr(said), redirect_stdout(said):
+            print("ended with", main([str(tmp_path), f"out={tmp_path / 'mine'}"]))
+            print("ended with", main([str(folder / "row.json")]))
+        return said.getvalue()
+
+    for path in (folder, file):
+        path.chmod(0)
+    try:
+        said = said_without_privileges(compares)
+    finally:
+        folder.chmod(0o755)
+        file.chmod(0o644)
+    assert f"left out: {folder}: cannot be read, since it belongs to " in said and "ended with 0" in said
+    assert f"left out: {file}: cannot be read, since it belongs to " in said
+    assert f"\n{folder}/row.json: cannot be read, since {folder} belongs to " in said and "ended with 1" in said
+    assert "Traceback" not in said and said.count("compare folders that you may read") == 3
+
+
+def test_what_differs_is_said_and_what_may_not_be_compared_is_apart(tmp_path, make_result, compare):
+    for number, changes in enumerate(({"repeats": 3}, {"repeats": 5}, {"evaluated_samples": 99})):
+        write_result_json(
+            tmp_path / "results" / str(number) / "row.json", make_result(run_id=f"run-{number}", **changes)
+        )
+    done = compare(cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "differs between these runs: repeats 3, 5" in done.stdout
+    assert "CPU reference, not a GPU latency" in done.stdout
+    page = (tmp_path / "results" / "compare" / "compare.html").read_text()
+    assert sections_of(page) == 2 and "differs between these runs: repeats 3, 5" in page
+    assert "99 test samples" in page and "evaluated samples not recorded" in page
+
+
+def test_results_of_the_version_before_are_read_and_told(tmp_path, make_result, compare):
+    since = ("processor", "threads", "dense_weights_sha256", "weights_sha256", "n_of_m", "evaluated_samples", "repeats")
+    for number in range(2):
+        content = json.loads(make_result(run_id=f"run-{number}").to_json())
+        content["identity"]["schema_version"] = 3
+        for group in content.values():
+            for field in since:
+                group.pop(field, None)
+        (tmp_path / "results" / str(number)).mkdir(parents=True)
+        (tmp_path / "results" / str(number) / "row.json").write_text(json.dumps(content))
+    done = compare(cwd=tmp_path)
+    assert done.returncode == 0 and "left out" not in done.stderr
+    assert "2 of 2 results are of an older version" in done.stdout and "not known to be comparable" in done.stdout
+
+
+def test_a_column_of_an_earlier_version_names_the_present_one(tmp_path, make_result, compare):
+    write_result_json(tmp_path / "row.json", make_result())
+    done = compare("row.json", "sort=-kernel", cwd=tmp_path)
+    assert done.returncode == 1 and done.stderr == "sort=-kernel: is sparse now\n"
+
+
+def test_accuracies_are_headed_as_such(make_result):
+    text = text_of_table([make_result(metric_name="exact_match"), make_result(metric_name="exact_match", seed=4)])
+    assert "dense exact match" in text and "sparse exact match" in text
+    text = text_of_table([make_result(), make_result(metric_name="f1", seed=4)])
+    assert "dense accuracy" in text and "masked accuracy" in text and "sparse accuracy" in text
+
+
+def text_of_table(results) -> str:
+    """The headings, each on one line."""
+    table = results_table(results)
+    return " ".join(str(column.header).replace("\n", " ") for column in table.columns)
+
+
+@pytest.mark.parametrize(
+    ("axis", "label"), [("speedup", "speedup over dense in the same process"), ("latency_ms", "latency of a batch")]
+)
+def test_the_axis_is_chosen(tmp_path, make_result, axis, label, compare):
+    write_result_json(tmp_path / "row.json", make_result())
+    done = compare("row.json", f"axis={axis}", "out=here", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "here" / "compare.html").read_text()
+    assert label in page
+    assert [path.name for path in write_report(make_result(), tmp_path, Report(axis=axis))] == [
+        "pareto.png",
+        "report.html",
+    ]
+    assert label in (tmp_path / "report.html").read_text()
+
+
+def test_paths_sort_and_out_are_taken_from_the_command_line(tmp_path, make_result, compare):
+    folder = tmp_path / "sparsity=0.5,pattern=n_m"
+    for number, quality in enumerate((0.5, 0.9)):
+        write_result_json(folder / str(number) / "row.json", make_result(run_id=f"run-{number}", sparse=quality))
+    done = compare(folder.name, "sort=-sparse", "out=here", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"run-\d", done.stdout) == ["run-0", "run-1"]
+    assert {file.name for file in (tmp_path / "here").iterdir()} == {"compare.png", "compare.html"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "no results found"),
+        (("nowhere",), "nowhere: no such file or folder"),
+        (("color=red",), "no such option; there are out, sort, axis, rows, store, source, log, project, entity"),
+        (("--fast",), "no such option"),
+        (("axis=seconds",), "axis=seconds: is one of speedup, latency_ms"),
+        (("store=a.csv",), "store=a.csv: is a file that --rebuild writes"),
+        (("--rebuild", "nowhere"), "results=nowhere: no such folder"),
+        (
+            ("--rebuild", "notes.md"),
+            "results=notes.md: is a file: name the folder whose rows.csv is made anew, or with store=",
+        ),
+        (("notes.md",), "notes.md: holds no results; take a folder of results, its rows.csv, or the row.json of a run"),
+        (("--rebuild", "store="), "store=: names no file"),
+        (("--rebuild", "store=."), "store=.: names no file"),
+        (("--rebuild", "store=/dev/null/x.csv"), "store=/dev/null/x.csv: cannot be written: "),
+        (("rows=few",), "rows=few: a number of lines above 0, or all"),
+        (("rows=0",), "rows=0: a number of lines above 0, or all"),
+        (("source=cloud",), "source=cloud: disk or wandb"),
+        (("source=wandb",), "needs project=NAME"),
+    ],
+)
+def test_what_cannot_work_ends_with_one_message(tmp_path, arguments, message, compare):
+    (tmp_path / "notes.md").write_text("# Notes\n")
+    done = compare(*arguments, cwd=tmp_path)
+    assert done.returncode == 1
+    assert message in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_csv_file_that_is_no_table_of_results_is_one_line(tmp_path, compare):
+    (tmp_path / "points.csv").write_text("pattern,seed,run_id\n" + "n_m,0,a\n" * 9)
+    done = compare("points.csv", cwd=tmp_path)
+    told = "points.csv: no table of results, since it has no column time, config_hash, python and 6 more"
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.splitlines() == [
+        f"left out: {told}; take rows.csv of a results folder, or that folder",
+        "results=points.csv: no results found; python run.py makes one",
+    ]
+
+
+def test_without_an_account_nothing_is_asked(tmp_path):
+    done = compare_process("source=wandb", "project=p", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "there is no API key" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_bad_sort_column_lists_the_columns(tmp_path, make_result, compare):
+    write_result_json(tmp_path / "row.json", make_result())
+    done = compare("row.json", "sort=spedup", cwd=tmp_path)
+    assert done.returncode == 1 and "sort=spedup: no such column; there are run_id" in done.stderr
+
+
+def test_help(tmp_path, compare):
+    done = compare("--help", cwd=tmp_path)
+    assert done.returncode == 0 and done.stdout.startswith("usage: python compare.py")
+
+
+def test_the_page_keeps_groups_apart_and_escapes_what_results_hold(tmp_path, make_result):
+    results = [
+        make_result(),
+        make_result(model="bert", run_id="</script><b>"),
+        make_result(latency_sparse_ms=None, sparse=None),
+    ]
+    page = write_comparison(results, tmp_path / "page.html", title="a < b").read_text()
+    assert_self_contained(page)
+    assert sections_of(page) == 2
+    assert "</script><b>" not in page and "a &lt; b" in page
+
+
+def test_an_unknown_axis_is_rejected():
+    with pytest.raises(InvalidSetting, match="axis=ms: must be speedup or latency_ms"):
+        Report(axis="ms")
+
+
+def test_nothing_to_draw_is_an_error(tmp_path):
+    with pytest.raises(ValueError):
+        write_pareto_png([], tmp_path / "a.png")
+    with pytest.raises(ValueError):
+        write_comparison([], tmp_path / "a.html", title="")
+
+
+def test_the_front_of_a_search_is_read_as_the_runs_that_it_lists(tmp_path):
+    front = tmp_path / "search.front.txt"
+    front.write_text("# front of search: 2 of 40 finished points\nresults/1\nresults/3\n")
+    request = parse([str(front), "results/9"])
+    assert request.paths == [Path("results/1"), Path("results/3"), Path("results/9")]
+    assert request.picked_before == ["front of search: 2 of 40 finished points"]
+
+
+def test_a_front_alone_says_of_how_many_points_it_is(compare, tmp_path, make_result):
+    row = write_result_json(tmp_path / "1" / "row.json", make_result())
+    (tmp_path / "search.front.txt").write_text(f"# front of search: 1 of 40 finished points\n{row.parent}\n")
+    said = compare(str(tmp_path / "search.front.txt"), "out=out", cwd=tmp_path)
+    assert "front of search: 1 of 40 finished points" in said.stdout
+    assert "1 run compared; front of search: 1 of 40" in (tmp_path / "out" / "compare.html").read_text()

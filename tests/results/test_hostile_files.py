@@ -1,0 +1,172 @@
+"""Result folders are exchanged: whatever lies in one of them, it is named in one line and the others are shown."""
+
+import csv
+import json
+import os
+
+import numpy as np
+import pytest
+
+from sparsefront.results.compare import main
+from sparsefront.results.run_folder import _tell, own_sources, recorded_overrides
+from sparsefront.results.store import read_results, write_result_json
+from sparsefront.tasks.outcomes import Outcomes, save_outcomes
+
+LAUGHS = "\n".join(["a0: &a0 [lol]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 10))])
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch, make_result):
+    """A folder of results: one run that is sound, and `bad/`."""
+    monkeypatch.chdir(tmp_path)
+    write_result_json(tmp_path / "results" / "good" / "row.json", make_result(run_id="good"))
+    (tmp_path / "results" / "bad").mkdir()
+    _tell.cache_clear()
+    return tmp_path / "results"
+
+
+def edited(text: str, group: str, name: str, value: object) -> str:
+    content = json.loads(text)
+    content[group][name] = value
+    return json.dumps(content)
+
+
+BAD_ROWS = {
+    "deep": (lambda text: "[" * 100_000 + "]" * 100_000, "is nested deeper than 64 levels"),
+    "encoding": (lambda text: text.encode("utf-16"), "is UTF-16 text; save it as UTF-8"),
+    "byte": (lambda text: text.encode().replace(b"tile_wise", b"tile\xffwise"), "is not UTF-8 text (byte 0xff"),
+    "NaN": (lambda text: text.replace("0.97", "NaN"), "not JSON (NaN is no number)"),
+    "infinity": (lambda text: text.replace("0.97", "1e999"), "holds the number 1e999, which is too large"),
+    "digits": (lambda text: text.replace("4000000", "9" * 400), "holds a whole number of 400 digits"),
+    "large": (lambda text: text.replace("0.97", "1e308"), "a result holds numbers up to 1e+18"),
+    "half a character": (lambda text: text.replace("tile_wise", "\\ud800"), "a string holds half a character"),
+    "list": (lambda text: "[]", "not a result: it has no identity"),
+    "entry": (
+        lambda text: edited(text, "kernels", "kernel_per_layer", {"layer": {"candidates": 7}}),
+        "kernels.kernel_per_layer.candidates is 7, a int, where the result holds dict[str, float] | None",
+    ),
+    "layers": (
+        lambda text: edited(text, "sparsity", "sparsity_per_layer", {"layer": "half"}),
+        "sparsity.sparsity_per_layer holds other values than the result's dict[str, float]",
+    ),
+    "mapping": (
+        lambda text: edited(text, "kernels", "kernel_per_layer", {"layer": None}),
+        "kernels.kernel_per_layer holds other values than the result's dict[str, dict[str, typing.Any]]",
+    ),
+    "curve": (lambda text: edited(text, "speed", "curve", [{}]), "holds a size without its batch_size"),
+    "speedup": (lambda text: edited(text, "speed", "speedup_high", -1.0), "speed.speedup_high is -1.0: it is above 0"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_ROWS)
+def test_a_bad_row_is_named_and_the_others_are_shown(folder, make_result, capsys, kind):
+    damage, complaint = BAD_ROWS[kind]
+    content = damage(make_result(run_id="bad").to_json())
+    (folder / "bad" / "row.json").write_bytes(content if isinstance(content, bytes) else content.encode())
+    for arguments in (["results"], ["--rebuild", "results"]):
+        assert main(arguments) == 0
+        said = capsys.readouterr()
+        (line,) = said.err.splitlines()
+        assert line.startswith("left out: results/bad/row.json: ") and complaint in line
+    assert main(["results"]) == 0
+    assert "good" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "link to itself"])
+def test_what_is_no_file_is_named(folder, capsys, kind):
+    row = folder / "bad" / "row.json"
+    {"folder": row.mkdir, "pipe": lambda: os.mkfifo(row), "link to itself": lambda: row.symlink_to(row.name)}[kind]()
+    assert main(["results"]) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("left out: results/bad/row.json: ")
+
+
+def test_names_are_drawn_and_shown_as_text(folder, make_result, capsys):
+    """A formula in a name stopped the plot, half a character the page, and an escape sequence cleared the terminal."""
+    hostile = {
+        "pattern": r"$\frac{$",
+        "model": "vit\x1b[2J\udce4",
+        "recovery": "$x",
+        "dataset": "\u202edigits",
+        "n_of_m": r"$\frac$",
+        "metric_name": r"accuracy$\sqrt{$",
+        "latency_kernel": "\x9b31m",
+    }
+    for name, changes in (("bad", hostile), ("twin", hostile | {"recovery": "none"})):
+        result = make_result(run_id=f"{name}\x07", **changes)
+        write_result_json(folder / name / "row.json", result)
+    assert main(["results"]) == 0
+    said = capsys.readouterr()
+    assert not set(said.out + said.err) & set("\x1b\x07\x9b\u202e\udce4")
+    assert r"vit\x1b[2J\udce4" in said.out and said.err == ""
+    assert "good" in (folder / "compare" / "compare.html").read_text()
+
+
+@pytest.mark.parametrize(
+    "text, complaint",
+    [
+        (LAUGHS, "stands for more than"),
+        ("[" * 100_000, "is nested deeper than 64 levels"),
+        ("", "is empty"),
+        ("- a: 1\n", "is no list of overrides"),
+        ("- \x1b[2J\n", "not YAML (unacceptable character #x001b"),
+        ("- !!python/object:os.system ls\n", "not YAML"),
+        (b"\xff\xfe-\x00", "is UTF-16 text"),
+    ],
+)
+def test_overrides_that_cannot_be_read_are_named(folder, capsys, caplog, make_result, text, complaint):
+    write_result_json(folder / "bad" / "row.json", make_result(run_id="bad"))
+    hydra = folder / "bad" / ".hydra"
+    hydra.mkdir()
+    (hydra / "overrides.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
+    (hydra / "hydra.yaml").write_text(f"provider: command-line\n{LAUGHS}")
+    assert main(["results"]) == 0
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 1 and told[0].startswith(f"results/bad/.hydra/overrides.yaml: {complaint}")
+    assert told[0].endswith("; the run's command is taken from its record")
+    assert recorded_overrides(folder / "bad") is None and own_sources(folder / "bad") == []
+    assert "hydra.yaml: names no sources of options (Unreadable: stands for more" in caplog.records[-1].getMessage()
+    assert "2 runs compared" in (folder / "compare" / "compare.html").read_text()
+
+
+def test_a_failure_that_cannot_be_read_is_named(folder, capsys):
+    for content in (b"[" * 100_000, b'{"message": 7}', b"\xff"):
+        (folder / "bad" / "failure.json").write_bytes(content)
+        assert main(["results"]) == 0
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("failed: bad: results/bad/failure.json ")
+    (folder / "bad" / "failure.json").write_text(json.dumps({"message": "\x1b[2Jgone\r"}))
+    assert main(["results"]) == 0
+    assert capsys.readouterr().err == "failed: bad: \\x1b[2Jgone\\r\n"
+
+
+def test_outcomes_that_cannot_be_read_are_named(folder, make_result, caplog):
+    """What they would decide is not claimed."""
+    result = make_result(run_id="bad", outcomes_file="outcomes.npz", evaluated_samples=4)
+    write_result_json(folder / "bad" / "row.json", result)
+    save_outcomes(folder / "bad" / "outcomes.npz", {"sparse": Outcomes("accuracy", np.ones(5), None, "dev")})
+    reading = read_results([folder])
+    assert reading.outcomes_of(result) is None and reading.outcomes_of(result) is None
+    (record,) = caplog.records
+    assert "bad/outcomes.npz: sparse.npy states 5 values, more than were evaluated" in record.getMessage()
+
+
+@pytest.mark.parametrize("content", [b"\xff", b"a\0b\n"])
+def test_a_list_of_runs_that_cannot_be_read_is_one_line(folder, capsys, content):
+    (folder / "sweep.front.txt").write_bytes(content)
+    assert main(["results/sweep.front.txt"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("results=results/sweep.front.txt: ")
+
+
+def test_cells_of_a_table_are_bounded_as_well(folder, make_result, capsys):
+    table = folder / "bad" / "rows.csv"
+    line = {name: "" if value is None else value for name, value in make_result(run_id="bad").flat().items()}
+    for name, value in (("seed", "9" * 400), ("kernel_per_layer", "[" * 100_000), ("speedup", "nan")):
+        with table.open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(line))
+            writer.writeheader()
+            writer.writerow(line | {name: value})
+        assert main(["results/good", str(table)]) == 0
+        (told,) = capsys.readouterr().err.splitlines()
+        assert f"rows.csv, result 1: {name if name != 'speedup' else 'speed.speedup'} is " in told and len(told) < 300

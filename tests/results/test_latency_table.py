@@ -1,0 +1,125 @@
+"""From results to a table of layer times, as a user calls it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from sparsefront.allocation.latency_aware import LatencyAware, read_table
+from sparsefront.patterns.n_m import NM
+from sparsefront.results.latency_table import main
+from sparsefront.results.store import append_result, write_result_json
+
+ON_GPU = {
+    "gpu": "NVIDIA H200",
+    "latency_device": "cuda",
+    "dtype": "fp16",
+    "pattern": "n_m",
+    "pattern_parameters": {"n": None, "m": None},
+    "granularity": None,
+    "allocation": "per_layer",
+    "kernel_mode": "auto",
+}
+
+
+def layer(dense: float, chosen: str, latency_us: float, **more: object) -> dict:
+    candidates = {"dense_linear": dense, "n_m_triton": 99.0}
+    return {"candidates": candidates, "chosen": chosen, "latency_us": latency_us} | more
+
+
+@pytest.fixture
+def sweep(tmp_path: Path, make_result) -> Path:
+    """Two levels of two layers; the second layer runs dense at 0.5."""
+    times = {
+        0.5: {"fc1": layer(10.0, "n_m_triton", 8.0, m=64, k=16, n=32), "fc2": layer(6.0, "dense_linear", 6.0)},
+        0.75: {"fc1": layer(10.5, "n_m_triton", 4.0, m=64, k=16, n=32), "fc2": layer(6.2, "n_m_triton", 5.0)},
+    }
+    for level, layers in times.items():
+        result = make_result(run_id=f"at {level}", sparsity_target=level, kernel_per_layer=layers, **ON_GPU)
+        write_result_json(tmp_path / "sweep" / str(level) / "row.json", result)
+    return tmp_path / "sweep"
+
+
+def test_a_sweep_becomes_a_table(sweep, tmp_path, capsys):
+    assert main([str(sweep), "-o", str(tmp_path / "made" / "table.csv")]) == 0
+    table = read_table(str(tmp_path / "made" / "table.csv"))
+    assert table.times == {"fc1": {0.0: 10.0, 0.5: 8.0, 0.75: 4.0}, "fc2": {0.0: 6.0, 0.5: 6.0, 0.75: 5.0}}
+    assert table.pattern == ("n_m", "")
+    assert "fc1,0.75,4.0,n_m_triton,64,16,32,fp16,NVIDIA H200,n_m," in (tmp_path / "made" / "table.csv").read_text()
+    said = capsys.readouterr().out
+    assert "2 layers, dense together 16.0 us" in said
+    assert "at sparsity 0.75: 1.778x" in said and "1.778x, the largest allocation.speedup" in said
+
+
+def test_what_the_command_calls_the_largest_speedup_can_be_had(sweep, tmp_path):
+    main([str(sweep), "-o", str(tmp_path / "table.csv")])
+    allocation = LatencyAware(str(tmp_path / "table.csv"), 1.777)
+    allocation.check_layers(NM(), {"fc1": (32, 16), "fc2": (16, 32)}, 0.75)
+
+
+def test_several_results_of_one_level_give_the_lower_median(sweep, tmp_path, make_result):
+    for number, latency_us in enumerate((3.0, 5.0, 7.0)):
+        layers = {"fc1": layer(20.0, "n_m_triton", latency_us)}
+        result = make_result(run_id=str(number), seed=number, sparsity_target=0.75, kernel_per_layer=layers, **ON_GPU)
+        append_result(tmp_path / "again.csv", result)
+    main([str(sweep), str(tmp_path / "again.csv"), "-o", str(tmp_path / "table.csv")])
+    assert read_table(str(tmp_path / "table.csv")).times["fc1"] == {0.0: 20.0, 0.5: 8.0, 0.75: 4.0}
+
+
+@pytest.mark.parametrize(
+    ("field", "other", "given"),
+    [
+        ("pattern", "block_wise", "n_m"),
+        ("model", "bert", "vit_small"),
+        ("dtype", "bf16", "fp16"),
+        ("gpu", "Tesla T4", "NVIDIA H200"),
+        ("batch_size", 128, "64"),
+        ("kernel_mode", "sparse", "auto"),
+        ("pattern_parameters", {"n": None, "m": 16}, '{"m": null, "n": null}'),
+    ],
+)
+def test_results_that_differ_are_rejected_unless_one_is_chosen(
+    sweep, tmp_path, make_result, capsys, field, other, given
+):
+    layers = {"fc1": layer(10.0, "n_m_triton", 1.0)}
+    changed = ON_GPU | {field: other}
+    write_result_json(
+        sweep / "other" / "row.json", make_result(sparsity_target=0.875, kernel_per_layer=layers, **changed)
+    )
+    table = tmp_path / "table.csv"
+    assert main([str(sweep), "-o", str(table)]) == 1 and not table.exists()
+    assert f"results={field}: results differ" in (said := capsys.readouterr().err) and f"--only '{field}=" in said
+    assert main([str(sweep), "-o", str(table), "--only", f"{field}={given}"]) == 0
+    assert 0.875 not in read_table(str(table)).times["fc1"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"latency_device": "cpu", "gpu": None}, "measured on a CPU.*measure.device=cuda"),
+        ({"kernel_per_layer": {}, "kernel_mode": "none"}, r"no layer times \(pattern=n_m, kernel=none\)"),
+        ({"allocation": "global_threshold"}, "allocation=global_threshold: .*use allocation=per_layer"),
+        ({"kernel_per_layer": {"fc1": {"chosen": "n_m_triton"}}}, "no time of layer fc1"),
+    ],
+    ids=["cpu", "masked", "allocation", "untimed"],
+)
+def test_results_without_layer_times_are_left_out_with_the_reason(tmp_path, make_result, capsys, changes, reason):
+    layers = {"kernel_per_layer": {"fc1": layer(10.0, "n_m_triton", 8.0)}}
+    write_result_json(tmp_path / "row.json", make_result(**(ON_GPU | layers | changes)))
+    assert main([str(tmp_path), "-o", str(tmp_path / "table.csv")]) == 1
+    said = capsys.readouterr().err
+    assert re.search(f"left out: run run-0: .*{reason}", said) and "no result gives layer times, of 1 read" in said
+
+
+def test_a_filter_that_names_no_field(sweep, tmp_path, capsys):
+    assert main([str(sweep), "-o", str(tmp_path / "table.csv"), "--only", "patern=n_m"]) == 1
+    assert "--only=patern=n_m: is FIELD=VALUE" in capsys.readouterr().err
+
+
+def test_a_result_of_a_run_on_a_cpu_is_rejected(tmp_path, run, capsys):
+    """What a real run leaves: its layers have kernels and no times."""
+    result = run("pattern=n_m", "allocation=per_layer")
+    assert result.kernels.kernel_per_layer and result.speed.latency_device == "cpu"
+    assert {"m", "k", "n"} <= next(iter(result.kernels.kernel_per_layer.values())).keys()
+    assert main([str(tmp_path / "results"), "-o", str(tmp_path / "table.csv")]) == 1
+    assert "measured on a CPU" in capsys.readouterr().err

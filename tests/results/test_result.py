@@ -1,0 +1,106 @@
+"""The result: unique field names, exact round trips, and wrong content rejected by name."""
+
+import dataclasses
+import json
+from collections import Counter
+
+import pytest
+
+from sparsefront.results.record import SCHEMA_VERSION, Result, Speed, result_fields
+
+
+def test_field_names_are_unique_over_the_whole_result():
+    names = [field.name for field in result_fields()] + [group.name for group in dataclasses.fields(Result)]
+    assert [name for name, count in Counter(names).items() if count > 1] == []
+
+
+def test_the_leaves_that_tables_promise_exist():
+    promised = "dense masked sparse seed latency_dense_ms latency_sparse_ms speedup latency_device metric_name".split()
+    assert set(promised) <= {field.name for field in result_fields()}
+
+
+def test_json_round_trip(make_result):
+    result = make_result()
+    assert Result.from_json(result.to_json()) == result
+
+
+@pytest.mark.parametrize("granularity", [128, "4x64", None])
+def test_flat_round_trip_through_text(make_result, granularity):
+    result = make_result(granularity=granularity, latency_sparse_ms=None, speedup=0.1 + 0.2, dense_reused=False)
+    cells = {name: "" if value is None else str(value) for name, value in result.flat().items()}
+    assert Result.from_flat(cells) == result
+
+
+def test_flat_has_every_field_once_and_mappings_as_json(make_result):
+    flat = make_result().flat()
+    assert list(flat) == [field.name for field in result_fields()]
+    assert json.loads(flat["sparsity_per_layer"]) == {"block.0.fc1": 0.8, "block.0.fc2": 0.0}
+
+
+def test_a_column_that_an_old_store_lacks_reads_as_not_measured(make_result):
+    cells = {name: "" if value is None else str(value) for name, value in make_result().flat().items()}
+    del cells["speedup"], cells["dense_layers"]
+    result = Result.from_flat(cells)
+    assert result.speed.speedup is None and result.sparsity.dense_layers == {}
+
+
+def test_unknown_and_missing_keys_are_all_named(make_result):
+    content = json.loads(make_result().to_json())
+    content["speed"]["latency_guess_ms"] = 1.0
+    content["mood"] = {}
+    del content["quality"]["dense"], content["cost"]
+    with pytest.raises(ValueError) as error:
+        Result.from_json(json.dumps(content))
+    for key in ("speed.latency_guess_ms", "mood", "quality.dense", "cost.prune_seconds"):
+        assert key in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"identity": 3}', "no json"])
+def test_other_files_are_no_results(text):
+    with pytest.raises(ValueError):
+        Result.from_json(text)
+
+
+def test_another_schema_version_is_rejected(make_result):
+    content = json.loads(make_result().to_json())
+    content["identity"]["schema_version"] = SCHEMA_VERSION + 1
+    with pytest.raises(ValueError, match=f"schema version {SCHEMA_VERSION + 1}"):
+        Result.from_json(json.dumps(content))
+
+
+def test_a_result_of_an_older_version_is_read_and_stays_one(make_result):
+    result = make_result(schema_version=1, recovery_parameters={})
+    content, cells = (
+        json.loads(result.to_json()),
+        {key: "" if v is None else str(v) for key, v in result.flat().items()},
+    )
+    del content["choice"]["recovery_parameters"], cells["recovery_parameters"]
+    assert Result.from_json(json.dumps(content)) == Result.from_flat(cells) == result
+    del content["identity"]["run_id"]
+    with pytest.raises(ValueError, match="missing identity.run_id"):
+        Result.from_json(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("speedup", float("nan")),
+        ("speedup", float("inf")),
+        ("speedup", "1.5"),
+        ("speedup", True),
+        ("batch_size", 2.5),
+        ("latency_device", 3),
+        ("variants_not_timed", {"compile": float("nan")}),
+        ("variants_not_timed", {"compile": object()}),
+        ("variants_not_timed", None),
+    ],
+)
+def test_a_wrong_value_is_rejected_where_it_is_passed_in(field, value):
+    with pytest.raises(ValueError, match=f"speed.{field}"):
+        Speed(**{field: value})
+
+
+def test_field_by_name(make_result):
+    assert make_result().value_of("speedup") == 1.5
+    with pytest.raises(KeyError):
+        make_result().value_of("speed")

@@ -1,0 +1,137 @@
+"""A finished point that is shown again reaches W&B too, as the same run and without saying anything twice."""
+
+import time
+import types
+from pathlib import Path
+
+import pytest
+from quick_settings import QUICK
+
+from sparsefront.pipeline import run_experiment
+from sparsefront.results.loggers import RESULT_KEY, WandbLogging, log_result
+from sparsefront.results.record import Result
+
+SMALL = ["debug=tiny", "trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1", "pattern=n_m", *QUICK]
+
+
+class Run:
+    """A run as W&B keeps it: what it was given in all sessions."""
+
+    def __init__(self, run_id: str) -> None:
+        self.id, self.summary, self.logged, self.sessions, self.exit_codes = run_id, {}, [], [], []
+        self.config = types.SimpleNamespace(update=lambda *_, **__: None)
+
+    def log(self, values: dict) -> None:
+        self.logged.append(values)
+
+    def define_metric(self, *_: object, **__: object) -> None: ...
+
+    def finish(self, exit_code: int) -> None:
+        self.exit_codes.append(exit_code)
+
+    def tables(self) -> list[dict]:
+        return [values for values in self.logged if "summary_table" in values]
+
+
+@pytest.fixture
+def server(monkeypatch) -> dict[str, Run]:
+    """W&B's runs by id; a run whose id it has is gone on with where that is asked for."""
+    import wandb
+
+    runs: dict[str, Run] = {}
+
+    def init(*, id: str | None = None, resume: str | None = None, **session: object) -> Run:
+        assert (id is None) == (resume is None)
+        if id is None:
+            id = f"new {len(runs)}"
+        run = runs.setdefault(id, Run(id))
+        run.sessions.append(session | {"resume": resume})
+        return run
+
+    monkeypatch.setattr(wandb, "init", init)
+    return runs
+
+
+def logging_to(composed, monkeypatch, logger):
+    """Configurations of one point whose runs log there."""
+    from sparsefront.config import validate
+
+    build = validate._build
+    monkeypatch.setattr(validate, "_build", lambda group, *rest: logger if group == "logger" else build(group, *rest))
+    return lambda *overrides: composed(*SMALL, *overrides)
+
+
+def test_a_point_shown_again_is_the_same_run_and_in_it_once(composed, monkeypatch, server):
+    point = logging_to(composed, monkeypatch, WandbLogging(mode="offline"))
+    run_experiment(point())
+    (run,) = server.values()
+    trained = len(run.logged)
+    result = Result.from_json(run.summary[RESULT_KEY])
+    assert run.id == result.identity.run_id and len(run.tables()) == 1
+    for shown in (2, 3):
+        run_experiment(point())
+        assert list(server) == [run.id] and len(run.sessions) == shown
+        assert len(run.logged) == trained and Result.from_json(run.summary[RESULT_KEY]) == result
+    assert [session["resume"] for session in run.sessions] == ["allow"] * 3
+    assert run.exit_codes == [0, 0, 0]
+
+
+def test_another_point_is_another_run(composed, monkeypatch, server):
+    point = logging_to(composed, monkeypatch, WandbLogging(mode="offline"))
+    run_experiment(point())
+    run_experiment(point("sparsity=0.5"))
+    assert len(server) == 2
+
+
+def test_a_point_that_nobody_logged_before_is_in_its_summary(composed, monkeypatch, server):
+    run_experiment(composed(*SMALL))
+    assert not server
+    run_experiment(logging_to(composed, monkeypatch, WandbLogging(mode="offline"))())
+    (run,) = server.values()
+    assert Result.from_json(run.summary[RESULT_KEY]).identity.run_id == run.id
+    assert run.summary["sparsity_achieved"] == pytest.approx(0.75) and run.exit_codes == [0]
+
+
+def test_a_repeated_point_replaces_its_result(composed, monkeypatch, server):
+    point = logging_to(composed, monkeypatch, WandbLogging(mode="offline"))
+    run_experiment(point())
+    (run,) = server.values()
+    first = run.summary[RESULT_KEY]
+    run_experiment(point("reuse=false", "stages=[swap,measure,report]"))
+    assert list(server) == [run.id] and run.summary[RESULT_KEY] != first
+
+
+def test_a_run_that_fails_is_closed_as_failed(composed, monkeypatch, server):
+    point = logging_to(composed, monkeypatch, WandbLogging(mode="offline"))
+    monkeypatch.setattr("sparsefront.pipeline.dense.run", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run_experiment(point())
+    assert [run.exit_codes for run in server.values()] == [[1]]
+
+
+def test_offline_each_showing_lies_under_the_same_id(monkeypatch, tmp_path, make_result):
+    """For real: `wandb sync` of either uploads to one run."""
+    result = make_result()
+    for name, again in (("first", False), ("second", True)):
+        folder = Path(tmp_path / name)
+        folder.mkdir()
+        arguments = {
+            "run_name": "a",
+            "output_dir": folder,
+            "group": None,
+            "config": {},
+            "run_id": result.identity.run_id,
+        }
+        log_result(WandbLogging(mode="offline").build(**arguments), result, again=again)
+        (stored,) = folder.glob("wandb/offline-run-*/run-*.wandb")
+        assert stored.name == f"run-{result.identity.run_id}.wandb"
+        deadline = time.monotonic() + 30
+        while b"latency_sparse_ms" not in stored.read_bytes():  # W&B's own process writes it a moment later
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def test_a_disabled_wandb_takes_it_too(tmp_path, make_result):
+    arguments = {"run_name": "a", "output_dir": tmp_path, "group": None, "config": {}, "run_id": "0123456789abcdef"}
+    log_result(WandbLogging(mode="disabled").build(**arguments), make_result(), again=True)
+    assert not list(tmp_path.rglob("*.wandb"))

@@ -1,0 +1,126 @@
+"""A table of results that a spreadsheet opened: nothing in it is calculated, and what it saved is read and goes on."""
+
+import csv
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparsefront.cache.inventory import read_results as read_runs
+from sparsefront.errors import Obstacle
+from sparsefront.results.store import (
+    append_result,
+    escaped,
+    format_lines,
+    parse_lines,
+    read_results,
+    rebuild_store,
+    write_result_json,
+)
+
+
+def saved(
+    content: bytes, *, mark: str = "", separator: str = ",", encoding: str = "utf-8", ends: str = "\r\n"
+) -> bytes:
+    """The table as a spreadsheet saves it, which writes True in capitals, too."""
+    rows = list(csv.reader(io.StringIO(content.decode(), newline="")))
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, delimiter=separator, lineterminator=ends)
+    writer.writerows([cell.upper() if cell in ("True", "False") else cell for cell in row] for row in rows)
+    return (mark + text.getvalue()).encode(encoding)
+
+
+FORMS = {
+    "mark": {"mark": "\ufeff"},
+    "semicolons": {"separator": ";"},
+    "semicolons and mark": {"separator": ";", "mark": "\ufeff"},
+    "tabs": {"separator": "\t", "ends": "\n"},
+    "UTF-16": {"encoding": "utf-16", "separator": "\t"},
+    "UTF-16 with commas": {"encoding": "utf-16"},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_a_spreadsheet_saved_is_read_and_goes_on_in_our_form(tmp_path, make_result, form):
+    """A line that was appended to it as it is made every line unreadable, the old ones included."""
+    store = tmp_path / "rows.csv"
+    known = [make_result(run_id=name, model='größer, "so"\n=1;\t\'x') for name in ("a", "b")]
+    for result in known:
+        append_result(store, result)
+    store.write_bytes(saved(store.read_bytes(), **FORMS[form]))
+    assert read_results([store]).results == known and read_results([store]).problems == []
+    assert [run.run_id for run in read_runs([tmp_path]).runs] == ["a", "b"]
+    append_result(store, make_result(run_id="c"))
+    assert store.read_bytes().startswith(b"run_id,time,"), "commas, and no mark"
+    reading = read_results([store])
+    assert [one.identity.run_id for one in reading.results] == ["a", "b", "c"] and reading.problems == []
+    assert reading.results[:2] == known
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_a_spreadsheet_saved_is_rebuilt(tmp_path, make_result, form):
+    store, old = tmp_path / "rows.csv", make_result(run_id="without its row.json")
+    append_result(store, old)
+    store.write_bytes(saved(store.read_bytes(), **FORMS[form]))
+    write_result_json(tmp_path / "run" / "row.json", make_result(run_id="a"))
+    assert rebuild_store(tmp_path).old == {"without its row.json"}
+    assert {one.identity.run_id for one in read_results([store]).results} == {"a", "without its row.json"}
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("run_id,time\n".encode("utf-16")[:-1], "is UTF-16 text that is cut off"),
+        (b"name;price\napple;1\n", "no table of results, since it has no column run_id, time, config_hash"),
+        (bytes(range(256)) * 40, "no table of results"),
+        (b"half a line", "no table of results"),
+        (None, "is a folder, not a file"),
+    ],
+)
+def test_what_is_no_table_stays_as_it_is(tmp_path, make_result, content, why):
+    store = tmp_path / "rows.csv"
+    store.mkdir() if content is None else store.write_bytes(content)
+    with pytest.raises(Obstacle) as raised:
+        append_result(store, make_result())
+    assert str(raised.value).startswith(f"{store}: {why}")
+    assert str(raised.value).endswith(
+        f"move it away; python compare.py --rebuild {tmp_path} makes it anew from each row.json"
+    )
+    assert "\n" not in str(raised.value)
+    assert store.is_dir() if content is None else store.read_bytes() == content
+
+
+FORMULAS = ["=1+1", "+1", "@sum", "\tx", "\rx", "-x", "-", "-1+1", "'=1", "''=1", "-1e5x", '=cmd|"/c calc"!A1', "=\n"]
+TEXTS = ["", "n_m", "-1", "-2.5", "-1e-05", "-7.", "'", "'quoted'", "a=b", "1+1", "ö", "'-1", "x'=1"]
+
+
+@pytest.mark.parametrize("text", FORMULAS)
+def test_no_cell_is_calculated(text):
+    assert escaped(text) == f"'{text}"
+
+
+@pytest.mark.parametrize("text", [*TEXTS, -1, -2.5, None, True])
+def test_what_is_no_formula_is_written_as_it_is(text):
+    assert escaped(text) is text
+
+
+@given(
+    st.lists(st.one_of(st.sampled_from([*FORMULAS, *TEXTS]), st.text("'=+-@\t\r\n1e.5x,;\"\0")), min_size=1, max_size=5)
+)
+def test_every_text_comes_back(texts):
+    columns = [f"column_{place}" for place in range(len(texts))]
+    lines = [dict(zip(columns, texts))]
+    text = format_lines(columns, lines, with_header=True)
+    assert parse_lines(text) == (columns, lines)
+    cells = next(csv.DictReader(io.StringIO(text.partition("\n")[2], newline=""), columns)).values()
+    assert not any(cell.startswith(("=", "+", "@", "\t", "\r", "\n")) for cell in cells)
+
+
+def test_formulas_in_a_result_come_back(tmp_path, make_result):
+    result = make_result(run_id="=1", model="@x", recovery="-none", importance="'=y", dataset="'plain")
+    other = make_result(run_id="b")
+    for one in (result, other, result):
+        append_result(tmp_path / "rows.csv", one)
+    assert read_results([tmp_path / "rows.csv"]).results == [other, result]
+    assert "'=1," in (tmp_path / "rows.csv").read_text() and ",'plain," in (tmp_path / "rows.csv").read_text()

@@ -1,0 +1,157 @@
+"""Tables show what they promise, on narrow terminals too, and sort with empty values last."""
+
+import io
+from functools import partial
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.results.columns import COLUMNS, sort_results
+from sparsefront.results.record import Sparsity
+from sparsefront.results.tables import dense_layers_text, results_table, run_table
+
+
+def text_of(table: Table, width: int = 200) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(table)
+    return console.file.getvalue()
+
+
+def test_run_table_tells_accuracy_latency_device_kernel_and_sparsity(make_result):
+    text = text_of(run_table(make_result()))
+    for expected in ("98.00 %", "97.00 %", "5.25 ms", "3.50 ms", "1.50×", "faster", "cpu", "reference", "0.742"):
+        assert expected in text
+    for field in ("quality.dense", "quality.masked", "quality.sparse", "latency_dense_ms", "latency_sparse_ms", "seed"):
+        assert field in text
+
+
+def test_a_speedup_of_a_cpu_says_what_it_is_and_what_its_interval_is(make_result):
+    text = text_of(run_table(make_result(repeats=3)))
+    (speedup,) = [line for line in text.splitlines() if "1.50×" in line]
+    assert "faster (CPU reference, not a GPU latency)" in speedup
+    (interval,) = [line for line in text.splitlines() if "1.40× – 1.60×" in line]
+    assert "bootstrap 95 % interval of the ratio of medians over 3 repeats" in interval
+    gpu = text_of(run_table(make_result(latency_device="cuda", gpu="H200")))
+    assert "bootstrap 95 % interval" in gpu and "CPU" not in gpu
+    results = [make_result(), make_result(speedup=2.0)]
+    assert "speedup: CPU reference, not a GPU latency" in text_of(results_table(results))
+    assert "CPU" not in text_of(results_table([make_result(latency_device="cuda")]))
+
+
+def test_tables_show_the_standard_error_and_of_how_many_samples(make_result):
+    evaluated = {"sparse_standard_error": 0.0054, "dense_standard_error": 0.0044, "evaluated_samples": 1000}
+    one = text_of(run_table(make_result(**evaluated, evaluate_limit=1000)))
+    assert "97.00 ± 0.54 %" in one and "98.00 ± 0.44 %" in one
+    assert "1000 test samples (measure.evaluate_limit=1000); ± is their standard error" in one
+    several = text_of(results_table([make_result(**evaluated), make_result(**evaluated, seed=4)]))
+    assert "97.00 ± 0.54 %" in several and "evaluated_samples 1000" in several
+    assert "±" not in text_of(results_table([make_result(), make_result(seed=4)])), "an older result does not tell"
+
+
+def test_the_windows_of_n_m_are_told(make_result):
+    results = [make_result(pattern="n_m", granularity=None, n_of_m=text) for text in ("2:4", "4:8")]
+    assert "n_m 2:4 at sparsity 0.75" in text_of(run_table(results[0]))
+    several = text_of(results_table(results))
+    assert "2:4" in several and "4:8" in several
+
+
+def test_a_cpu_is_named_with_its_threads(make_result):
+    assert "cpu (Xeon 8480+, 2 threads), batch 64, fp32" in text_of(
+        run_table(make_result(processor="Xeon 8480+", threads=2))
+    )
+
+
+def test_notes_stand_below_a_table(make_result):
+    text = text_of(results_table([make_result()], ["differs between these runs: [repeats] 3, 5"]))
+    assert text.index("run-0") < text.index("[repeats] 3, 5")
+
+
+def test_run_table_says_what_was_not_measured(make_result):
+    result = make_result(sparse=None, latency_sparse_ms=None, speedup=None, speedup_low=None, latency_kernel=None)
+    text = text_of(run_table(result))
+    assert text.count("not measured") == 2
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"), [(1.1, 1.3, "faster"), (0.7, 0.9, "slower"), (0.9, 1.1, "no clear difference")]
+)
+def test_a_win_needs_an_interval_beyond_one(make_result, low, high, verdict):
+    assert verdict in text_of(run_table(make_result(speedup_low=low, speedup_high=high)))
+
+
+def test_a_win_needs_sparse_kernels(make_result):
+    assert "1.50×, mostly dense kernels" in text_of(run_table(make_result(sparse_flops_share=0.25)))
+
+
+def test_results_table_always_shows_the_promised_columns(make_result):
+    text = text_of(results_table([make_result(), make_result(run_id="run-1")]))
+    header = "".join(text.split())
+    for words in ("dense", "masked", "sparse", "seed", "speedup"):
+        assert words in header
+    assert "98.00%" in header and "3.50" in header and "1.50×" in header and "run-1" in header
+
+
+def test_results_table_sets_shared_values_aside(make_result):
+    same = text_of(results_table([make_result(), make_result()]))
+    different = text_of(results_table([make_result(), make_result(model="bert")]))
+    assert "model vit_small" in same and same.count("vit_small") == 1
+    assert "bert" in different and "model vit_small" not in different
+
+
+def test_runs_of_one_recovery_are_told_apart_by_its_settings(make_result):
+    distilled = [
+        make_result(recovery="distill", recovery_parameters={"hardness": hardness, "temperature": 2.0})
+        for hardness in (0.5, 1.0)
+    ]
+    text = text_of(results_table(distilled))
+    assert "recovery.hardness=0.5" in text and "recovery.hardness=1.0" in text and "temperature" not in text
+    other = make_result(recovery="finetune", recovery_parameters={"hardness": 3})
+    assert "hardness" not in text_of(results_table([distilled[0], other])), "another recovery is named by its name"
+    trained = [make_result(trainer_parameters={"devices": devices}) for devices in (1, 2)]
+    assert "trainer.devices=2" in text_of(results_table(trained))
+
+
+def test_dense_layers_are_counted_by_reason():
+    reasons = {"a": "narrow", "b": "odd", "c": "narrow"}
+    of = partial(Sparsity, sparsity_target=0.75)
+    assert dense_layers_text(of()) == "none"
+    assert dense_layers_text(of(dense_layers=reasons)) == "3: 2 × narrow; 1 × odd"
+    shares = {"a": 0.01, "b": 0.02, "c": 0.0951}
+    assert dense_layers_text(of(dense_layers=reasons, dense_weight_shares=shares)) == (
+        "3 with 12.51 % of the prunable weights: 2 × narrow; 1 × odd"
+    )
+
+
+def test_results_that_keep_more_of_their_weights_dense_are_told_apart(make_result):
+    shares = [{}, {"block.0.fc2": 0.125}]
+    results = [make_result(dense_layers=dict.fromkeys(found, "odd"), dense_weight_shares=found) for found in shares]
+    assert "12.50 %" in text_of(results_table(results)) and "0.00 %" in text_of(results_table(results))
+    old = make_result(dense_layers={"block.0.fc2": "odd"}, dense_weight_shares={})
+    (column,) = (column for column in COLUMNS if column.field == "dense_layers")
+    assert column.cell(old) == "–", "a record without shares is of an earlier version"
+
+
+def test_square_brackets_are_shown_and_not_read_as_markup(make_result):
+    reason = "needs [K] a multiple of 8 [bold] [/red]"
+    assert reason in text_of(run_table(make_result(dense_layers={"layer": reason})))
+    assert "[/red]" in text_of(results_table([make_result(run_id="[/red]")]))
+
+
+def test_sorting_puts_the_best_first_and_the_unmeasured_last(make_result):
+    results = [make_result(speedup=value, latency_sparse_ms=value) for value in (1.0, None, 3.0, 2.0)]
+    assert [result.speed.speedup for result in sort_results(results, "speedup")] == [3.0, 2.0, 1.0, None]
+    assert [result.speed.speedup for result in sort_results(results, "-speedup")] == [1.0, 2.0, 3.0, None]
+    assert [result.speed.speedup for result in sort_results(results, "latency_sparse_ms")] == [1.0, 2.0, 3.0, None]
+
+
+def test_sorting_a_column_of_numbers_and_text(make_result):
+    results = [make_result(granularity=value) for value in ("4x64", 64, None, 8)]
+    assert [result.choice.granularity for result in sort_results(results, "granularity")] == [8, 64, "4x64", None]
+
+
+@pytest.mark.parametrize("name", ["speed", "kernel_per_layer", ""])
+def test_sorting_by_no_column_is_rejected_with_the_columns(make_result, name):
+    with pytest.raises(InvalidSetting, match="latency_sparse_ms"):
+        sort_results([make_result()], name)

@@ -1,0 +1,220 @@
+"""The held-out part picks, the reporting split reports, and "better" needs a paired bootstrap."""
+
+import numpy as np
+import pytest
+
+from sparsefront.results.candidates import candidates_of, mean_and_deviation, why_not_picked
+from sparsefront.results.statistics import candidate_table, paired_difference, verdicts, winners
+from sparsefront.tasks.outcomes import Outcomes
+
+
+@pytest.fixture
+def run(make_result):
+    """run(pattern, val, test) -> a result; other fields by name."""
+
+    def make(pattern: str, val: float | None, test: float, **changes: object):
+        name = f"{pattern} {sorted(changes.items())}"
+        return make_result(**{"pattern": pattern, "val_sparse": val, "sparse": test, "run_id": name} | changes)
+
+    return make
+
+
+def outcomes(right: list[int] | np.ndarray, samples: str = "dev") -> Outcomes:
+    return Outcomes("accuracy", np.asarray(right, dtype=np.uint8), None, samples)
+
+
+def test_recipe_and_winner_are_picked_by_the_held_out_part_alone(run):
+    weak = run("n_m", 0.80, 0.99, recovery_parameters={"lr": 1e-2})
+    good = run("n_m", 0.90, 0.70, recovery_parameters={"lr": 1e-3})
+    other = run("tile_wise", 0.85, 0.95)
+    first, second = winners(candidates_of([weak, good, other]))[0.75]
+    assert first.results == (good,) and second.results == (other,)
+    told = {(line["pattern"], line["settings"]): line for line in candidate_table(candidates_of([weak, good, other]))}
+    picked = {line["picked by held out"]: line["test"] for line in told.values()}
+    assert picked == {"winner": "70.00 %", "recipe": "95.00 %", "": "99.00 %"}
+    assert ("n_m 128", "recovery.lr=0.001") in told
+
+
+def test_whatever_the_reporting_split_says_the_choice_is_the_same(run):
+    def chosen(scores):
+        results = [run(f"p{index}", 0.8 + index / 100, score) for index, score in enumerate(scores)]
+        return [candidate.pattern for candidate in winners(candidates_of(results))[0.75]]
+
+    assert chosen([0.1, 0.9, 0.5]) == chosen([0.9, 0.1, 0.3]) == ["p2 128", "p1 128", "p0 128"]
+
+
+def test_a_sparsity_that_was_not_achieved_wins_nothing(run):
+    """A network whose layers all stayed dense was the winner at 0.75; a mixed search won at its ceiling."""
+    dense = run("block_wise", 0.99, 0.99, sparsity_achieved=0.0)
+    searched = run("mixed", 0.98, 0.98, sparsity_achieved=0.42, allocation_parameters={"speedup": 1.5})
+    ceiling = run("mixed", 0.97, 0.97, sparsity_achieved=0.75, allocation_parameters={"latency_ms": 2.0}, granularity=1)
+    near = [run("n_m", 0.9, 0.9, sparsity_achieved=0.77), run("tile_wise", 0.8, 0.8, sparsity_achieved=0.73)]
+    old = run("vector_wise", 0.7, 0.7, sparsity_achieved=None)
+    found = candidates_of([dense, searched, ceiling, *near, old])
+    assert [one.pattern for one in winners(found)[0.75]] == ["n_m 128", "tile_wise 128", "vector_wise 128"]
+    told = {(line["pattern"], line["picked by held out"]) for line in candidate_table(found)}
+    apart = {("block_wise 128", "0.00 achieved"), ("mixed 128", "0.42 achieved"), ("mixed 1", "has a budget")}
+    assert apart < told and ("n_m 128", "winner") in told and len(told) == 6
+    assert all("picked before" not in line for line in verdicts(found[:3], lambda result: None))
+
+
+def test_runs_achieve_their_sparsity_in_the_mean(run):
+    runs = [run("n_m", 0.9, 0.9, seed=seed, sparsity_achieved=0.71 + 0.08 * seed) for seed in (0, 1)]
+    (candidate,) = candidates_of(runs)
+    assert candidate.achieved == pytest.approx(0.75) and candidate.why_apart is None
+
+
+def test_seeds_are_taken_together_as_mean_and_deviation(run):
+    again = {"recovery_seed": 1, "seed": 0}
+    results = [run("n_m", 0.9, 0.8, seed=seed) for seed in (0, 1)] + [run("n_m", 0.9, 0.9, **again)]
+    (candidate,) = candidates_of(results)
+    assert candidate.seeds == ((0, 0), (0, 1), (1, 1))
+    (line,) = candidate_table(candidates_of(results))
+    assert line["runs"] == "3" and line["test"] == "83.33 ± 5.77 %" and line["held out"] == "90.00 ± 0.00 %"
+    assert mean_and_deviation([0.5]) == (0.5, None), "one run has no deviation"
+
+
+def test_a_seed_that_was_run_again_counts_once(run):
+    old = run("n_m", 0.9, 0.8, seed=0, time="2026-01-01T00:00:00+00:00")
+    new = run("n_m", 0.9, 0.7, seed=0, time="2026-01-02T00:00:00+00:00")
+    for results in ([old, new], [new, old]):
+        assert candidates_of(results)[0].results == (new,)
+
+
+def test_a_run_without_the_control_is_no_other_candidate(run):
+    """One lucky seed that was run without it stood beside the mean of three, and was picked."""
+    three = [run("n_m", 0.8, 0.8, seed=seed, control="dense_continued", dense_continued=0.9) for seed in (0, 1, 2)]
+    newer = "2027-01-01T00:00:00+00:00"
+    again = run("n_m", 0.9, 0.9, seed=0, control=None, time=newer)
+    for results in ([*three, again], [again, *three]):
+        (candidate,) = candidates_of(results)
+        assert set(candidate.runs) == {result.identity.run_id for result in three}, "the one with the control counts"
+
+
+def test_another_structure_is_no_recipe(run):
+    """A finer granularity would win every time: it is compared, not picked as a recipe."""
+    fine, coarse = (run("tile_wise", val, 0.9, granularity=unit) for val, unit in ((0.9, 8), (0.8, 128)))
+    assert [candidate.pattern for candidate in winners(candidates_of([fine, coarse]))[0.75]] == [
+        "tile_wise 8",
+        "tile_wise 128",
+    ]
+
+
+def test_nothing_is_picked_where_nothing_is_held_out(run):
+    full = [run(name, None, 0.9, dataset_parameters={"valid_fraction": 0.0}) for name in ("n_m", "tile_wise")]
+    assert winners(candidates_of(full)) == {} and len(candidate_table(candidates_of(full))) == 2
+    assert {line["picked by held out"] for line in candidate_table(candidates_of(full))} == {""}
+    assert verdicts(candidates_of(full), lambda result: None) == [], "older versions have no part in this"
+    assert why_not_picked(full) == [
+        "2 of 2 results hold nothing out (dataset.valid_fraction=0): none of them is picked"
+    ]
+
+
+def test_what_a_checkpoint_may_have_seen_picks_nothing_and_the_reason_is_said(run):
+    seen = [run(name, 0.9, 0.9, val_seen=True) for name in ("n_m", "tile_wise")]
+    assert winners(candidates_of(seen)) == {} and verdicts(candidates_of(seen), lambda result: None) == []
+    (line,) = why_not_picked(seen)
+    assert line.startswith(
+        "2 of 2 results are of a checkpoint that may have been trained on the held-out part (val_seen)"
+    )
+
+
+def test_old_results_are_shown_and_not_picked(run):
+    old = [run(name, None, 0.9, schema_version=5) for name in ("n_m", "tile_wise")]
+    (line,) = verdicts(candidates_of(old), lambda result: None)
+    assert winners(candidates_of(old)) == {} and "older versions: none of them is picked" in line
+
+
+def test_without_outcomes_nothing_is_claimed(run):
+    (line,) = verdicts(candidates_of([run("n_m", 0.9, 0.9), run("tile_wise", 0.8, 0.8)]), lambda result: None)
+    assert "which is better is not claimed" in line and "outcomes.npz" in line
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "said"),
+    [
+        ([1] * 90 + [0] * 10, [1] * 60 + [0] * 40, "n_m 128 is better (+30.00 points"),
+        ([1] * 60 + [0] * 40, [1] * 90 + [0] * 10, "tile_wise 128 is better (-30.00 points"),
+        ([1, 0] * 50, [0, 1] * 50, "no clear difference (+0.00 points"),
+    ],
+)
+def test_better_is_said_where_the_interval_says_so(run, ours, theirs, said):
+    kept = {"n_m": outcomes(ours), "tile_wise": outcomes(theirs)}
+    results = [run("n_m", 0.9, 0.9), run("tile_wise", 0.8, 0.8)]
+    (line,) = verdicts(candidates_of(results), lambda result: {"sparse": kept[result.choice.pattern]})
+    assert said in line and "paired bootstrap 95 %" in line
+
+
+@pytest.mark.parametrize(
+    ("seeds", "said"),
+    [
+        ((1, 1), "; one seed each: not decided between seeds"),
+        ((2, 1), "; one seed of tile_wise 128: not decided between seeds"),
+        ((2, 2), ""),
+    ],
+)
+def test_better_by_one_seed_says_so(run, seeds, said):
+    kept = {"n_m": outcomes([1] * 90 + [0] * 10), "tile_wise": outcomes([1] * 60 + [0] * 40)}
+    sides = zip((("n_m", 0.9), ("tile_wise", 0.8)), seeds)
+    results = [run(name, val, val, seed=seed) for (name, val), count in sides for seed in range(count)]
+    (line,) = verdicts(candidates_of(results), lambda result: {"sparse": kept[result.choice.pattern]})
+    assert "n_m 128 is better" in line and line.endswith(f"){said}")
+
+
+def test_other_samples_are_not_compared(run):
+    kept = {"n_m": outcomes([1] * 9), "tile_wise": outcomes([0] * 9, samples="other")}
+    results = [run("n_m", 0.9, 0.9), run("tile_wise", 0.8, 0.8)]
+    (line,) = verdicts(candidates_of(results), lambda result: {"sparse": kept[result.choice.pattern]})
+    assert "not claimed, since they were evaluated on other samples" in line
+
+
+def test_pairing_finds_what_two_standard_errors_would_hide():
+    """Of 1000 samples 12 are right on one side alone: 1.2 points, where each accuracy is known to 1.6."""
+    theirs = np.tile([1, 0], 500)
+    ours = theirs.copy()
+    ours[1:24:2] = 1
+    found = paired_difference([outcomes(ours)], [outcomes(theirs)], same_seeds=True)
+    assert found.value == pytest.approx(0.012) and found.clear and 0.004 < found.low < found.high < 0.02
+
+
+def test_runs_widen_the_interval():
+    """Three runs that differ by 10 points from each other say less than one would."""
+    generator = np.random.RandomState(1)
+    ours = [outcomes(generator.rand(2000) < share) for share in (0.7, 0.8, 0.9)]
+    theirs = [outcomes(generator.rand(2000) < 0.78) for _ in range(3)]
+    assert not paired_difference(ours, theirs, same_seeds=False).clear
+    assert paired_difference(ours[1:2], [outcomes(np.zeros(2000))], same_seeds=False).clear
+
+
+def test_few_runs_vary_as_much_as_runs_do():
+    """Two runs 100 points apart, over samples that leave nothing to chance: half of that, times √2, either way."""
+    ours = [outcomes([right] * 50) for right in (1, 0)]
+    found = paired_difference(ours, [outcomes([0] * 50)], same_seeds=False)
+    assert (found.low, found.high) == pytest.approx((0.5 - 0.5 * 2**0.5, 0.5 + 0.5 * 2**0.5))
+
+
+def test_the_interval_holds_the_truth_as_often_as_it_says():
+    """100 pairs of networks whose true difference is 5 points: 95 % of the intervals hold it, give or take."""
+    generator, held = np.random.RandomState(2), 0
+    for _ in range(100):
+        easy = generator.rand(300)
+        ours, theirs = outcomes(easy < 0.85), outcomes(easy < 0.8)
+        found = paired_difference([ours], [theirs], same_seeds=True)
+        held += found.low <= 0.05 <= found.high
+    assert held >= 88
+
+
+def test_pairs_have_names_of_their_own(run):
+    """Two candidates of one pattern stood in lines that said the opposite of one and the same pair."""
+    share = {"n_m": 90, 0.0: 60, 0.05: 90}
+    results = [run("n_m", 0.9, 0.9)]
+    results += [run("tile_wise", 0.8, 0.8, pattern_parameters={"element_overlay": one}) for one in (0.0, 0.05)]
+
+    def kept(result):
+        choice = result.choice
+        right = share[choice.pattern_parameters.get("element_overlay", choice.pattern)]
+        return {"sparse": outcomes([1] * right + [0] * (100 - right))}
+
+    better, unclear = verdicts(candidates_of(results), kept)
+    assert "n_m 128 picked before tile_wise 128 pattern.element_overlay=0.0: n_m 128 is better" in better
+    assert "n_m 128 picked before tile_wise 128 pattern.element_overlay=0.05: no clear difference" in unclear
