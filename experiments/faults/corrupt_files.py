@@ -6,8 +6,8 @@ FOLDER/finished holds the sweep: two patterns in one multirun and a dense run, t
 is a copy of it with one file or folder damaged; a command runs there in a child, forked from a process that has imported
 everything. Files of one role are damaged once: those of the first point, and of the stages that it used.
 Prints the cases that fail, then a table kind x command; writes one line per case and command. --again keeps FOLDER/finished.
-corrupt_files.csv: of the results every second case (without `cache check`), of the cache all cases with the cache's commands, and
-every ninth with the others, plus three of its folder `result`.
+corrupt_files.csv: of the results every second case with compare.py, of the cache all cases with the cache's commands, and every
+eighth case of both with load_run, verify and run.py (--every 8).
 """
 
 import argparse

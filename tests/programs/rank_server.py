@@ -22,7 +22,7 @@ class RankProcess(ForkServerProcess):
 
 
 class RankServer(ForkServerContext):
-    """Starts processes where `rank_processes` would spawn them."""
+    """Starts processes where `training.ranks` would spawn them."""
 
     Process = RankProcess
 

@@ -42,7 +42,7 @@ class Option:
         pattern: number of the candidate; None = dense.
         sparsity: of every layer of the item; 0 = dense.
         error: that it causes on calibration inputs, summed over the item's layers and weighed by what errors of this item do to
-            the loss; see `latency_search.evaluating` and `weighing`.
+            the loss; see `latency_search.evaluating`.
         times_us: layout of the activations -> microseconds of the fastest kernel.
         kernels: layout -> that kernel.
     """
@@ -328,7 +328,7 @@ def _thinned(kept: np.ndarray, time: np.ndarray, *, width: int, bins: int) -> np
 
 
 def solve(table: ChoiceTable, budget_us: float, *, bins: int) -> Assignment | None:
-    """The best assignment within a budget; None where even the fastest exceeds it. See `knapsack.choose_along`.
+    """The best assignment within a budget; None where even the fastest exceeds it. See `choose_along`.
 
     All blocks of a chain run in one layout, as the swap has it; the layout is chosen together with the patterns.
     """

@@ -170,7 +170,7 @@ class LatencyAware(PerLayerAllocation):
         table: CSV of measured times (see `latency_table`); there is no default, and without one the run is rejected.
         speedup: wanted over the sum of the dense layer times, above 1.
         bins: how many totals the search keeps after each layer; more bring it closer to the best choice.
-    Source: Frantar and Alistarh, SPDY, 2022; Shen et al., HALP, 2022 (see `knapsack`). The importance lost is the sum
+    Source: Frantar and Alistarh, SPDY, 2022; Shen et al., HALP, 2022 (see `choose_along`). The importance lost is the sum
         of the scores that the pattern prunes, in place of SPDY's learnt sensitivities.
     """
 

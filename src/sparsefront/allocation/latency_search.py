@@ -29,8 +29,8 @@ class LatencySearch(MeasuringAllocation):
     """The most accurate network within a latency: per layer one of the candidates of `pattern=mixed`, or dense.
 
     The times of every choice are measured on the device at hand, those of the whole network beside its layers too. The sum of
-    the errors that pruning causes on calibration inputs is minimized exactly (see `knapsack`), swaps on held-out data then
-    lower the loss itself (see `swaps`). The root's `sparsity` is a ceiling.
+    the errors that pruning causes on calibration inputs is minimized exactly (see `solve`), swaps on held-out data then
+    lower the loss itself (see `refine`). The root's `sparsity` is a ceiling.
 
     Args:
         latency_ms: of one batch of the measurement, through the whole network.

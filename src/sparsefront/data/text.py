@@ -41,7 +41,7 @@ class EncodedText:
 
     Attributes:
         tokens: per token, first dimension = tokens of all rows: `input_ids`, `token_type_ids`, and for `extractive_qa`
-            `offsets` [tokens, 2] (see `squad_windows`), which stay out of the batches.
+            `offsets` [tokens, 2] (see `data.squad`), which stay out of the batches.
         starts: int64 [rows + 1], the bounds of the rows.
         columns: per row, for the batch as they are: `labels`, or `start_positions` and `end_positions`, or `window`.
     """

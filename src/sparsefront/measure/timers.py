@@ -512,7 +512,7 @@ BUDGET_SECONDS = 0.1
 
 
 def time_where_it_is(layer: nn.Module, x: torch.Tensor, *more: Any) -> KernelTime:
-    """Time layer(x, ...) on the device of x: as `kernel_timer.time_layer` on a GPU, else by `perf_counter`: the median over
+    """Time layer(x, ...) on the device of x: as `time_layer` on a GPU, else by `perf_counter`: the median over
     SAMPLES calls, or over fewer (FEWEST at least) once BUDGET_SECONDS are spent.
     """
     if x.is_cuda:

@@ -249,7 +249,7 @@ class NM(BlockPattern):
         n: kept per window; None derives it from the sparsity.
         m: window; None takes the smallest from 4 to 64 that divides K and brings n/m within 0.01 of the density.
         permutation: "search" forms the windows from the inputs in an order found to keep more importance (see
-            `channel_permutation`); "none" takes them as they are. The order lives in storage, so no other layer changes;
+            `permuted_inputs`); "none" takes them as they are. The order lives in storage, so no other layer changes;
             a kernel reads X through it.
         permutation_rounds: bounds that search.
         transposable: 2:4 in both directions: 4x4 tiles with two weights kept in every row and every column, so that W and

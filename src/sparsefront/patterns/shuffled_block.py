@@ -133,7 +133,7 @@ class ShuffledBlock(BlockPattern):
     """Keep the best vectors of v outputs at one input k, the outputs grouped so that more importance is kept.
 
     The groups are found once, from the first scores and at the final sparsity (the layer's own where the allocation assigns
-    one); see `output_shuffle`. The order lives in storage (the tiles of the gathered format name their outputs), so the
+    one); see `shuffled_outputs`. The order lives in storage (the tiles of the gathered format name their outputs), so the
     function of the network is unchanged. In a layer where no grouping keeps more than neighbors do, at that sparsity, the
     outputs stay in their own order.
 

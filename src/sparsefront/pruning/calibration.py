@@ -258,7 +258,7 @@ class NetworkCalibration:
             )
 
     def order_of_use(self) -> list[list[str]]:
-        """The layers in groups, in the order of the network: see `layer_inputs.in_order_of_use`. The same on every rank."""
+        """The layers in groups, in the order of the network: see `in_order_of_use`. The same on every rank."""
         with in_eval_mode(self._task.net):
             return in_order_of_use(self._forward, self._on_device(next(self._all_batches())), self._modules)
 
@@ -318,7 +318,7 @@ def _requiring_gradients(weights: list[Tensor]) -> Iterator[None]:
 
 
 def real_positions(batch: Batch) -> Tensor | None:
-    """Bool [B, length], the tokens of a text batch that are no padding, of two texts (see `encoder_text`) the first's; None where
+    """Bool [B, length], the tokens of a text batch that are no padding, of two texts the first's; None where
     batches are not text.
     """
     return batch["attention_mask"].bool() if "attention_mask" in batch else None

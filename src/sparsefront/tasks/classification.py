@@ -131,7 +131,7 @@ class SequenceClassification(Task):
 
     Args:
         num_classes: 1 = the label is a score.
-        metrics: names out of `label_evaluator.METRICS`; the first is tracked.
+        metrics: names out of `tasks.outcomes.METRICS`; the first is tracked.
     """
 
     kind: ClassVar[str] = "sequence_classification"

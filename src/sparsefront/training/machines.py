@@ -110,7 +110,7 @@ def _signature(secret: bytes, key: str, content: bytes) -> bytes:
 # (`MASTER_ADDR`, `MASTER_PORT`): the function that every rank runs, its arguments, and where the ranks meet. The
 # others start their ranks, and wait for the next training until the run ends. So nothing is made twice, and no stage
 # waits for a lock that another machine holds. Anybody on the network can write to that store, so announcements are
-# signed: see `signatures`.
+# signed: see `signed`.
 
 STARTS_WITHIN = timedelta(minutes=30)  # of each other
 HEARS_WITHIN_S = 10.0  # that a run has ended

@@ -266,7 +266,7 @@ class TrainerSettings:
         """A Trainer that writes nothing but its loggers' files: finished stages are stored by the pipeline.
 
         Raises:
-            RuntimeError: more devices than there are ranks: see `rank_processes.on_every_rank`.
+            RuntimeError: more devices than there are ranks: see `training.ranks.on_every_rank`.
         """
         import pytorch_lightning as pl
 

@@ -219,7 +219,7 @@ def _timed_alone(bench: Bench, result: Result, dense: nn.Module) -> Iterator[Fin
 
 
 def _choice(experiment: Experiment, result: Result, given: Sequence[str]) -> Finding:
-    """What was chosen besides what `stored_experiment` compares."""
+    """What was chosen besides what `recorded_overrides` repeats."""
     quality, own = result.quality, [text for text in given if not text.startswith("cache_dir=")]
     unlimited = "all"
     pairs: dict[str, tuple[Any, Any]] = {
