@@ -130,12 +130,6 @@ def test_results_of_the_version_before_are_read_and_told(tmp_path, make_result, 
     assert "2 of 2 results are of an older version" in done.stdout and "not known to be comparable" in done.stdout
 
 
-def test_a_column_of_an_earlier_version_names_the_present_one(tmp_path, make_result, compare):
-    write_result_json(tmp_path / "row.json", make_result())
-    done = compare("row.json", "sort=-kernel", cwd=tmp_path)
-    assert done.returncode == 1 and done.stderr == "sort=-kernel: is sparse now\n"
-
-
 def test_accuracies_are_headed_as_such(make_result):
     text = text_of_table([make_result(metric_name="exact_match"), make_result(metric_name="exact_match", seed=4)])
     assert "dense exact match" in text and "sparse exact match" in text

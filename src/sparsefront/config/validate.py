@@ -32,7 +32,7 @@ from sparsefront.pruning.layers import (
     require_whole_groups,
 )
 from sparsefront.pruning.masked_weights import require_none_shared
-from sparsefront.results.record import Result, new_name, result_fields
+from sparsefront.results.record import Result, result_fields
 from sparsefront.search.space import field_of, require_choosable
 from sparsefront.settings_class import Fraction, OneOrMore, checked_values, in_words
 
@@ -134,8 +134,6 @@ def check_root(config: DictConfig) -> None:
     check_root_types(config)
     names = [field.name for field in result_fields()]
     for name in map(field_of, config.optimize):
-        if (renamed := new_name(name)) is not None:
-            raise InvalidSetting("optimize", name, f"is {renamed} now")
         if name not in names:
             raise InvalidSetting("optimize", name, f"is not a field of the result; there are {', '.join(names)}")
     if config.control is not None and config.control not in CONTROLS:

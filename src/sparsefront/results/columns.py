@@ -8,7 +8,7 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.progress import counted
 from sparsefront.pruning.collapse import collapsed_layers
 from sparsefront.results.candidates import Candidate, budget_of, points_lost
-from sparsefront.results.record import Result, new_name, result_fields
+from sparsefront.results.record import Result, result_fields
 from sparsefront.results.run_folder import override_text
 
 # What a column of a table of results holds, and how its values are written.
@@ -262,11 +262,9 @@ def sort_results(results: Sequence[Result], by: str) -> list[Result]:
     """Results by one field, the best first; a leading "-" turns the order round; results without a value come last.
 
     Raises:
-        InvalidSetting: no field has that name (any more), or it holds a mapping.
+        InvalidSetting: no field has that name, or it holds a mapping.
     """
     name = by.removeprefix("-")
-    if (renamed := new_name(name)) is not None:
-        raise InvalidSetting("sort", by, f"is {renamed} now")
     sortable = [field.name for field in result_fields() if "dict" not in str(field.hint)]
     if name not in sortable:
         raise InvalidSetting("sort", by, f"no such column; there are {', '.join(sortable)}")

@@ -20,10 +20,10 @@ from sparsefront.artifacts.bounded_files import MOST_DIGITS, parse_json_bounded
 # Which version of the result this program writes, and what each brought.
 
 # 2: the parameters of every part in Choice. 3: variants and the curve in Speed, resident bytes in Size. 4: collapsed
-# layers, what decides whether two results are comparable, checkpoint. 5: names of today (`RENAMED_FIELDS`). 6: metrics of the
+# layers, what decides whether two results are comparable, checkpoint. 5: names of today. 6: metrics of the
 # held-out part, the seed of the recovery, outcomes, budgets, the dense network trained on, val_seen. 7: digests of masks, files
-# and record. 8: digest of the data. 9: kernels of norms. Fields are only ever added or renamed, so results of older versions
-# are read as well.
+# and record. 8: digest of the data. 9: kernels of norms. Fields are only ever added: a result of an
+# older version is read unless it has a name of before 5.
 SCHEMA_VERSION = 9
 
 
@@ -185,68 +185,6 @@ def _checked(group: type) -> tuple[tuple[str, Any, frozenset[type], frozenset[ty
     return tuple(
         (name, hint, frozenset(always & kinds), frozenset(numbers & kinds)) for name, (hint, kinds) in plain.items()
     )
-
-
-# Fields of results that earlier versions wrote, read under the names that they have now.
-
-# group.old -> group.new
-RENAMED_FIELDS = {
-    "quality.kernel": "quality.sparse",
-    "quality.kernel_standard_error": "quality.sparse_standard_error",
-    "speed.wrapping_dense": "speed.execution_mode_dense",
-    "speed.wrapping_sparse": "speed.execution_mode_sparse",
-    "speed.wrapping_refusals": "speed.variants_not_timed",
-}
-# field that holds a mapping -> old key in it -> new key
-RENAMED_INSIDE = {
-    "choice.recipe_parameters": {"history": "save_epoch_weights", "keep_dense": "ignore"},
-    "choice.trainer_parameters": {"accumulate": "accumulate_grad_batches"},
-    "quality.extra_metrics": {"kernel": "sparse"},
-}
-# field that holds a mapping of mappings -> old key in each of those -> new key
-RENAMED_PER_ENTRY = {"kernels.kernel_per_layer": {"refusals": "unsupported"}}
-
-_FLAT = {old.partition(".")[2]: new.partition(".")[2] for old, new in RENAMED_FIELDS.items()}
-
-
-def new_name(name: str) -> str | None:
-    """The present name of a field that was renamed; None for every other name."""
-    return _FLAT.get(name)
-
-
-def with_new_names(group: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """One group of a result with present names, inside its mappings too. What has them already is unchanged."""
-    return {
-        _last(RENAMED_FIELDS.get(f"{group}.{name}", name)): with_new_keys(group, name, value)
-        for name, value in fields.items()
-    }
-
-
-def with_new_columns(cells: Mapping[str, str]) -> dict[str, str]:
-    """The cells of one CSV line by present names; where a table has both columns, the filled one counts."""
-    found: dict[str, str] = {}
-    for name, text in cells.items():
-        new = _FLAT.get(name, name)
-        found[new] = text or found.get(new, "")
-    return found
-
-
-def with_new_keys(group: str, name: str, value: Any) -> Any:
-    """The value of one field with present names inside."""
-    inside, per_entry = RENAMED_INSIDE.get(f"{group}.{name}"), RENAMED_PER_ENTRY.get(f"{group}.{name}")
-    if inside and isinstance(value, dict):
-        return _renamed(value, inside)
-    if per_entry and isinstance(value, dict):
-        return {key: _renamed(entry, per_entry) if isinstance(entry, dict) else entry for key, entry in value.items()}
-    return value
-
-
-def _renamed(mapping: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
-    return {names.get(key, key): value for key, value in mapping.items()}
-
-
-def _last(name: str) -> str:
-    return name.rpartition(".")[2]
 
 
 # Which run a result is of.
@@ -628,7 +566,6 @@ class Result:
         members = {group: names for group, names in content.items() if isinstance(names, dict)}
         if version == SCHEMA_VERSION and {group: members[group].keys() for group in members} == _names_by_group():
             return cls(**{group: kind(**members[group]) for group, kind in _groups().items()})
-        members = {group: with_new_names(group, names) for group, names in members.items()}
         expected, needed = _expected(complete=version == SCHEMA_VERSION)
         given = {f"{group}.{name}" for group, names in members.items() for name in names}
         _validate_keys(unknown=(given - expected) | (content.keys() - _groups().keys()), missing=needed - given)
@@ -648,16 +585,13 @@ class Result:
         """
         _checked_version(int(cells["schema_version"]) if cells.get("schema_version", "").isdigit() else None)
         missing = set(missing_columns(cells))
-        cells = with_new_columns(cells)
         filled = {name for name, text in cells.items() if text != ""}
         _validate_keys(unknown=filled - {item.name for item in result_fields()}, missing=missing)
         parsed: dict[str, dict[str, Any]] = {group: {} for group in _groups()}
         for item in result_fields():
             text = cells.get(item.name, "")
             if item.required or text != "":
-                parsed[item.group][item.name] = with_new_keys(
-                    item.group, item.name, from_cell(item.name, text, item.hint)
-                )
+                parsed[item.group][item.name] = from_cell(item.name, text, item.hint)
         return cls(**{group: kind(**parsed[group]) for group, kind in _groups().items()})
 
     def with_values(self, values: Mapping[str, Any]) -> "Result":
@@ -691,8 +625,8 @@ def result_fields() -> tuple[ResultField, ...]:
 
 
 def missing_columns(header: Iterable[str]) -> list[str]:
-    """What a table lacks to be one of results, in the order of the schema; earlier names count as the present ones."""
-    there = with_new_columns(dict.fromkeys(header, ""))
+    """What a table lacks to be one of results, in the order of the schema."""
+    there = set(header)
     needed = (item.name for item in result_fields() if item.required or item.name == "schema_version")
     return [name for name in needed if name not in there]
 
