@@ -244,6 +244,6 @@ def test_ctrl_c_ends_the_program_with_a_line(tmp_path, programs, sweep):
     )
     main = "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
     done = programs.run(["-c", f"{interrupted}; {main}", *command(tmp_path, *sweep)])
-    said = "interrupted: what is finished is stored, and the same command goes on from there\n"
+    said = "interrupted: what is finished is stored, and the same command resumes from there\n"
     assert done.returncode == 130 and done.stderr.startswith(said) and "Traceback" not in done.stderr
     assert ("0 points finished, 1 failed" in done.stdout) == bool(sweep)

@@ -154,7 +154,7 @@ def settings_class(*, kw_only: bool = False) -> Callable[[Class], Class]:
 
 
 def _in_one_line(checked_init: Callable[..., None], signature: inspect.Signature, kind: type) -> Callable[..., None]:
-    """`__init__` with InvalidSetting in place of pydantic's error."""
+    """`__init__` with InvalidSetting instead of pydantic's error."""
 
     @functools.wraps(checked_init)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:

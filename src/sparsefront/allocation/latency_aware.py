@@ -171,7 +171,7 @@ class LatencyAware(PerLayerAllocation):
         speedup: wanted over the sum of the dense layer times, above 1.
         bins: how many totals the search keeps after each layer; more bring it closer to the best choice.
     Source: Frantar and Alistarh, SPDY, 2022; Shen et al., HALP, 2022 (see `choose_along`). The importance lost is the sum
-        of the scores that the pattern prunes, in place of SPDY's learnt sensitivities.
+        of the scores that the pattern prunes, instead of SPDY's learnt sensitivities.
     """
 
     table: str | None = None

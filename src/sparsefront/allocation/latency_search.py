@@ -34,11 +34,11 @@ class LatencySearch(MeasuringAllocation):
 
     Args:
         latency_ms: of one batch of the measurement, through the whole network.
-        speedup: over the dense network in its fastest version, in place of `latency_ms`.
+        speedup: over the dense network in its fastest version, instead of `latency_ms`.
         bins: totals kept after each layer; more bring the solution closer to the best one.
         batches: of calibration inputs.
         corrections: how often a solution is measured as a whole to correct the prediction, and as often what swaps made of it:
-            where that is faster than was asked for, swaps go on from it. 0: nothing is measured.
+            where that is faster than was asked for, swaps continue from it. 0: nothing is measured.
         generations, offspring: of the search by swaps; 0 generations leave it out.
         held_out_batches: that evaluate an assignment.
     """

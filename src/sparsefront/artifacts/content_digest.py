@@ -29,7 +29,7 @@ def digest(content: Any) -> str:
 def versions(*distributions: str) -> dict[str, str | None]:
     """Installed versions; None where a distribution is absent.
 
-    A stage's key holds those of the libraries that its result depends on, in place of their sources.
+    A stage's key holds those of the libraries that its result depends on, instead of their sources.
     """
     found = {}
     for name in distributions:

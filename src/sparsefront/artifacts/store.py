@@ -4,7 +4,7 @@
     <root>/<stage>/<key>.again-<n>/   the same, made again while a process read it: see `generations`
     <root>/<stage>/<key>.partial-<process>  work in progress; becomes <key> by one rename. A failing maker removes it; what a
                                       killed one left is removed by the next run (`artifacts.store`)
-    <root>/<stage>/<key>.unfinished/  what a maker left for the next one to go on from, should it be killed
+    <root>/<stage>/<key>.unfinished/  what a maker left for the next one to resume from, should it be killed
 
 A stage is there whole or not at all, so a process killed at any instant loses only the stage that it was in, and of a
 training no more than an epoch. A stage whose files are not what was stored is reported and made again. The time of a stage's
@@ -220,7 +220,7 @@ REMOVED = ".removed-"  # in the name of a stage that is being removed: renamed f
 
 def remove_leftovers(root: Path) -> list[Path]:
     """Remove what no process works on any more: none holds it, and none of another host held it within a day, which may only
-    sleep. What a later run can go on from (`.unfinished`) stays.
+    sleep. What a later run can resume from (`.unfinished`) stays.
 
     Args:
         root: the cache folder.
@@ -312,7 +312,7 @@ class ArtifactStore:
         return None if again else self._usable(folder, key)
 
     def unfinished(self, kind: str, cache_key: dict[str, Any]) -> Path:
-        """Where the maker of a stage keeps what a later one can go on from; gone once the stage is finished."""
+        """Where the maker of a stage keeps what a later one can resume from; gone once the stage is finished."""
         return self.root / kind / f"{digest(cache_key)}.unfinished"
 
     def get_or_create(

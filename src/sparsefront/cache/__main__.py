@@ -92,7 +92,9 @@ def _parser() -> argparse.ArgumentParser:
     removes.add_argument("--run", action="append", default=[], help="what this run used and no other: folder or run_id")
     removes.add_argument("--damaged", action="store_true", help="what is not as it was stored (reads everything)")
     removes.add_argument(
-        "--unfinished", action="store_true", help="what killed trainings left to go on from, instead of finished stages"
+        "--unfinished",
+        action="store_true",
+        help="what killed trainings left to resume from, instead of finished stages",
     )
     removes.add_argument("--stage", action="append", default=[], help="of this stage alone: dense, recover, export ...")
     removes.add_argument("--yes", action="store_true", help="remove it; without this it is only shown")
@@ -113,7 +115,7 @@ class Selection:
         older_than_s: last used longer ago, in seconds.
         runs: names of runs; what these used and no other result.
         damaged: a file is not what was stored.
-        unfinished: not finished stages, but what killed trainings left to go on from.
+        unfinished: not finished stages, but what killed trainings left to resume from.
         stages: of one of these stages.
     """
 

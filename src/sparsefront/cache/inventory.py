@@ -157,7 +157,7 @@ class File:
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """A stored stage, or what a killed maker left to go on from.
+    """A stored stage, or what a killed maker left to resume from.
 
     Args:
         last_used: time stamp.
@@ -337,7 +337,7 @@ class Removal:
 
 
 def remove(items: Iterable[Stored]) -> Removal:
-    """Remove stages one by one. Those that a running process makes, goes on from or uses are kept, and those that one of another
+    """Remove stages one by one. Those that a running process makes, resumes from or uses are kept, and those that one of another
     machine, which may only sleep, did within a day.
     """
     removal = Removal()

@@ -377,7 +377,7 @@ def interrupt_in_one_line() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        print("interrupted: what is finished is stored, and the same command goes on from there", file=sys.stderr)
+        print("interrupted: what is finished is stored, and the same command resumes from there", file=sys.stderr)
         raise SystemExit(128 + signal.SIGINT) from None
 
 

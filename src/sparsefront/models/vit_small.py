@@ -94,7 +94,7 @@ class VitSmall(Model):
 class VisionTransformer(nn.Module):
     """Patches -> tokens -> pre-norm blocks -> mean over the tokens -> classes.
 
-    After Dosovitskiy et al., "An Image is Worth 16x16 Words", 2021, with the mean of the tokens in place of the class
+    After Dosovitskiy et al., "An Image is Worth 16x16 Words", 2021, with the mean of the tokens instead of the class
     token: small images make few tokens, and one more would cost a quarter of the time.
     """
 

@@ -89,7 +89,7 @@ def permuted_inputs(importance: Tensor, window: Window, rounds: int) -> Tensor |
 
     A round knows the exact gain of every swap of two inputs of different windows. It carries out the best of them among
     windows that have not been touched in this round, so that their gains add up. Where no swap gains any more, the order
-    is kept if it is the best so far, and the search goes on from the best after one random input of every window has
+    is kept if it is the best so far, and the search continues from the best after one random input of every window has
     moved to another (an escape; the random numbers have a fixed seed). The gain of bringing input c into a window in
     place of input d is, summed over outputs,
 
@@ -142,7 +142,7 @@ class _Swaps:
         self.least = SMALLEST_GAIN * float(importance.abs().sum(dtype=torch.float64)) / importance.shape[1]
         inputs = importance.shape[1]
         self.without = importance.new_empty(inputs)  # what a window loses with this input, before another one comes
-        self.brings = importance.new_empty(inputs, inputs)  # [c, d]: what c brings to the window in place of d
+        self.brings = importance.new_empty(inputs, inputs)  # [c, d]: what c brings to the window instead of d
         self._renew(torch.arange(inputs // window.m, device=order.device))
 
     def move_to(self, order: Tensor) -> None:

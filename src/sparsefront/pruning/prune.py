@@ -69,7 +69,7 @@ def prune(
         granularity: of a pattern given by name: size of the group that is kept or pruned together; None = its own default.
         importance: name or object: what a weight is worth. Some need `calibration`, and taylor and fisher a `loss`.
         allocation: name or object: how much of each layer goes.
-        schedule: name or object; the masks are those that it begins with, and `recover` goes on from there.
+        schedule: name or object; the masks are those that it begins with, and `recover` continues from there.
         calibration: batches as a training loop has them: (inputs, target), inputs alone, or dicts by name; or a function that
             opens a loader of such.
         loss: (output, target) -> scalar; None where the network returns its own.
@@ -78,7 +78,7 @@ def prune(
         ignore: names or glob patterns of layers that stay dense; or a dict of them -> why.
         example_inputs: what the network is called with, such as (x,); None: the first batch of `calibration`, and where
             there is none either, the order of the modules stands for the order of the calls.
-        task: in place of `loss`, for tasks of this package.
+        task: instead of `loss`, for tasks of this package.
         search: of an allocation that measures the network: how it is timed, and the batches that evaluate it; None: it is timed
             on the example inputs where it lies, and evaluated on the calibration batches.
         tell: gets one line: how many layers are pruned, and what was left out; of a search more.

@@ -75,8 +75,8 @@ def recover(
         initial_net: the network before the dense training, where sr_ste starts.
         epoch_weights: epoch of the dense training, from 0 -> the weights at its start, for weight_rewind.
         prunable: the layers that could have been pruned; of their blocks distill may compare hidden states.
-        task: in place of `loss`, for tasks of this package and its data modules: (net, optimization) -> task.
-        place: folders, loggers and seeds of a training that outlives a killed process: the same call then goes on from
+        task: instead of `loss`, for tasks of this package and its data modules: (net, optimization) -> task.
+        place: folders, loggers and seeds of a training that outlives a killed process: the same call then resumes from
             `place.unfinished`, if `trainer.checkpoint` is on. A call with other weights, masks or settings is rejected there;
             data and loss are not compared. Nothing is left there at the end.
     Returns:

@@ -30,7 +30,7 @@ from sparsefront.tasks.base import Task
 from sparsefront.training.recipe import Optimization
 from sparsefront.training.resume import WEIGHTS, save_weights
 
-# What a recovery is: digests of all that defines it, so that it goes on from no other one's state.
+# What a recovery is: digests of all that defines it, so that it resumes from no other one's state.
 
 Identity = dict[str, str]
 """What is compared -> its digest."""
@@ -221,7 +221,7 @@ class Place:
 
     Args:
         folder: exists; the training may write below it.
-        unfinished: outlives a killed run: the same recovery goes on from it, another one ends with an error. Empty at the end;
+        unfinished: outlives a killed run: the same recovery resumes from it, another one ends with an error. Empty at the end;
             None = nothing is kept.
         loggers: Lightning's, of every fit.
         begin_round: called with the number of each round, from 0, before it draws anything: to seed.

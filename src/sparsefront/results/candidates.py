@@ -77,7 +77,7 @@ def baseline_quality(result: Result, *, held_out: bool = False) -> float | None:
     """Its metric, a fraction; without a control that of the network before pruning, which was trained for less.
 
     Args:
-        held_out: of the held-out part of train in place of the reporting split.
+        held_out: of the held-out part of train instead of the reporting split.
     """
     continued = result.value_of(_field("dense_continued", held_out))
     return result.value_of(_field("dense", held_out)) if continued is None else continued

@@ -26,7 +26,7 @@ from sparsefront.results.record import Result
 
 log = logging.getLogger(__name__)
 RUNNING, RESULT_FILE, FAILURE_FILE = ".running", "row.json", "failure.json"
-KILLED = "the process was killed; what it had finished is stored, and a run with the same settings goes on from there"
+KILLED = "the process was killed; what it had finished is stored, and a run with the same settings resumes from there"
 
 LEAST_FREE_BYTES = 2**18  # for Hydra's files, the log and a result
 

@@ -154,7 +154,7 @@ def _cut(file: BinaryIO, journal: Path, whole: int, size: int) -> None:
 #
 # A process asks and tells under a lease on the study, and holds a lease on each point that it works on
 # (`artifacts.lease`). Where a point runs for Optuna and nobody holds it, its process was killed: the next one that
-# asks gets the same settings again. Its run then goes on from what the killed one had stored.
+# asks gets the same settings again. Its run then resumes from what the killed one had stored.
 
 Found = TypeVar("Found")
 ABANDONED, RUN, NUMBER, FIXED, BEGAN = "abandoned", "run", "number", "fixed", "began"

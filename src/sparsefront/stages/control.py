@@ -99,7 +99,7 @@ def train_body(experiment: Experiment, dense: Path, unfinished: Path, folder: Pa
 
     Args:
         dense: folder of the dense network's stage.
-        unfinished: what is written here outlives a killed run, which goes on from it.
+        unfinished: what is written here outlives a killed run, which resumes from it.
         folder: where the stage's files go.
     Returns:
         the seconds that a killed run spent on what this one went on from.

@@ -45,7 +45,7 @@ def train_body(experiment: Experiment, unfinished: Path, folder: Path, loggers: 
     """What every process of the training runs.
 
     Args:
-        unfinished: what is written here outlives a killed run, which goes on from it.
+        unfinished: what is written here outlives a killed run, which resumes from it.
         folder: where the stage's files go.
     Returns:
         the seconds that a killed run spent on what this one went on from.

@@ -42,7 +42,7 @@ def build_task(kind: str, net: nn.Module, dataset: Any, optimization: Optimizes 
     return TASKS[kind].for_dataset(net, dataset, optimization)
 
 
-# Where a training keeps what a later one goes on from, apart for all that it may have begun with.
+# Where a training keeps what a later one resumes from, apart for all that it may have begun with.
 
 
 def unfinished_from(store: ArtifactStore, kind: str, cache_key: dict[str, Any], *files: Path) -> Path:

@@ -80,7 +80,7 @@ def missed_target(experiment: Experiment, net: nn.Module, masks: Masks, prunable
     None where it comes near, and where the sparsity is the ceiling of an allocation that was given a budget.
 
     Args:
-        masks: the first ones; where the schedule goes on from them, layers are taken to reach what is asked of them.
+        masks: the first ones; where the schedule starts from them, layers are taken to reach what is asked of them.
         prunable: layers over whose weights the sparsity is.
     """
     target, allocation = experiment.sparsity, experiment.allocation

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RecoverInputs:
-    """Folders of the stages that this one goes on from."""
+    """Folders of the stages that this one resumes from."""
 
     dense: Path
     pruned: Path
@@ -101,7 +101,7 @@ def train_body(experiment: Experiment, paths: RecoverInputs, unfinished: Path, f
     """What every process of the training runs.
 
     Args:
-        unfinished: what is written here outlives a killed run, which goes on from it.
+        unfinished: what is written here outlives a killed run, which resumes from it.
         folder: where the stage's files go.
     Returns:
         the seconds that killed runs spent on what this one went on from.

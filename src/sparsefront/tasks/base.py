@@ -69,7 +69,7 @@ class Evaluator(Protocol):
 
 
 class Objective(Protocol):
-    """What a training minimizes in place of the task's own loss."""
+    """What a training minimizes instead of the task's own loss."""
 
     def __call__(self, task: "Task", output: Any, batch: Batch) -> Tensor:
         """Mean over a batch, a scalar.

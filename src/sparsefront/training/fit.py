@@ -146,7 +146,7 @@ def fit(
     Args:
         steps: optimizer steps after which it ends within its last epoch; None = with that epoch.
         callbacks: with a `state_dict` that holds all of their state.
-        unfinished: a folder that survives a kill: the training goes on from the checkpoint in it, if there is one, and
+        unfinished: a folder that survives a kill: the training resumes from the checkpoint in it, if there is one, and
             leaves its own there after each epoch but the last. None: it always starts at its beginning.
         stage: what trains, and `lr_key`: the setting of its learning rate, for messages.
     Raises:

@@ -102,7 +102,7 @@ class Optimization:
         lr: peak learning rate.
         total_steps: optimizer steps of the whole curve.
         first_step: where on the curve this training starts; above 0 when the rate is rewound to a point of the dense run.
-        fused: AdamW takes a step in one kernel in place of one for each of its operations; results differ by rounding.
+        fused: AdamW takes a step in one kernel instead of one for each of its operations; results differ by rounding.
     """
 
     recipe: Recipe

@@ -1,4 +1,4 @@
-"""A killed training goes on from its last finished epoch, to the same bits as one that was never killed."""
+"""A killed training resumes from its last finished epoch, to the same bits as one that was never killed."""
 
 import logging
 import math
@@ -206,7 +206,7 @@ class KeepEpochs(pl.Callback):
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
-        self.earlier_seconds = 0.0  # of a killed training that this one goes on from
+        self.earlier_seconds = 0.0  # of a killed training that this one resumes from
         self._start = working_time()
         self._resumed: dict[str, Any] | None = None
 

@@ -31,7 +31,7 @@ def require_room(
 
     Args:
         folder: of the stage, in the cache.
-        keeps_epochs: whether the state of each epoch but the last is kept for a killed training to go on from.
+        keeps_epochs: whether the state of each epoch but the last is kept for a killed training to resume from.
         epoch_weights: whether the weights at the start of each epoch are kept for good.
     Raises:
         InvalidSetting: too little room; names what is free and what is needed.
@@ -150,7 +150,7 @@ class TrainerSettings:
         accumulate_grad_batches: batches whose gradients are averaged into one optimizer step, fewer in an epoch's last step where
             they do not divide its batches; schedules count optimizer steps.
         limit_batches: train and validate on this many batches an epoch at most; null = all (for trials and tests).
-        checkpoint: keep the state after every epoch, so that a killed training goes on from there.
+        checkpoint: keep the state after every epoch, so that a killed training resumes from there.
         progress_bar: false silences all bars, also those of evaluation and tokenization. Without a terminal there are none.
     """
 

@@ -258,7 +258,7 @@ def _in_one_pass(y: Tensor) -> bool:
     return y.is_cuda and y.dtype != torch.float64 and not torch.compiler.is_compiling()
 
 
-# A captured graph with products and norms in place of their operators.
+# A captured graph with products and norms instead of their operators.
 
 aten = torch.ops.aten
 
