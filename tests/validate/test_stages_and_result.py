@@ -23,7 +23,6 @@ REJECTED = {
         r"^stages=\['dense', 'prune', 'dense'\]: names dense more than once",
     ),
     "unknown field": (["optimize=[speed]"], "optimize=speed: .*latency_sparse_ms"),
-    "renamed field": (["optimize=[kernel]"], r"^optimize=kernel: is sparse now$"),
 }
 
 
