@@ -75,9 +75,9 @@ class Line:
 
 LINES = (
     Line("fused", "everything: joined, fused, compact, in the faster layout"),
-    Line("no_transposition", "layer by layer, row-major kernels", None, "gathered_cuda_row_major"),
+    Line("no_transposition", "layer by layer, row-major kernels", None, "gathered_sm90_row_major"),
     Line(
-        "explicit", "layer by layer, feature-major kernels between two transposes", None, "gathered_cuda_feature_major"
+        "explicit", "layer by layer, feature-major kernels between two transposes", None, "gathered_sm90_feature_major"
     ),
     Line("layer_by_layer", "layer by layer, the fastest sparse kernel of each", None),
     Line("feature_major", "everything, feature-major", FusionParts(layouts=("feature_major",))),

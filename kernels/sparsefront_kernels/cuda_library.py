@@ -28,17 +28,17 @@ log = logging.getLogger(__name__)
 PACKAGE = Path(__file__).parent
 SHARED = PACKAGE / "cuda"  # headers that the families' sources include
 SOURCES = {
-    "blocked_cuda": PACKAGE / "blocked" / "csrc" / "blocked_cuda.cu",
-    "gathered_cuda_narrow": PACKAGE / "gathered" / "csrc" / "gathered_cuda_narrow.cu",
-    "gathered_cuda_wide": PACKAGE / "gathered" / "csrc" / "gathered_cuda_wide.cu",
+    "blocked_sm90": PACKAGE / "blocked" / "csrc" / "blocked_sm90.cu",
+    "gathered_sm90_cluster": PACKAGE / "gathered" / "csrc" / "gathered_sm90_cluster.cu",
+    "gathered_sm90_persistent": PACKAGE / "gathered" / "csrc" / "gathered_sm90_persistent.cu",
     "gathered_indexed": PACKAGE / "gathered" / "csrc" / "gathered_indexed.cu",
     "gathered_simt": PACKAGE / "gathered" / "csrc" / "gathered_simt.cu",
     "gathered_small_m": PACKAGE / "gathered" / "csrc" / "gathered_small_m.cu",
-    "csr_cuda": PACKAGE / "csr" / "csrc" / "csr_cuda.cu",
-    "ell_cuda": PACKAGE / "ell" / "csrc" / "ell_cuda.cu",
+    "csr_sm90": PACKAGE / "csr" / "csrc" / "csr_sm90.cu",
+    "ell_sm90": PACKAGE / "ell" / "csrc" / "ell_sm90.cu",
     "ell_small_m": PACKAGE / "ell" / "csrc" / "ell_small_m.cu",
     "layer_norm_columns": PACKAGE / "norm" / "csrc" / "layer_norm_columns.cu",
-    "n_m_cuda": PACKAGE / "n_m" / "csrc" / "n_m_cuda.cu",
+    "n_m_sm90": PACKAGE / "n_m" / "csrc" / "n_m_sm90.cu",
     "n_m_mma": PACKAGE / "n_m" / "csrc" / "n_m_mma.cu",
     "n_m_small_m": PACKAGE / "n_m" / "csrc" / "n_m_small_m.cu",
 }

@@ -1,6 +1,6 @@
 """A kernel in one of its layouts by one name: that of the kernel where row-major, else with the layout behind it.
 
-Benchmark results, plans of swapped networks and configurations have such labels: gathered_cuda, gathered_cuda_feature_major.
+Benchmark results, plans of swapped networks and configurations have such labels: gathered_sm90, gathered_sm90_feature_major.
 """
 
 from sparsefront_kernels.problem import LAYOUTS

@@ -47,7 +47,7 @@ class SparseLinear(SparseLayer):
             linear: its weight [N, K], any float dtype and device; what the mask prunes is dropped.
             mask: bool [N, K], True = keep.
             tile, family, parameters: as of `pack`.
-            kernel: name of the kernel, with a layout other than its first one behind it (gathered_cuda_feature_major);
+            kernel: name of the kernel, with a layout other than its first one behind it (gathered_sm90_feature_major);
                 None = `best_kernel` for `rows` rows of X, chosen again when the layer moves to another device or dtype.
             rows: M, rows of X: tokens of a batch.
         Raises:

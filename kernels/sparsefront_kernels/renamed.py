@@ -14,13 +14,13 @@ KERNELS = {
 }
 # kernel -> launch parameter -> name of today
 LAUNCH_PARAMETERS = {
-    "gathered_cuda": {"group": "raster_swizzle", "overlap": "pdl"},
+    "gathered_sm90": {"group": "raster_swizzle", "overlap": "pdl"},
     "gathered_simt": {"slices": "warp_split_k"},
     "gathered_small_m": {"overlap": "pdl"},
     "gathered_small_m_row_x": {"overlap": "pdl"},
 }
 MODEL_KERNELS = {
-    "hopper": "gathered_cuda",
+    "hopper": "gathered_sm90",
     "cuda_cores": "gathered_simt",
     "skinny": "gathered_small_m",
     "triton": "gathered_triton",

@@ -62,7 +62,7 @@ def test_without_a_gpu_nothing_is_timed(study, monkeypatch):
 
 def line(**changed):
     made = {"in_channels": "64", "out_channels": "64", "filter": "1", "stride": "1", "side": "56", "times": "1"}
-    made |= {"batch": "128", "sparsity": "0.5", "density": "0.5", "kernel": "blocked_cuda", "latency_us": "10.0"}
+    made |= {"batch": "128", "sparsity": "0.5", "density": "0.5", "kernel": "blocked_sm90", "latency_us": "10.0"}
     return made | {"dense_us": "11.0", "speedup": "1.1"} | changed
 
 
@@ -78,4 +78,4 @@ def test_means_count_each_shape_as_often_as_the_network_has_it(summary):
 
 def test_losses_are_not_set_in_bold(summary):
     text = "\n".join(summary.shapes([line(speedup="0.98"), line(sparsity="0.75", density="1.0000", speedup="1.2")]))
-    assert "(0.98×, cuda)" in text and "**1.20**×, cuda, 100% kept" in text
+    assert "(0.98×, sm90)" in text and "**1.20**×, sm90, 100% kept" in text

@@ -302,7 +302,7 @@ def test_every_line_of_the_ablation_computes_the_same(modules, session, model, t
 def test_a_line_of_the_ablation(modules, session):
     ablation, point = modules["ablation"], point_of(modules, kernel_mode="sparse")
     dense = session.dense(point)
-    facts = {"kernels": {"gathered_cuda": 12}, "layout": "row_major", "sparse_flops_share": 1.0, "gemm_share": None}
+    facts = {"kernels": {"gathered_sm90": 12}, "layout": "row_major", "sparse_flops_share": 1.0, "gemm_share": None}
     errors = modules["sparse"].Errors(1e-3, 1e-3, 1e-3, 1e-3)
     taken = {"dense": [[3.0] * 5] * 3, "sparse": [[2.0] * 5] * 3}
     made = ablation.line_row(point, ablation.LINES[0], dense, taken, errors, facts)

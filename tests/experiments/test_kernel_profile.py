@@ -15,7 +15,7 @@ NAMES = ["kernel_profile"]
 
 def test_products_are_told_from_attention_and_norms(modules):
     profile = modules["kernel_profile"]
-    ours = "void sparsefront::gathered_cuda_narrow_kernel<__half>(sparsefront::Problem)"
+    ours = "void sparsefront::gathered_sm90_cluster_kernel<__half>(sparsefront::Problem)"
     products = [
         "nvjet_hsh_192x192_64x4_2x1_v_bz_coopA_TNT",
         "sm90_xmma_gemm_f16f16_f16f32_f32_tn_n",

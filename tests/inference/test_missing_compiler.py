@@ -33,9 +33,9 @@ def test_unsupported_with_the_reason_logged_once(monkeypatch, caplog):
         stored, mask, problem, lambda kernel, layout: kernel.family == "gathered" and kernel.requires_cuda
     )
     assert "gathered_triton" in [candidate.entry.name for candidate in found.usable]
-    assert "needs CUDA's compiler nvcc" in found.unsupported["gathered_cuda"]
+    assert "needs CUDA's compiler nvcc" in found.unsupported["gathered_sm90"]
     said = [record.getMessage() for record in caplog.records if "nvcc" in record.getMessage()]
-    assert len([line for line in said if "gathered_cuda_narrow " in line]) == 1
+    assert len([line for line in said if "gathered_sm90_cluster " in line]) == 1
 
 
 @pytest.mark.gpu
@@ -54,4 +54,4 @@ def test_the_row_holds_what_ran_and_why_not_the_cuda_kernel(exported):
     report = swap_layers(net, export, problems, KernelChoice("sparse"), device=device, dtype=torch.float16)
     layer = report.to_json()["layers"]["0"]
     assert layer["chosen"].startswith("gathered_triton")
-    assert "needs CUDA's compiler nvcc" in layer["unsupported"]["gathered_cuda"]
+    assert "needs CUDA's compiler nvcc" in layer["unsupported"]["gathered_sm90"]

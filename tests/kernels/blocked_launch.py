@@ -1,10 +1,10 @@
 """A launch of the blocked Hopper kernel with parameters of one's own, past what tuning would choose."""
 
-from sparsefront_kernels.blocked.cuda.spmm import launch_blocked_cuda
+from sparsefront_kernels.blocked.cuda.spmm import launch_blocked_sm90
 
 
 def launch_blocked(packed, x, y, m, launch, *, x_feature_major=False, bias=None):
-    launch_blocked_cuda(
+    launch_blocked_sm90(
         x,
         y,
         panels=packed.panels,

@@ -22,7 +22,7 @@ LARGEST = 130
 LARGEST_OF_ONE_ROW = 1200  # costs little; more k-blocks than a ring has stages, which then are filled again
 SEEDS = (1, 21, 11, 0, 5, 9, 17, 23, 31, 48, 55, 62)  # those first that fill rings again
 FAMILIES = (  # how the names of kernels begin
-    "gathered_cuda",
+    "gathered_sm90",
     "gathered_simt",
     "gathered_indexed",
     "gathered_small_m",
@@ -31,10 +31,10 @@ FAMILIES = (  # how the names of kernels begin
     "blocked",
     "n_m_small_m",
     "n_m_mma",
-    "n_m_cuda",
+    "n_m_sm90",
     "ell_small_m",
-    "ell_cuda",
-    "csr_cuda",
+    "ell_sm90",
+    "csr_sm90",
 )
 # in the names of kernels that Triton compiles, and of those of others
 NOT_OURS = ("triton", "rebuilt", "torch", "quack")

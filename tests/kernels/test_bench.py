@@ -29,7 +29,7 @@ def row(**changed):
     """A row as a run writes it."""
     plain = Row(
         family="gathered",
-        kernel="gathered_cuda",
+        kernel="gathered_sm90",
         pattern="vector_wise",
         granularity=128,
         distribution="equal",
@@ -154,7 +154,7 @@ def test_comparison_names_what_became_slower(tmp_path):
     assert [round(change.ratio, 3) for change in changes(before, after)] == [1.25, 0.98]
     text, worse = report(before, after)
     assert worse
-    assert "slower x1.25: kernel=gathered_cuda" in text and "no longer measured" in text and "m=256" not in text
+    assert "slower x1.25: kernel=gathered_sm90" in text and "no longer measured" in text and "m=256" not in text
     assert report(before, before) == ("3 in both, geomean x1.000", False)
 
 
@@ -170,7 +170,7 @@ def test_comparison_by_what_was_asked_for(tmp_path):
 def test_summary_takes_geometric_means_and_names_what_is_wrong():
     text = summary([row(), row(shape="M20", speedup=8.0, roofline_fraction=0.125), row(shape="M9", correct=False)])
     assert "x4.00 over dense, roofline 0.25, 2 shapes" in text
-    assert "WRONG: gathered_cuda M9" in text
+    assert "WRONG: gathered_sm90 M9" in text
 
 
 def test_command_line_compares(tmp_path, capsys):
@@ -184,8 +184,8 @@ def test_command_line_compares(tmp_path, capsys):
 
 def test_a_plan_is_several_runs(tmp_path):
     path = tmp_path / "all.plan"
-    path.write_text("# first\n--m 256 --kernels 'gathered_cuda*'  # fast\n\n--shapes 'small_m*'\n")
-    assert command._lines(path) == [["--m", "256", "--kernels", "gathered_cuda*"], ["--shapes", "small_m*"]]
+    path.write_text("# first\n--m 256 --kernels 'gathered_sm90*'  # fast\n\n--shapes 'small_m*'\n")
+    assert command._lines(path) == [["--m", "256", "--kernels", "gathered_sm90*"], ["--shapes", "small_m*"]]
     path.write_text("--m 3\n")
     with pytest.raises(ValueError, match="no shape passes the filters"):
         command.main(["--plan", str(path)])

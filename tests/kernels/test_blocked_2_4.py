@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from in_layout import every_layout, in_layout
 from sparsefront_kernels import FORMATS, Problem
 from sparsefront_kernels.bench.families import family_masks
-from sparsefront_kernels.blocked.cuda.packed_weight import dense_weight, pack_for_blocked_cuda
+from sparsefront_kernels.blocked.cuda.packed_weight import dense_weight, pack_for_blocked_sm90
 from sparsefront_kernels.blocked.cuda.tuning import SPACE, BlockedProblem, candidates, predicted_us
-from sparsefront_kernels.blocked_2_4.entries import pack_for_blocked_2_4_cuda
+from sparsefront_kernels.blocked_2_4.entries import pack_for_blocked_2_4_sm90
 from sparsefront_kernels.common.halved_panels import halved_panels, is_halved, whole_panels
 
 HALF = torch.float16
-SPARSE = tuple(kernel.name for kernel in every_layout() if kernel.name.startswith("blocked_2_4_cuda"))
+SPARSE = tuple(kernel.name for kernel in every_layout() if kernel.name.startswith("blocked_2_4_sm90"))
 CPU = torch.device("cpu")
 
 
@@ -75,9 +75,9 @@ class TestPanels:
         seed=st.integers(0, 1000),
     )
     def test_the_weight_is_rebuilt_from_what_the_kernel_reads(self, block, rows, columns, density, seed):
-        """Lists of k-blocks and halves are those of whole blocks, whose walk test_blocked_cuda_packing.py follows."""
+        """Lists of k-blocks and halves are those of whole blocks, whose walk test_blocked_sm90_packing.py follows."""
         stored = stored_weight(block, rows, columns, density, seed)
-        packed, whole = pack_for_blocked_2_4_cuda(stored), pack_for_blocked_cuda(stored.filled())
+        packed, whole = pack_for_blocked_2_4_sm90(stored), pack_for_blocked_sm90(stored.filled())
         for same in ("k_blocks", "outputs"):
             assert torch.equal(getattr(packed, same), getattr(whole, same))
         dense = dense_weight(packed.panels, packed.k_blocks, packed.outputs, packed.lengths, packed.n, packed.k)
@@ -146,7 +146,7 @@ class TestOnGPU:
     @pytest.mark.parametrize("block", [(128, 128), (64, 64), (192, 64)])
     def test_every_launch_of_the_space(self, block, dtype, assert_close):
         stored = stored_weight(block, 5, 7, 0.5, dtype=dtype, device="cuda")
-        packed, (n, k), m = pack_for_blocked_2_4_cuda(stored), stored.shape, 1027
+        packed, (n, k), m = pack_for_blocked_2_4_sm90(stored), stored.shape, 1027
         x, bias = torch.randn(m, k, device="cuda", dtype=dtype), torch.randn(n, device="cuda")
         expected = x.double() @ stored.to_dense().double().t() + bias.double()
         by_input = x.new_empty(k, 1032)[:, :m].copy_(x.t())
@@ -159,7 +159,7 @@ class TestOnGPU:
     def test_repeated_runs_give_the_same_bits(self):
         """A race would show as a result that changes."""
         stored = stored_weight((128, 128), 8, 20, 0.5, device="cuda")
-        packed, x = pack_for_blocked_2_4_cuda(stored), torch.randn(4096, 2560, device="cuda", dtype=HALF)
+        packed, x = pack_for_blocked_2_4_sm90(stored), torch.randn(4096, 2560, device="cuda", dtype=HALF)
         for launch in SPACE:
             first = torch.empty(4096, 1024, device="cuda", dtype=HALF)
             launch_blocked(packed, x, first, 4096, launch)

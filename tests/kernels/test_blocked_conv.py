@@ -6,7 +6,7 @@ import pytest
 import torch
 from sparsefront_kernels import FORMATS, entry
 from sparsefront_kernels.blocked.cuda import convolution as by_hardware
-from sparsefront_kernels.blocked.cuda.packed_weight import pack_for_blocked_cuda
+from sparsefront_kernels.blocked.cuda.packed_weight import pack_for_blocked_sm90
 from sparsefront_kernels.blocked.cuda.spmm import Images
 from sparsefront_kernels.blocked.cuda.tuning import SPACE
 from sparsefront_kernels.convolution import Convolution
@@ -78,18 +78,18 @@ def test_sizes(convolution):
 
 def test_the_fake_kernel_gives_the_shape():
     stored = blocks(128, 64 * 9)
-    packed = pack_for_blocked_cuda(stored)
+    packed = pack_for_blocked_sm90(stored)
     with FakeTensorMode(allow_non_fake_inputs=True):
         x = torch.empty(2, 14, 14, 64)
-        y = entry("blocked_cuda").convolving.run(x, packed, None, CONVOLUTIONS["3x3, stride 2"])
+        y = entry("blocked_sm90").convolving.run(x, packed, None, CONVOLUTIONS["3x3, stride 2"])
     assert y.shape == (2, 7, 7, 128)
 
 
 def test_what_it_cannot_read():
-    packed, x = pack_for_blocked_cuda(blocks(128, 64 * 9)), torch.randn(2, 8, 8, 64, dtype=torch.float16)
-    reads, three = entry("blocked_cuda").convolving, CONVOLUTIONS["3x3"]
+    packed, x = pack_for_blocked_sm90(blocks(128, 64 * 9)), torch.randn(2, 8, 8, 64, dtype=torch.float16)
+    reads, three = entry("blocked_sm90").convolving, CONVOLUTIONS["3x3"]
     assert reads.unsupported(packed, x, three) is None
-    narrow = pack_for_blocked_cuda(blocks(128, 64 * 9, inputs=32))
+    narrow = pack_for_blocked_sm90(blocks(128, 64 * 9, inputs=32))
     assert "boxes of 32 of 64 channels" in reads.unsupported(narrow, x, three)
     assert "of 96 channels" in reads.unsupported(packed, x.new_zeros(1, 4, 4, 96), three)
     assert "channels_last" in reads.unsupported(packed, x.permute(0, 2, 1, 3), three)
@@ -117,13 +117,13 @@ def blocks(n, k, *, inputs=64, density=0.5, device="cpu", dtype=torch.float16):
 def test_every_launch_of_the_space(convolution, size, dtype, assert_close, monkeypatch):
     channels, n = 128, 192
     stored = blocks(n, channels * convolution.kernel_size[0] * convolution.kernel_size[1], device="cuda", dtype=dtype)
-    packed, bias = pack_for_blocked_cuda(stored), torch.randn(n, device="cuda")
+    packed, bias = pack_for_blocked_sm90(stored), torch.randn(n, device="cuda")
     x = torch.randn(*size, channels, device="cuda", dtype=dtype)
     weight = stored.to_dense().double().view(n, *convolution.kernel_size, channels).permute(0, 3, 1, 2)
     settings = {"stride": convolution.stride, "padding": convolution.padding, "dilation": convolution.dilation}
     sums = conv2d(x.double().permute(0, 3, 1, 2), weight, bias.double(), **settings).permute(0, 2, 3, 1)
     residual = torch.randn(sums.shape, device="cuda", dtype=dtype)
-    reads = entry("blocked_cuda").convolving
+    reads = entry("blocked_sm90").convolving
     assert reads.unsupported(packed, x, convolution) is None
     for launch in SPACE:
         chosen = SimpleNamespace(launch_for=lambda problem, device, launch=launch: launch)
@@ -142,6 +142,6 @@ def test_layers_of_resnet50(assert_close):
         stored = blocks(channels, 9 * channels, device="cuda")
         x = torch.randn(4, pixels, pixels, channels, device="cuda", dtype=torch.float16)
         three = CONVOLUTIONS["3x3"]
-        y = entry("blocked_cuda").convolving.run(x, pack_for_blocked_cuda(stored), None, three)
+        y = entry("blocked_sm90").convolving.run(x, pack_for_blocked_sm90(stored), None, three)
         weight = stored.to_dense().double().view(channels, 3, 3, channels).permute(0, 3, 1, 2)
         assert_close(y, conv2d(x.double().permute(0, 3, 1, 2), weight, padding=1).permute(0, 2, 3, 1))

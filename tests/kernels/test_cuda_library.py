@@ -106,10 +106,10 @@ class TestOurSources:
         assert getattr(library, f"sparsefront_{name}")  # what Python calls, by its own name
 
 
-# Bytes of a thread, at most. gathered_cuda_narrow: where blocks of a cluster add up, after the main loop. gathered_indexed: an
+# Bytes of a thread, at most. gathered_sm90_cluster: where blocks of a cluster add up, after the main loop. gathered_indexed: an
 # address, before it.
 MOST_SPILLED = {
-    "gathered_cuda_narrow": 440,
+    "gathered_sm90_cluster": 440,
     "gathered_indexed": 8,
     "gathered_small_m": 80,
     "n_m_small_m": 48,

@@ -1,7 +1,7 @@
 """mbarriers and copies into shared memory that come late now and then change no result.
 
 For what racecheck cannot tell (`test_sanitizer.py`): shared memory that is filled again while other warps may still read it.
-Kernels without mbarriers (csr_cuda, ell_cuda, n_m_cuda, ell_small_m, n_m_small_m) have nothing to delay: racecheck covers them.
+Kernels without mbarriers (csr_sm90, ell_sm90, n_m_sm90, ell_small_m, n_m_small_m) have nothing to delay: racecheck covers them.
 """
 
 import os

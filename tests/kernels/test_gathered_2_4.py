@@ -15,11 +15,11 @@ from sparsefront_kernels.common.halved_panels import whole_panels
 from sparsefront_kernels.gathered.cuda.packed_weight import dense_weight
 from sparsefront_kernels.gathered.cuda.schedule import schedule_tensors
 from sparsefront_kernels.gathered.cuda.tuning import HALVED_LAUNCHES, CudaProblem, candidates
-from sparsefront_kernels.gathered_2_4.packed_weight import pack_for_gathered_2_4_cuda
+from sparsefront_kernels.gathered_2_4.packed_weight import pack_for_gathered_2_4_sm90
 
 CPU = torch.device("cpu")
 HALF = torch.float16
-SPARSE = tuple(kernel.name for kernel in every_layout() if kernel.name.startswith("gathered_2_4_cuda"))
+SPARSE = tuple(kernel.name for kernel in every_layout() if kernel.name.startswith("gathered_2_4_sm90"))
 
 
 def stored_weight(tile, n, k, density=0.5, seed=0, dropped=0.3, dtype=HALF, device="cpu"):
@@ -114,7 +114,7 @@ class TestPacking:
     )
     def test_the_walk_of_the_kernel_gives_the_product(self, tile, n, k, density, dropped, seed, m):
         stored = stored_weight(tile, n, k, density, seed, dropped)
-        packed = pack_for_gathered_2_4_cuda(stored)
+        packed = pack_for_gathered_2_4_sm90(stored)
         x = torch.randn(m, k, dtype=torch.float64)
         torch.testing.assert_close(product_from_packed(packed, x), x @ stored.to_dense().double().t())
         assert list(packed.lengths) == sorted(packed.lengths, reverse=True)
@@ -122,13 +122,13 @@ class TestPacking:
     @pytest.mark.parametrize("tile", [64, 128, 192])
     def test_the_weight_is_rebuilt_from_what_the_kernel_reads(self, tile):
         stored = stored_weight(tile, 500, 150)
-        packed = pack_for_gathered_2_4_cuda(stored)
+        packed = pack_for_gathered_2_4_sm90(stored)
         dense = dense_weight(packed.panels, packed.k_blocks, packed.cta_tiles, packed.outputs, packed.n, packed.k)
         assert torch.equal(dense, stored.to_dense())
 
     def test_narrow_tiles_are_unsupported(self):
         with pytest.raises(ValueError, match="takes tiles of a multiple of 64 outputs, not of 32"):
-            pack_for_gathered_2_4_cuda(stored_weight(32, 100, 50))
+            pack_for_gathered_2_4_sm90(stored_weight(32, 100, 50))
 
 
 class TestEntries:
@@ -147,8 +147,8 @@ class TestEntries:
         halved = CudaProblem(64, 1024, 1024, 8, 64, halved=True)
         assert all(launch.wide for launch in candidates(halved, 132))
         assert not all(launch.wide for launch in candidates(CudaProblem(64, 1024, 1024, 8, 64), 132))
-        packed = pack_for_gathered_2_4_cuda(stored_weight(64, 130, 50))
-        assert CudaProblem.of(packed, 64).halved and HALVED_LAUNCHES.kernel == "gathered_2_4_cuda"
+        packed = pack_for_gathered_2_4_sm90(stored_weight(64, 130, 50))
+        assert CudaProblem.of(packed, 64).halved and HALVED_LAUNCHES.kernel == "gathered_2_4_sm90"
 
     def test_the_benchmark_draws_the_sparsity(self):
         drawn = family_masks("gathered_2_4").source("equal", 64).draw(512, 512, 0.75, CPU)
@@ -176,7 +176,7 @@ class TestOnGPU:
     def test_repeated_runs_give_the_same_bits(self):
         """A race would show as a result that changes."""
         stored = stored_weight(128, 1024, 2560, 0.5, dropped=0.0, device="cuda")
-        kernel, x = in_layout("gathered_2_4_cuda_feature_major"), torch.randn(2560, 4096, device="cuda", dtype=HALF)
+        kernel, x = in_layout("gathered_2_4_sm90_feature_major"), torch.randn(2560, 4096, device="cuda", dtype=HALF)
         packed = kernel.pack(stored)
         first = kernel.run(x, packed, None)
         for _ in range(20):

@@ -33,7 +33,7 @@ class Kernel:
 
 
 KERNELS = [
-    Kernel("gathered_cuda", cuda, "launch_gathered_cuda", ("panels", "k_blocks", "cta_tiles", "outputs")),
+    Kernel("gathered_sm90", cuda, "launch_gathered_sm90", ("panels", "k_blocks", "cta_tiles", "outputs")),
     Kernel("gathered_simt", simt, "launch_gathered_simt", ("panels", "kept", "tiles", "outputs")),
     Kernel(
         "gathered_indexed",

@@ -8,13 +8,13 @@ from in_layout import every_layout, in_layout
 from sparsefront_kernels import FORMATS, Problem
 from sparsefront_kernels.common.epilogue import ACTIVATIONS
 from sparsefront_kernels.gathered.cuda import tuning
-from sparsefront_kernels.gathered.cuda.launch import PACKED_FIELDS, launch_gathered_cuda
-from sparsefront_kernels.gathered.cuda.packed_weight import pack_for_cuda
+from sparsefront_kernels.gathered.cuda.launch import PACKED_FIELDS, launch_gathered_sm90
+from sparsefront_kernels.gathered.cuda.packed_weight import pack_for_sm90
 
 KINDS = ["plain", "inside_nan", "transposed"]
 FUSING = [kernel.name for kernel in every_layout() if kernel.family == "gathered" and kernel.fuses_epilogue]
 TRITON = [name for name in FUSING if name.startswith("gathered_triton")]
-HOPPER = [name for name in FUSING if name.startswith("gathered_cuda")]
+HOPPER = [name for name in FUSING if name.startswith("gathered_sm90")]
 
 
 def draw_stored(case: random.Random, dtype: torch.dtype, device: str, *, largest: int):
@@ -119,14 +119,14 @@ class TestWholeRuns:
         stored = FORMATS["gathered"].from_dense(
             torch.randn(n, 8), torch.ones(n, 8, dtype=torch.bool), tile=tile, output_order=order
         )
-        assert pack_for_cuda(stored).whole_runs is whole
+        assert pack_for_sm90(stored).whole_runs is whole
 
     @pytest.mark.parametrize(("dropped", "whole"), [(range(8, 24), True), (range(10, 12), False), (range(256), True)])
     def test_by_dropped_outputs(self, dropped, whole):
         mask = torch.ones(256, 8, dtype=torch.bool)
         mask[list(dropped)] = False
         stored = FORMATS["gathered"].from_dense(torch.randn(256, 8), mask, tile=64)
-        assert pack_for_cuda(stored).whole_runs is whole
+        assert pack_for_sm90(stored).whole_runs is whole
 
 
 @pytest.mark.gpu
@@ -138,7 +138,7 @@ class TestOnHopper:
         torch.manual_seed(seed)
         case = random.Random(seed)
         stored = draw_stored(case, dtype, "cuda", largest=600)
-        packed = pack_for_cuda(stored)
+        packed = pack_for_sm90(stored)
         m = case.choice([1, 2, 7, 8, 13, 64, 100, 127, 256, 333])
         for name in HOPPER:
             check(name, case, stored, packed, m, case.choice(list(ACTIVATIONS)))
@@ -152,7 +152,7 @@ class TestOnHopper:
         stored = FORMATS["gathered"].from_dense(
             torch.randn(640, 700, device="cuda", dtype=torch.float16), mask, tile=tile
         )
-        packed = pack_for_cuda(stored)
+        packed = pack_for_sm90(stored)
         tensors = {name: getattr(packed, name) for name in PACKED_FIELDS}
         x = torch.randn(700, 1032, device="cuda", dtype=torch.float16)
         bias = torch.randn(640, device="cuda")
@@ -163,7 +163,7 @@ class TestOnHopper:
                 expected = expected_product(used, stored, bias, layout, activation=activation, residual=residual)
                 for launch in tuning.SPACE:
                     y = torch.full(shape, torch.nan, device="cuda", dtype=torch.float16)
-                    launch_gathered_cuda(
+                    launch_gathered_sm90(
                         x,
                         y,
                         bias=bias,
@@ -189,7 +189,7 @@ class TestOnHopper:
         x, residual = (
             torch.empty(s, device="cuda", dtype=torch.float16).normal_() for s in (problem.x_shape, problem.y_shape)
         )
-        y = kernel.run(x, pack_for_cuda(stored), None, activation="relu", residual=residual)
+        y = kernel.run(x, pack_for_sm90(stored), None, activation="relu", residual=residual)
         x, residual, y = (part if part.shape[0] == m else part.t() for part in (x, residual, y))
         for rows in (slice(0, 64), slice(-64, None)):
             sums = x[rows].double() @ stored.to_dense().double().t()

@@ -7,7 +7,7 @@ from random_problems import precision_allowed
 from sparsefront_kernels import FORMATS, Problem
 from sparsefront_kernels.common.epilogue import ACTIVATIONS
 from sparsefront_kernels.gathered.cuda import packed_weight as cuda_packed_weight
-from sparsefront_kernels.gathered.cuda.packed_weight import pack_for_cuda
+from sparsefront_kernels.gathered.cuda.packed_weight import pack_for_sm90
 from sparsefront_kernels.gathered.triton import packed_weight as triton_packed_weight
 from sparsefront_kernels.gathered.triton.packed_weight import pack_for_triton
 
@@ -29,7 +29,7 @@ def setting(kernel, request, cases, device):
     """(format, packed weight, problem) for a weight of the table, or a skip with the kernel's own reason."""
 
     def make(weight, m=9):
-        dtype = torch.float16 if kernel.name.startswith("gathered_cuda") else torch.float32
+        dtype = torch.float16 if kernel.name.startswith("gathered_sm90") else torch.float32
         stored = cases[weight].build().to(device, dtype)
         problem = Problem(m, stored.shape[1], stored.shape[0], dtype, device, kernel.layout)
         if reason := kernel.unsupported_reason(stored, problem):
@@ -112,7 +112,7 @@ def test_opcheck(kernel, setting):
     """PyTorch's own checks, those of registered gradients included."""
     _, packed, problem = setting("gathered-uneven")
     x, bias, residual = operands(problem)
-    ops = ("gathered_cuda", "gathered_triton", "gathered_simt", "gathered_indexed", "gathered_small_m")
+    ops = ("gathered_sm90", "gathered_triton", "gathered_simt", "gathered_indexed", "gathered_small_m")
     op = getattr(torch.ops.sparsefront, next(name for name in ops if kernel.name.startswith(name))).default
     given = {"x": x, "bias": bias, "residual": residual, "activation": "gelu_tanh"} | vars(packed)
     given |= {
@@ -136,7 +136,7 @@ def test_the_dense_weight_comes_back_from_either_table(seed):
     stored = FORMATS["gathered"].from_dense(
         torch.randn(n, k, generator=generator), mask, tile=tile, drop_empty_outputs=bool(seed % 2)
     )
-    plain, paired = pack_for_triton(stored), pack_for_cuda(stored)
+    plain, paired = pack_for_triton(stored), pack_for_sm90(stored)
     from_tiles = triton_packed_weight.dense_weight(
         plain.values, plain.kept_inputs, plain.tile_offsets, plain.outputs, n, k
     )

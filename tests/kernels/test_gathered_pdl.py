@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 from sparsefront_kernels import FORMATS
-from sparsefront_kernels.gathered.cuda.launch import PACKED_FIELDS, launch_gathered_cuda
-from sparsefront_kernels.gathered.cuda.packed_weight import pack_for_cuda
+from sparsefront_kernels.gathered.cuda.launch import PACKED_FIELDS, launch_gathered_sm90
+from sparsefront_kernels.gathered.cuda.packed_weight import pack_for_sm90
 from sparsefront_kernels.gathered.cuda.parameters import CudaLaunch
 
 REPLAYS = 20
@@ -29,9 +29,9 @@ def product_of(side, launch):
     """(x, y) -> None writes y = W · x for a random weight, [side, side], of which a tenth is kept."""
     mask = (torch.rand(side // 128, side, device="cuda") < 0.1).repeat_interleave(128, 0)
     weight = torch.randn(side, side, device="cuda", dtype=torch.float16) * 0.1
-    packed = pack_for_cuda(FORMATS["gathered"].from_dense(weight, mask, tile=128))
+    packed = pack_for_sm90(FORMATS["gathered"].from_dense(weight, mask, tile=128))
     tensors = {name: getattr(packed, name) for name in PACKED_FIELDS}
-    return lambda x, y, pdl: launch_gathered_cuda(x, y, bias=None, launch=replace(launch, pdl=pdl), **tensors)
+    return lambda x, y, pdl: launch_gathered_sm90(x, y, bias=None, launch=replace(launch, pdl=pdl), **tensors)
 
 
 def chain(multiply, sources, pdl):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from sparsefront_kernels import FORMATS, Problem, registry
 from sparsefront_kernels.gathered.cuda import tuning
-from sparsefront_kernels.gathered.cuda.packed_weight import pack_for_cuda
+from sparsefront_kernels.gathered.cuda.packed_weight import pack_for_sm90
 from sparsefront_kernels.gathered.cuda.parameters import CudaLaunch
 from sparsefront_kernels.gathered.cuda.schedule import ALL
 from sparsefront_kernels.gathered.cuda.tuning import LAUNCHES, SPACE, CudaProblem, candidates, predicted_us
@@ -70,8 +70,8 @@ def test_tunable_serves_every_layout(nothing_tuned, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Some GPU")
     monkeypatch.setattr(launches, "num_sms", lambda device: 132)
     mask = (torch.rand(2, 96) < 0.5).repeat_interleave(128, 0)
-    packed = pack_for_cuda(FORMATS["gathered"].from_dense(torch.randn(256, 96), mask, tile=128))
-    kernel = registry.entry("gathered_cuda")
+    packed = pack_for_sm90(FORMATS["gathered"].from_dense(torch.randn(256, 96), mask, tile=128))
+    kernel = registry.entry("gathered_sm90")
     (tunable,) = {kernel.tunable_in(layout) for layout in kernel.layouts}
     problem = Problem(m=60, k=96, n=256, dtype=torch.float16, device="cuda", layout="row_major")
     chosen = tunable.candidates(packed, problem)[-1]
@@ -90,7 +90,7 @@ def test_measured_launches_are_used_for_their_shape_only(nothing_tuned):
 
 def test_a_trial_counts_before_what_was_measured_until_it_ends(nothing_tuned, monkeypatch):
     monkeypatch.setattr(launches, "num_sms", lambda device: 132)
-    packed = pack_for_cuda(FORMATS["gathered"].from_dense(torch.randn(256, 96), torch.ones(256, 96) > 0, tile=128))
+    packed = pack_for_sm90(FORMATS["gathered"].from_dense(torch.randn(256, 96), torch.ones(256, 96) > 0, tile=128))
     problem = Problem(m=64, k=96, n=256, dtype=torch.float16, device=torch.device("cpu"))
     measured, tried = CudaLaunch(64, 4, 16, 2), CudaLaunch(128, 6, 16, 1)
     untuned = LAUNCHES.launch(packed, problem)

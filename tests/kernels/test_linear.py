@@ -186,7 +186,7 @@ def test_where_no_model_knows_them_the_dtype_decides(monkeypatch, dtype, expecte
 def test_n_m_reads_many_rows_by_tensor_cores_first():
     order = [kernel.name for kernel in entries() if kernel.family == "n_m" and kernel.requires_cuda]
     assert order[:4] == ["n_m_mma", "n_m_small_m", "n_m_rebuilt", "n_m_triton"] and entry("n_m_mma").fastest_from == 4
-    assert entry("n_m_triton").slow_in == (torch.float32,) and not entry("n_m_cuda").slow_in
+    assert entry("n_m_triton").slow_in == (torch.float32,) and not entry("n_m_sm90").slow_in
 
 
 def test_what_cannot_work_says_why():

@@ -44,7 +44,7 @@ def measured(m: int = 64, k: int = 64, n: int = 64, sparsity: float = 0.5, **cha
         k=k,
         n=n,
         sparsity=sparsity,
-        kernel="gathered_cuda",
+        kernel="gathered_sm90",
         latency_us=law_us(m, k * n, sparsity),
         dense_us=law_us(m, k * n, 0.0, factor=0.5),
     )
@@ -127,15 +127,15 @@ def row(**changed: object) -> dict[str, str]:
 def test_distilled_to_the_fastest_row_major_kernel_of_ours():
     rows = [
         row(kernel="gathered_triton", latency_us=3.0),
-        row(kernel="gathered_cuda", latency_us=2.0),
-        row(kernel="gathered_cuda_feature_major", layout="feature_major", latency_us=1.0),
+        row(kernel="gathered_sm90", latency_us=2.0),
+        row(kernel="gathered_sm90_feature_major", layout="feature_major", latency_us=1.0),
         row(kernel="cublas", family="dense", latency_us=1.0),
-        row(kernel="gathered_cuda", correct=False, latency_us=""),
+        row(kernel="gathered_sm90", correct=False, latency_us=""),
         row(kernel="gathered_triton", sparsity=0.75, latency_us=1.5, date="2026-01-02"),
     ]
     made = distilled(rows, names())
     assert [(one.kernel, one.sparsity, one.latency_us) for one in made.measured] == [
-        ("gathered_cuda", 0.5, 2.0),
+        ("gathered_sm90", 0.5, 2.0),
         ("gathered_triton", 0.75, 1.5),
     ]
     assert made.gpu == "GPU" and made.made_with == MADE_WITH | {"date": "2026-01-01, 2026-01-02"}

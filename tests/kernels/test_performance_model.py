@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MEASURED = ROOT / "experiments" / "operators" / "h200.csv"
 DTYPES = {"fp16": 700.0, "fp32": 50.0, "tf32": 380.0}
 KERNELS = {
-    "gathered_cuda": ("gathered_cuda_feature_major", "fp16"),
+    "gathered_sm90": ("gathered_sm90_feature_major", "fp16"),
     "gathered_simt": ("gathered_simt_feature_major", "fp32"),
     "gathered_small_m": ("gathered_small_m_feature_major", "fp16"),
     "gathered_triton": ("gathered_triton_feature_major", "fp16"),
@@ -82,23 +82,23 @@ def test_more_work_is_never_faster(family):
 
 
 def test_tiles_narrower_than_the_hardware_cost_more():
-    times = [predicted_us(*asked("gathered_cuda", m=4096, granularity=unit), rates()) for unit in (128, 64, 32, 16)]
+    times = [predicted_us(*asked("gathered_sm90", m=4096, granularity=unit), rates()) for unit in (128, 64, 32, 16)]
     assert times == sorted(times) and times[0] < times[-1]
     assert product(granularity=16, sparsity=0.5).kept_by_any(64) == 1 - 0.5**4
     assert product(granularity=128, sparsity=0.5).kept_by_any(64) == 0.5
 
 
 def test_layouts_and_uneven_tiles_cost_more():
-    plain = predicted_us(*asked("gathered_cuda", m=4096), rates())
+    plain = predicted_us(*asked("gathered_sm90", m=4096), rates())
     mixed = [
-        predicted_us(*asked("gathered_cuda", m=4096, layout=one), rates())
+        predicted_us(*asked("gathered_sm90", m=4096, layout=one), rates())
         for one in ("row_to_feature", "feature_to_row")
     ]
-    both = predicted_us(*asked("gathered_cuda", m=4096, layout="row_major"), rates())
+    both = predicted_us(*asked("gathered_sm90", m=4096, layout="row_major"), rates())
     assert plain < min(mixed) and max(mixed) < both
     whole = rates(num_sms=128)  # equal tiles fill four rounds, which uneven ones cannot
     equal, uneven = (
-        predicted_us(*asked("gathered_cuda", m=4096, distribution=kind), whole) for kind in ("equal", "uneven")
+        predicted_us(*asked("gathered_sm90", m=4096, distribution=kind), whole) for kind in ("equal", "uneven")
     )
     assert equal < uneven < 1.5 * equal
 
@@ -116,26 +116,26 @@ def test_bytes_bind_what_has_little_arithmetic():
 
 
 def test_nothing_is_said_of_what_is_not_known():
-    assert predict(product(), "gathered_cuda", "a GPU that nobody measured") is None
+    assert predict(product(), "gathered_sm90", "a GPU that nobody measured") is None
     assert predicted_us("triton_bsr", product(), rates()) is None
     assert predicted_us(*asked("gathered_small_m", m=65), rates()) is None
-    assert predicted_us(*asked("gathered_cuda", m=0), rates()) is None
-    assert predicted_us("gathered_cuda", product(), rates(constants={})) is None
-    untold = {"gathered_cuda fp16": {name: value for name, value in STARTS.items() if "turn" not in name}}
-    assert predicted_us(*asked("gathered_cuda"), rates(constants=untold)) is not None
-    assert predicted_us(*asked("gathered_cuda", layout="row_major"), rates(constants=untold)) is None
+    assert predicted_us(*asked("gathered_sm90", m=0), rates()) is None
+    assert predicted_us("gathered_sm90", product(), rates(constants={})) is None
+    untold = {"gathered_sm90 fp16": {name: value for name, value in STARTS.items() if "turn" not in name}}
+    assert predicted_us(*asked("gathered_sm90"), rates(constants=untold)) is not None
+    assert predicted_us(*asked("gathered_sm90", layout="row_major"), rates(constants=untold)) is None
 
 
 def test_families_know_their_kernels():
     assert family_of("gathered_simt_row_to_feature") == "gathered_simt"
-    assert family_of("gathered_cuda_row_to_feature") == "gathered_cuda"
+    assert family_of("gathered_sm90_row_to_feature") == "gathered_sm90"
     assert family_of("gathered_triton_tf32") == "gathered_triton"
     assert family_of("cublas_wt") == "cublas" and family_of("cusparselt") is None
     unknown = {name for name in names() if name.startswith("gathered_") and family_of(name) is None}
     # no GPU kernel, several at once, another library's, 2:4 inside tiles and lists of narrow tiles, which the model does not know
     others = ("reference", "overlay", "quack", "2_4", "indexed")
     assert {name for name in unknown if not any(other in name for other in others)} == set()
-    assert constants_key("gathered_cuda_feature_major", "bf16") == "gathered_cuda fp16"
+    assert constants_key("gathered_sm90_feature_major", "bf16") == "gathered_sm90 fp16"
     assert (
         constants_key("cublas_wt", "fp32") == "cublas fp32" and constants_key("cublas_wt", "tf32") == "cublas_wt tf32"
     )
@@ -145,7 +145,7 @@ def test_families_know_their_kernels():
 def test_a_fit_finds_the_times_that_made_it():
     """Other constants than those it begins with; the times come back, also of shapes that it did not see."""
     true = rates()
-    true.constants["gathered_cuda fp16"].update(launch=3.0, work_tile=1.6, math=0.8, l2_gb_per_s=9000.0, turn_x=1.0)
+    true.constants["gathered_sm90 fp16"].update(launch=3.0, work_tile=1.6, math=0.8, l2_gb_per_s=9000.0, turn_x=1.0)
     grid = [
         product(m=m, k=k, n=n, sparsity=sparsity, granularity=unit, layout=layout)
         for m in (256, 4096)
@@ -154,15 +154,15 @@ def test_a_fit_finds_the_times_that_made_it():
         for unit in (128, 32)
         for layout in ("row_major", "feature_major")
     ]
-    samples = [Sample("gathered_cuda", one, predicted_us("gathered_cuda", one, true)) for one in grid]
+    samples = [Sample("gathered_sm90", one, predicted_us("gathered_sm90", one, true)) for one in grid]
     found = fitted(samples, rates(constants={}))
-    assert found.constants.keys() == {"gathered_cuda fp16"}
-    assert "scatter" not in found.constants["gathered_cuda fp16"], "no sample depends on it"
-    errors = found.errors["gathered_cuda fp16"]
+    assert found.constants.keys() == {"gathered_sm90 fp16"}
+    assert "scatter" not in found.constants["gathered_sm90 fp16"], "no sample depends on it"
+    errors = found.errors["gathered_sm90 fp16"]
     assert errors["rows"] == len(grid) and errors["median"] < 0.02 and errors["held_out_median"] < 0.05
-    known = predict_with(product(dtype="bf16"), "gathered_cuda", dataclasses.replace(found, errors={}))
+    known = predict_with(product(dtype="bf16"), "gathered_sm90", dataclasses.replace(found, errors={}))
     assert known == Prediction(known.latency_us, float("inf")), "as of a fit that saw one (K, N)"
-    assert predict_with(product(dtype="bf16"), "gathered_cuda", found).error == errors["held_out_p90"]
+    assert predict_with(product(dtype="bf16"), "gathered_sm90", found).error == errors["held_out_p90"]
 
 
 def test_errors():
@@ -237,7 +237,7 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     shutil.copy(MEASURED, path)
     before = read_rows(path)
     assert main([str(path), "--write"]) == 0
-    assert "| gathered_cuda | fp16 |" in capsys.readouterr().out
+    assert "| gathered_sm90 | fp16 |" in capsys.readouterr().out
     assert read_rows(path) == before, "nothing but the column, which is there already"
     lines = [line.replace("NVIDIA H200", "Some GPU") for line in path.read_text().splitlines()]
     small = [line for line in lines if ",fp16," in line and (",M15," in line or ",M9," in line)]

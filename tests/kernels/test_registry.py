@@ -27,43 +27,43 @@ def test_names_are_those_that_configurations_use():
         "dense_linear",
         "gathered_reference",
         "gathered_triton",
-        "gathered_cuda",
+        "gathered_sm90",
         "gathered_simt",
         "gathered_indexed",
         "gathered_small_m",
         "gathered_triton_tf32",
         "gathered_quack",
         "gathered_overlay_reference",
-        "gathered_overlay_cuda",
+        "gathered_overlay_sm90",
         "gathered_overlay_triton",
         "gathered_2_4_reference",
-        "gathered_2_4_cuda",
-        "gathered_2_4_filled_cuda",
+        "gathered_2_4_sm90",
+        "gathered_2_4_filled_sm90",
         "gathered_2_4_filled_small_m",
         "gathered_2_4_filled_triton",
         "blocked_reference",
-        "blocked_cuda",
-        "blocked_gathered_cuda",
+        "blocked_sm90",
+        "blocked_gathered_sm90",
         "blocked_triton",
         "blocked_2_4_reference",
-        "blocked_2_4_cuda",
-        "blocked_2_4_filled_cuda",
-        "blocked_2_4_filled_gathered_cuda",
+        "blocked_2_4_sm90",
+        "blocked_2_4_filled_sm90",
+        "blocked_2_4_filled_gathered_sm90",
         "blocked_2_4_filled_triton",
         "n_m_reference",
         "n_m_mma",
         "n_m_small_m",
         "n_m_rebuilt",
         "n_m_triton",
-        "n_m_cuda",
+        "n_m_sm90",
         "semi_structured_reference",
         "semi_structured_torch",
         "ell_reference",
         "ell_small_m",
-        "ell_cuda",
+        "ell_sm90",
         "csr_reference",
         "csr_torch",
-        "csr_cuda",
+        "csr_sm90",
     )
     expected = (
         "dense",
@@ -104,11 +104,11 @@ def test_each_kernel_has_one_label_in_each_layout():
 @pytest.mark.parametrize(
     ("label", "kernel", "layout"),
     [
-        ("gathered_cuda", "gathered_cuda", None),
-        ("gathered_cuda_row_major", "gathered_cuda", "row_major"),
-        ("gathered_cuda_feature_to_row", "gathered_cuda", "feature_to_row"),
+        ("gathered_sm90", "gathered_sm90", None),
+        ("gathered_sm90_row_major", "gathered_sm90", "row_major"),
+        ("gathered_sm90_feature_to_row", "gathered_sm90", "feature_to_row"),
         ("gathered_quack_feature_major", "gathered_quack", "feature_major"),
-        ("blocked_2_4_filled_gathered_cuda_feature_major", "blocked_2_4_filled_gathered_cuda", "feature_major"),
+        ("blocked_2_4_filled_gathered_sm90_feature_major", "blocked_2_4_filled_gathered_sm90", "feature_major"),
     ],
 )
 def test_a_label_names_a_kernel_and_its_layout(label, kernel, layout):
@@ -116,8 +116,8 @@ def test_a_label_names_a_kernel_and_its_layout(label, kernel, layout):
 
 
 def test_a_layout_that_the_kernel_does_not_take_is_no_label():
-    with pytest.raises(ValueError, match="'csr_cuda_row_to_feature'; csr_cuda takes row_major, feature_major"):
-        labeled("csr_cuda_row_to_feature")
+    with pytest.raises(ValueError, match="'csr_sm90_row_to_feature'; csr_sm90 takes row_major, feature_major"):
+        labeled("csr_sm90_row_to_feature")
     with pytest.raises(ValueError, match="no kernel is called 'csr'"):
         labeled("csr_feature_major")
 
@@ -157,7 +157,7 @@ def test_usable_and_unsupported_cover_all_kernels(case):
         ("gathered-kept", "gathered_triton", {"k": 71}, r"\[N, K\] = \[32, 70\], the problem asks for \[32, 71\]"),
         (
             "gathered_overlay",
-            "gathered_overlay_cuda",
+            "gathered_overlay_sm90",
             {"layout": "row_to_feature"},
             "takes row_major or feature_major activations, not row_to_feature",
         ),

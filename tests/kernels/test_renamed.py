@@ -21,7 +21,7 @@ GPU = "Some GPU"
 OLD_LAUNCHES = {
     "gpu": GPU,
     "kernels": {
-        "gathered_cuda": {
+        "gathered_sm90": {
             "version": 2,
             "entries": {
                 "m=64 k=64 n=128 steps=1": {
@@ -102,7 +102,7 @@ def write(path: Path, content: dict) -> Path:
         ("gathered_skinny_feature_major", "gathered_small_m_feature_major"),
         ("gathered_skinny_row_x", "gathered_small_m_row_x"),
         ("gathered_tf32_triton_row_to_feature", "gathered_triton_tf32_row_to_feature"),
-        ("gathered_cuda_feature_to_row", "gathered_cuda_feature_to_row"),
+        ("gathered_sm90_feature_to_row", "gathered_sm90_feature_to_row"),
         ("triton_bsr", "triton_bsr"),
     ],
 )
@@ -139,7 +139,7 @@ def test_what_is_saved_beside_old_launches_has_names_of_today_only(cache):
     store.tuned_kernel(GPU, "another", 1).save()
     assert json.loads(path.read_text())["kernels"].keys() == {
         "another",
-        "gathered_cuda",
+        "gathered_sm90",
         "gathered_simt",
         "gathered_small_m_row_x",
     }
@@ -160,8 +160,8 @@ def test_rates_and_latencies_of_a_user_are_found_in_the_old_folders(cache):
     write(cache / "forecast" / "some_gpu.json", OLD_LATENCIES)
     rates, table = device_rates(GPU), latency_table(GPU)
     assert rates.num_sms == 7
-    assert rates.constants["gathered_cuda fp16"] == {"launch": 1.0, "work_tile": 2.0, "k_block": 3.0}
-    assert rates.constants.keys() == {"gathered_cuda fp16", "cublas_wt tf32"} and rates.errors.keys() == {
+    assert rates.constants["gathered_sm90 fp16"] == {"launch": 1.0, "work_tile": 2.0, "k_block": 3.0}
+    assert rates.constants.keys() == {"gathered_sm90 fp16", "cublas_wt tf32"} and rates.errors.keys() == {
         "gathered_simt fp32"
     }
     assert [one.kernel for one in table.measured] == ["gathered_small_m"]

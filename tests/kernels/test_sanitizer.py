@@ -25,7 +25,7 @@ RACECHECK_FROM = Version("2026.3")
 RINGS = Path(__file__).parent / "csrc" / "right_rings.cu"
 RACE = """\
 ========= COMPUTE-SANITIZER
-gathered_cuda: takes float16 or bfloat16
+gathered_sm90: takes float16 or bfloat16
 ========= Error: Race reported between Write access at copy_bulk(unsigned int)+0x9750 in hopper.cuh:71
 =========     and Read access at load_four(float *, unsigned int)+0x3ad0 in simt_sums.cuh:79 [372 hazards]
 =========     Device Frame: void gathered_indexed_kernel<IndexedShape<(int)8>>(T1)+0x9750 in gathered_indexed.cu:158

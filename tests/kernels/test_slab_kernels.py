@@ -1,4 +1,4 @@
-"""`ell_cuda`, `csr_cuda` and `n_m_cuda`: what they do not support; on a GPU every launch against float64."""
+"""`ell_sm90`, `csr_sm90` and `n_m_sm90`: what they do not support; on a GPU every launch against float64."""
 
 from dataclasses import replace
 
@@ -10,15 +10,15 @@ from sparsefront_kernels import Problem
 from sparsefront_kernels.common.dependent_launch import DEPENDENT_LAUNCH
 from sparsefront_kernels.common.slab_launch import SPACE, SlabProblem, possible
 from sparsefront_kernels.common.slab_product import launch_slab_product
-from sparsefront_kernels.ell.cuda import pack_for_cuda as pack_ell
+from sparsefront_kernels.ell.cuda import pack_for_sm90 as pack_ell
 
 KERNELS = (
-    "ell_cuda",
-    "ell_cuda_feature_major",
-    "csr_cuda",
-    "csr_cuda_feature_major",
-    "n_m_cuda",
-    "n_m_cuda_feature_major",
+    "ell_sm90",
+    "ell_sm90_feature_major",
+    "csr_sm90",
+    "csr_sm90_feature_major",
+    "n_m_sm90",
+    "n_m_sm90_feature_major",
 )
 
 
@@ -30,7 +30,7 @@ class TestEntries:
             (65_535 * 32 + 1, torch.float32, "cuda", "takes up to 2097120 rows of X, not 2097121"),
             (1, torch.float16, "cpu", "needs a CUDA device, not cpu"),
         ):
-            assert in_layout("csr_cuda").unsupported_reason(stored, Problem(m, 16, 8, dtype, device)) == reason
+            assert in_layout("csr_sm90").unsupported_reason(stored, Problem(m, 16, 8, dtype, device)) == reason
 
     @pytest.mark.parametrize("name", KERNELS)
     def test_no_rows_need_no_gpu(self, name):
@@ -78,7 +78,7 @@ class TestOnGPU:
                 first, second = (torch.full_like(expected, torch.nan, dtype=dtype) for _ in range(2))
                 for y in (first, second):
                     launch_slab_product(
-                        "ell_cuda",
+                        "ell_sm90",
                         x,
                         y,
                         values=lists.values,

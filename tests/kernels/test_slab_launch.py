@@ -1,4 +1,4 @@
-"""Launch parameters of `ell_cuda`, `csr_cuda` and `n_m_cuda`."""
+"""Launch parameters of `ell_sm90`, `csr_sm90` and `n_m_sm90`."""
 
 import pytest
 import torch

@@ -1,13 +1,13 @@
-"""The lists of `ell_cuda`, `csr_cuda` and `n_m_cuda`: walked over in plain loops as the blocks of a cluster do."""
+"""The lists of `ell_sm90`, `csr_sm90` and `n_m_sm90`: walked over in plain loops as the blocks of a cluster do."""
 
 import pytest
 import torch
 from slab_walk import walked_product
 from slab_weights import stored_csr, stored_ell, stored_n_m
 from sparsefront_kernels import FORMATS
-from sparsefront_kernels.csr.cuda import pack_for_cuda as pack_csr
-from sparsefront_kernels.ell.cuda import pack_for_cuda as pack_ell
-from sparsefront_kernels.n_m.cuda import pack_for_cuda as pack_n_m
+from sparsefront_kernels.csr.cuda import pack_for_sm90 as pack_csr
+from sparsefront_kernels.ell.cuda import pack_for_sm90 as pack_ell
+from sparsefront_kernels.n_m.cuda import pack_for_sm90 as pack_n_m
 
 
 class TestLists:

@@ -119,7 +119,7 @@ def mixed_results(count: int, make: Callable[..., Result]) -> list[Result]:
             "latency_dense_ms": 5.25,
             "latency_sparse_ms": 5.25 / speedup,
             "latency_device": "cuda",
-            "latency_kernel": "gathered_cuda",
+            "latency_kernel": "gathered_sm90",
             "gpu": "H200",
             "commit": ("b" if number % 50 == 7 else "a") * 40,
         }

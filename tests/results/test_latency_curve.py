@@ -19,7 +19,7 @@ def point(batch_size, length, speedup):
         "speedup_low": speedup - 0.05,
         "speedup_high": speedup + 0.05,
         "dense_variant": "cuda_graph+fused_qkv",
-        "kernels": {"gathered_cuda": 5},
+        "kernels": {"gathered_sm90": 5},
         "sparse_flops_share": 0.75,
     }
 
@@ -64,7 +64,7 @@ def test_a_win_needs_sparse_kernels_and_more_than_noise(result):
 def test_the_table_holds_every_point(result, make_result):
     lines = curve_lines(result)
     assert [line["batch"] for line in lines] == ["1", "8", "32", "128", "1", "32"]
-    assert lines[1]["speedup"] == "1.02×" and lines[1]["kernels, or not measured because"] == "5 × gathered_cuda"
+    assert lines[1]["speedup"] == "1.02×" and lines[1]["kernels, or not measured because"] == "5 × gathered_sm90"
     assert lines[2]["kernels, or not measured because"] == "1 × gathered_reference"
     assert curve_lines(make_result()) == []
 

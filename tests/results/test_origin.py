@@ -88,7 +88,7 @@ def test_provenance_and_a_badge_where_it_differs(make_result):
     assert unlike_the_rest(results) == {}
     assert provenance(odd)["commit"] == "bbbbbbbbb-dirty" and "driver" not in provenance(odd)
     assert provenance(odd)["kernels"] == "as of the commit" and "kernels" not in provenance(make_result(commit=None))
-    chosen = [make_result(**usual, run_id=name, latency_kernel=name) for name in ("csr_cuda", "gathered_cuda")]
+    chosen = [make_result(**usual, run_id=name, latency_kernel=name) for name in ("csr_sm90", "gathered_sm90")]
     assert unlike_the_rest(chosen) == {}, "which kernel runs is chosen for each point"
 
 

@@ -207,7 +207,7 @@ def printed(browser):
 
 def test_paper_holds_whole_tables_commands_and_filters(printed, shown, mixed):
     """They were cut off at its edge, and a chosen filter was white on white."""
-    kernel = "+".join(["gathered_cuda_feature_major"] * 4)
+    kernel = "+".join(["gathered_sm90_feature_major"] * 4)
     page = shown([run.with_values({"latency_kernel": kernel}) for run in mixed(120)], "#seed=1&point=run-1")
     page.evaluate(CLICK.format("#details summary"))
     cut = (
@@ -221,7 +221,7 @@ def test_paper_holds_whole_tables_commands_and_filters(printed, shown, mixed):
 
 
 def test_a_narrow_window_scrolls_down_alone(narrow, shown, make_result):
-    long = {"latency_kernel": "+".join(["gathered_cuda_feature_major"] * 9), "gpu": "NVIDIA H100 80GB HBM3"}
+    long = {"latency_kernel": "+".join(["gathered_sm90_feature_major"] * 9), "gpu": "NVIDIA H100 80GB HBM3"}
     reason = {"unsupported": {f"kernel_{number}": "takes float32, not torch.float16" for number in range(40)}}
     runs = [make_result(run_id=name, model=name, kernel_per_layer={"fc": reason}, **long) for name in ("bert", "vit")]
     page = shown(runs)

@@ -36,7 +36,7 @@ def test_failures_are_told_with_overrides_and_reason(capsys, monkeypatch):
 def test_lines_of_a_comparison_end_in_no_blanks_and_are_whole_in_a_pipe(mixed, capsys, monkeypatch):
     """Titles and verdicts were filled up with blanks to the width of the widest kernel's name, and folded at that of a table."""
     monkeypatch.setenv("COLUMNS", "40")
-    kernels = {0: "gathered", 1: "+".join(["blocked_cuda_feature_major"] * 4)}
+    kernels = {0: "gathered", 1: "+".join(["blocked_sm90_feature_major"] * 4)}
     (group,) = split_comparable(run.with_values({"latency_kernel": kernels[run.identity.seed]}) for run in mixed(20))
     verdict = f"n_m picked before {'tile_wise, ' * 30}uniform"
     print_group(group, [verdict])

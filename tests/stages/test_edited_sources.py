@@ -19,7 +19,7 @@ ON_CPU = ("trainer=cpu", "measure.device=cpu")
 ADDED = ("\n\n\n", "\n\nADDED = 1\n\n\n")  # after the imports, or between two definitions
 EDITS = {
     # file, what is replaced, by what, what is made again
-    "a CUDA source": (KERNELS / "gathered/csrc/gathered_cuda_narrow.cu", "}", "; }", FROM_SWAP),
+    "a CUDA source": (KERNELS / "gathered/csrc/gathered_sm90_cluster.cu", "}", "; }", FROM_SWAP),
     "a header": (KERNELS / "cuda/hopper.cuh", "}", "; }", FROM_SWAP),
     "the table of launches": (KERNELS / "tuning/shipped/nvidia_h200.json", '"block_m"', '"block_n"', FROM_SWAP),
     "a Triton kernel": (KERNELS / "blocked/triton_spmm.py", *ADDED, FROM_SWAP),
@@ -43,7 +43,7 @@ EDITS = {
     "the result": (SPARSEFRONT / "results/record.py", *ADDED, {"result"}),
     "the page": (SPARSEFRONT / "results/page/run.py", *ADDED, set()),
     "the store": (SPARSEFRONT / "artifacts/store.py", *ADDED, set()),
-    "a comment in CUDA": (KERNELS / "gathered/csrc/gathered_cuda_narrow.cu", "// ", "// no longer ", set()),
+    "a comment in CUDA": (KERNELS / "gathered/csrc/gathered_sm90_cluster.cu", "// ", "// no longer ", set()),
     "a comment in Python": (SPARSEFRONT / "models/vit_small.py", "  # [B", "  # of [B", set()),
     "a docstring": (SPARSEFRONT / "patterns/tile_wise.py", '"""', '"""(Revised) ', set()),
     "blank lines": (SPARSEFRONT / "training/fit.py", "\n\n", "\n\n\n", set()),

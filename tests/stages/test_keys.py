@@ -162,7 +162,7 @@ def test_launches_that_a_swap_timed_are_no_part_of_a_key(composed, new_process, 
     monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path / "kernels"))
     on_cpu = ["trainer=cpu", "measure.device=cpu"]
     before = digests(composed(*on_cpu))
-    TunedKernel("NVIDIA H200", "gathered_cuda", 1, own={"m=64": {"block_m": 128, "latency_us": 1.0}}).save()
+    TunedKernel("NVIDIA H200", "gathered_sm90", 1, own={"m=64": {"block_m": 128, "latency_us": 1.0}}).save()
     assert user_file("NVIDIA H200").exists()
     new_process()
     assert digests(composed(*on_cpu)) == before

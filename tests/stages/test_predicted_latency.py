@@ -27,7 +27,7 @@ VECTORS = ["pattern=vector_wise", "granularity=64", "sparsity=0.5", "measure.dty
 def table(speedup: float, *, largest: int = 1 << 22, large_speedup: float | None = None) -> PerformanceModel:
     """Measurements alone: dense times over `speedup`, for weights of 256 · 256 elements up to `largest` and every usual M."""
     ends = {256 * 256: speedup, largest: speedup if large_speedup is None else large_speedup}
-    kernel = "gathered_cuda"
+    kernel = "gathered_sm90"
     rows = [
         Measured("gathered", unit, "equal", dtype, m, size // 256, 256, sparsity, kernel, size / gain, float(size))
         for unit in (64, 128)

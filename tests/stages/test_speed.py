@@ -135,7 +135,7 @@ def test_bytes_on_the_device(run, kernel):
 def test_a_pruned_layer_that_runs_dense_says_why():
     layers = {
         "slow": LayerSwap(kernel="dense_linear", family="dense", density=0.25, weight_bytes=64),
-        "fast": LayerSwap(kernel="gathered_cuda", family="gathered", density=0.25, weight_bytes=16),
+        "fast": LayerSwap(kernel="gathered_sm90", family="gathered", density=0.25, weight_bytes=16),
     }
     report = SwapReport(layers, {"slow": "dense_linear is faster", "head": "not pruned"}, 0.3, 0.3)
     found = measure._layers(report, SimpleNamespace(device=torch.device("cpu"), dtype=torch.float32))

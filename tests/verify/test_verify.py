@@ -372,8 +372,8 @@ FORGED = {
     "what ran": (
         "speed",
         "latency_kernel",
-        "gathered_cuda",
-        "kernels: DIFFERS, latency_kernel is gathered_cuda in the",
+        "gathered_sm90",
+        "kernels: DIFFERS, latency_kernel is gathered_sm90 in the",
     ),
     "how much ran": ("kernels", "sparse_flops_share", 0.5, "kernels: DIFFERS, sparse_flops_share is 0.5 in the record"),
     "no layers": ("kernels", "kernel_per_layer", {}, "kernels: DIFFERS, layers is [] in the record"),
@@ -392,13 +392,13 @@ def test_a_forged_number_of_one_layer_differs(row, capsys):
     content = json.loads(row.read_text())
     layer = next(iter(content["sparsity"]["sparsity_per_layer"]))
     content["sparsity"]["sparsity_per_layer"][layer] = 0.75
-    content["kernels"]["kernel_per_layer"][layer]["chosen"] = "n_m_cuda"
+    content["kernels"]["kernel_per_layer"][layer]["chosen"] = "n_m_sm90"
     content["identity"]["record_sha256"] = record_digest(content)
     row.write_text(json.dumps(content))
     assert main([str(row)]) == 1
     said = capsys.readouterr().out
     assert f"sparsity: DIFFERS, sparsity_per_layer[{layer}] is 0.75 in the record, 0.5 now" in said
-    assert f"kernels: DIFFERS, {layer}.chosen is n_m_cuda in the record, n_m_" in said
+    assert f"kernels: DIFFERS, {layer}.chosen is n_m_sm90 in the record, n_m_" in said
 
 
 FOLLOWS = {

@@ -80,7 +80,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--peer-shapes", nargs="+", type=_peer_shapes, default=[], metavar="PEER=SHAPE,...", help="its only shapes"
     )
-    options.add_argument("--kernels", nargs="+", default=[], help="only these of our kernels, such as 'gathered_cuda*'")
+    options.add_argument("--kernels", nargs="+", default=[], help="only these of our kernels, such as 'gathered_sm90*'")
     options.add_argument("--tune", action="store_true", help="tune before timing, and keep what was found")
     options.add_argument("--samples", type=int, default=20, help="graph replays per measurement")
     options.add_argument("--commit", default=None, help="of the code, for the rows; asked of git where not given")

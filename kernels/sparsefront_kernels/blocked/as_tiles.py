@@ -11,16 +11,16 @@ from sparsefront_kernels.blocked.format import BlockedFormat
 from sparsefront_kernels.common.device_support import hopper_unsupported_reason
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.cuda import narrow, wide
-from sparsefront_kernels.gathered.cuda.entries import gathered_cuda_product
-from sparsefront_kernels.gathered.cuda.packed_weight import CudaPackedWeight, pack_for_cuda, tile_unsupported_reason
+from sparsefront_kernels.gathered.cuda.entries import gathered_sm90_product
+from sparsefront_kernels.gathered.cuda.packed_weight import CudaPackedWeight, pack_for_sm90, tile_unsupported_reason
 from sparsefront_kernels.gathered.cuda.tuning import LAUNCHES
 from sparsefront_kernels.gathered.format import GatheredFormat
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.problem import LAYOUTS, Problem
 
-KERNEL = "blocked_gathered_cuda"
+KERNEL = "blocked_gathered_sm90"
 # Up to here high blocks may run on it too, and timing decides. In blocks of 128 and 64 at 50 % the gathered kernel takes 0.90 to
-# 1.04 of `blocked_cuda`'s time at 256 rows on weights from 4096 x 4096 on, at 1024 rows 1.05 and more but for one product
+# 1.04 of `blocked_sm90`'s time at 256 rows on weights from 4096 x 4096 on, at 1024 rows 1.05 and more but for one product
 # (0.97); at 4096 rows it never wins (H200, experiments/operators/h200.csv).
 MOST_ROWS_OF_HIGH_BLOCKS = 1024
 
@@ -44,7 +44,7 @@ def as_tiles(stored: BlockedFormat) -> GatheredFormat:
 
 
 def _pack(stored: BlockedFormat) -> CudaPackedWeight:
-    return pack_for_cuda(as_tiles(stored))
+    return pack_for_sm90(as_tiles(stored))
 
 
 def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
@@ -54,7 +54,7 @@ def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
     if height >= HALF and problem.m > MOST_ROWS_OF_HIGH_BLOCKS:
         return (
             f"is for blocks of fewer than {HALF} outputs or up to {MOST_ROWS_OF_HIGH_BLOCKS} rows: these fill a tensor-core "
-            f"instruction, see blocked_cuda"
+            f"instruction, see blocked_sm90"
         )
     return (
         tile_unsupported_reason(height)
@@ -66,7 +66,7 @@ def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
 ENTRY = KernelEntry(
     name=KERNEL,
     family="blocked",
-    product=gathered_cuda_product,
+    product=gathered_sm90_product,
     pack=_pack,
     unsupported=_unsupported,
     requires_cuda=True,

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from sparsefront_kernels.blocked.cuda.entries import blocked_cuda_product, blocked_cuda_unsupported_reason
-from sparsefront_kernels.blocked.cuda.packed_weight import K_BLOCK, BlockedCudaWeight, box_of, pack_for_blocked_cuda
+from sparsefront_kernels.blocked.cuda.entries import blocked_sm90_product, blocked_sm90_unsupported_reason
+from sparsefront_kernels.blocked.cuda.packed_weight import K_BLOCK, BlockedCudaWeight, box_of, pack_for_blocked_sm90
 from sparsefront_kernels.blocked.cuda.tuning import HALVED_KERNEL, HALVED_LAUNCHES
 from sparsefront_kernels.blocked.entries import ENTRIES as BLOCKED_ENTRIES
 from sparsefront_kernels.blocked_2_4.format import Blocked24Format
@@ -15,7 +15,7 @@ from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.problem import LAYOUTS, Problem
 
 
-def pack_for_blocked_2_4_cuda(stored: Blocked24Format) -> BlockedCudaWeight:
+def pack_for_blocked_2_4_sm90(stored: Blocked24Format) -> BlockedCudaWeight:
     """The weight laid out for the sparse products of the Hopper kernel, on the format's device.
 
     Raises:
@@ -23,7 +23,7 @@ def pack_for_blocked_2_4_cuda(stored: Blocked24Format) -> BlockedCudaWeight:
     """
     if reason := _block_unsupported_reason(stored.block):
         raise ValueError(f"blocked_2_4: {reason}")
-    packed = pack_for_blocked_cuda(stored.filled())
+    packed = pack_for_blocked_sm90(stored.filled())
     return replace(packed, panels=halved_panels(whole_panels(packed.panels)))
 
 
@@ -36,7 +36,7 @@ def _block_unsupported_reason(block: tuple[int, int]) -> str | None:
 
 
 def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
-    return _block_unsupported_reason(stored.block) or blocked_cuda_unsupported_reason(stored, problem)
+    return _block_unsupported_reason(stored.block) or blocked_sm90_unsupported_reason(stored, problem)
 
 
 ENTRIES = (
@@ -44,8 +44,8 @@ ENTRIES = (
     KernelEntry(
         name=HALVED_KERNEL,
         family="blocked_2_4",
-        product=blocked_cuda_product,
-        pack=pack_for_blocked_2_4_cuda,
+        product=blocked_sm90_product,
+        pack=pack_for_blocked_2_4_sm90,
         unsupported=_unsupported,
         requires_cuda=True,
         layouts=LAYOUTS,

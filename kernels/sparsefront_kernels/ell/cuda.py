@@ -1,4 +1,4 @@
-"""`ell_cuda`, products with any number of rows of X: the ELL weight laid out for it, and its entry of the registry."""
+"""`ell_sm90`, products with any number of rows of X: the ELL weight laid out for it, and its entry of the registry."""
 
 import torch
 
@@ -7,7 +7,7 @@ from sparsefront_kernels.common.slab_lists import SlabWeight, slab_lists
 from sparsefront_kernels.ell.format import ELLFormat
 
 
-def pack_for_cuda(stored: ELLFormat) -> SlabWeight:
+def pack_for_sm90(stored: ELLFormat) -> SlabWeight:
     """Lay the weight out for the kernel on the format's device.
 
     A row of blocks is a group of outputs that keep the same inputs; their lists come in order, since all are equally long.
@@ -20,4 +20,4 @@ def pack_for_cuda(stored: ELLFormat) -> SlabWeight:
     return SlabWeight(n, k, slab_lists(group, inputs.flatten(), values, groups=rows, k=k, by_length=False))
 
 
-ENTRY = slab_entry("ell", kernel="ell_cuda", version=2, pack=pack_for_cuda)
+ENTRY = slab_entry("ell", kernel="ell_sm90", version=2, pack=pack_for_sm90)

@@ -22,7 +22,7 @@ def tile_unsupported_reason(tile: int) -> str | None:
     return f"takes tiles of a multiple of {HALF} outputs, not of {tile}: windows of different tiles have no inputs in common"
 
 
-def pack_for_gathered_2_4_cuda(stored: Gathered24Format) -> CudaPackedWeight:
+def pack_for_gathered_2_4_sm90(stored: Gathered24Format) -> CudaPackedWeight:
     """Lay the weight out for the kernel on the format's device.
 
     Sixteen windows of a tile, 64 inputs, are a k-block; 64 outputs a half, and two halves a CTA tile. Halves of one tile share

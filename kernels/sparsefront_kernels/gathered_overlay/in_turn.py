@@ -34,7 +34,7 @@ def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
 
 
 ENTRY = KernelEntry(
-    name="gathered_overlay_cuda",
+    name="gathered_overlay_sm90",
     family="gathered_overlay",
     product=_product,
     pack=_pack,

@@ -1,4 +1,4 @@
-"""`n_m_cuda`, products with any number of rows on CUDA cores: its layout of the n:m weight, and its entry of the registry."""
+"""`n_m_sm90`, products with any number of rows on CUDA cores: its layout of the n:m weight, and its entry of the registry."""
 
 import torch
 
@@ -7,7 +7,7 @@ from sparsefront_kernels.common.slab_lists import SlabWeight, slab_lists
 from sparsefront_kernels.n_m.format import NMFormat
 
 
-def pack_for_cuda(stored: NMFormat) -> SlabWeight:
+def pack_for_sm90(stored: NMFormat) -> SlabWeight:
     """Lay the weight out for the kernel on the format's device.
 
     Places within groups become inputs of X, those of a permuted weight by its order, so that X is read as it lies. Lists come in
@@ -23,4 +23,4 @@ def pack_for_cuda(stored: NMFormat) -> SlabWeight:
     return SlabWeight(n, k, slab_lists(output, inputs.flatten(), values.reshape(-1, 1), groups=n, k=k, by_length=False))
 
 
-ENTRY = slab_entry("n_m", kernel="n_m_cuda", version=2, pack=pack_for_cuda)
+ENTRY = slab_entry("n_m", kernel="n_m_sm90", version=2, pack=pack_for_sm90)

@@ -32,7 +32,7 @@ ENTRIES = (
         product=_triton,
         unsupported=triton_unsupported_reason,
         requires_cuda=True,
-        # 2.2 to 20 times the time of n_m_cuda at 256 and 4096 rows (H200, experiments/operators/h200.csv)
+        # 2.2 to 20 times the time of n_m_sm90 at 256 and 4096 rows (H200, experiments/operators/h200.csv)
         slow_in=(torch.float32,),
     ),
     CUDA,

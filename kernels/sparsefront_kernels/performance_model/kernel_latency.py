@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from sparsefront_kernels.performance_model import (
     cublas,
-    gathered_cuda,
     gathered_simt,
+    gathered_sm90,
     gathered_small_m,
     gathered_triton,
 )
@@ -16,7 +16,7 @@ from sparsefront_kernels.performance_model.work import Work, time_us
 
 # kernel -> (product, rates) -> work, or None where the kernel does not take the product
 FAMILIES: dict[str, Callable[[Product, DeviceRates], Work | None]] = {
-    "gathered_cuda": gathered_cuda.work,
+    "gathered_sm90": gathered_sm90.work,
     "gathered_simt": gathered_simt.work,
     "gathered_small_m": gathered_small_m.work,
     "gathered_triton": gathered_triton.work,
@@ -66,7 +66,7 @@ def family_of(kernel: str) -> str | None:
 
 
 def constants_key(kernel: str, dtype: str) -> str | None:
-    """Under which a kernel's constants are kept: "gathered_cuda fp16"; None where nothing is known of it."""
+    """Under which a kernel's constants are kept: "gathered_sm90 fp16"; None where nothing is known of it."""
     family = family_of(kernel)
     if family == "cublas" and dtype == "tf32":
         family = kernel  # TF32 tensor cores take operands in one order only, so that each layout is another kernel

@@ -2,8 +2,8 @@
 
     {"gpu": "NVIDIA H200", "num_sms": 132, "dense_tflops": {"fp16": 757.0}, "copy_gb_per_s": 4220.0,
      "made_with": {"source": "h200.csv", "commit": "abc", "date": "2026-01-31"},
-     "constants": {"gathered_cuda fp16": {"launch": 1.9, ...}},
-     "errors": {"gathered_cuda fp16": {"rows": 216, "median": 0.05, "p90": 0.14, "held_out_median": 0.06, "held_out_p90": 0.16}}}
+     "constants": {"gathered_sm90 fp16": {"launch": 1.9, ...}},
+     "errors": {"gathered_sm90 fp16": {"rows": 216, "median": 0.05, "p90": 0.14, "held_out_median": 0.06, "held_out_p90": 0.16}}}
 
 A file for the GPUs on which we measured ships with the package; a user's own, in $SPARSEFRONT_KERNELS_CACHE
 (~/.cache/sparsefront_kernels where that is not set), replaces it.

@@ -5,7 +5,7 @@ $SPARSEFRONT_KERNELS_CACHE (~/.cache/sparsefront_kernels where that is not set) 
 may measure at once: each adds what it measured itself to what the file holds by then.
 
     {"gpu": "NVIDIA H200",
-     "kernels": {"gathered_cuda": {"version": 1, "made_with": {"torch": "2.11.0", "cuda": "13.0", "date": "2026-01-31"},
+     "kernels": {"gathered_sm90": {"version": 1, "made_with": {"torch": "2.11.0", "cuda": "13.0", "date": "2026-01-31"},
                                    "entries": {"<key>": {"block_m": 256, ..., "latency_us": 12.3}}}}}
 """
 

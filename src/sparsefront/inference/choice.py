@@ -35,7 +35,7 @@ class KernelChoice:
         mode: auto, sparse, none or reference.
         family: force a storage family; of its kernels the fastest runs.
         name: force one kernel, in whichever of its layouts is fastest; or in the layout that is told behind its name, as in
-            gathered_cuda_feature_major.
+            gathered_sm90_feature_major.
         fuse: rewrite encoder blocks (`inference.fusion`): joined products, fused epilogues, feature-major residual streams.
     Raises:
         InvalidSetting: a name that does not exist (those that do are listed), or settings that exclude each other.

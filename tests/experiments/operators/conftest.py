@@ -10,7 +10,7 @@ from sparsefront_kernels.bench.row import COLUMNS, Row, write_rows
 
 PLAIN = Measurement(
     weight=Weight("gathered", "vector_wise", 128, "equal"),
-    kernel="gathered_cuda_feature_major",
+    kernel="gathered_sm90_feature_major",
     dtype="fp16",
     m=4096,
     k=1024,

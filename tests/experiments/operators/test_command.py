@@ -69,7 +69,7 @@ def test_wrong_rows_are_counted(measured, results_file, tmp_path, capsys):
 
 
 def test_errors_are_one_line(tmp_path, capsys):
-    (tmp_path / "rows.csv").write_text("family,kernel\ngathered,gathered_cuda\n")
+    (tmp_path / "rows.csv").write_text("family,kernel\ngathered,gathered_sm90\n")
     assert main([str(tmp_path / "rows.csv"), "-o", str(tmp_path / "out")]) == 1
     assert "rows.csv lacks the columns pattern, granularity" in capsys.readouterr().err
     assert main([str(tmp_path / "nowhere.csv"), "-o", str(tmp_path / "out")]) == 1

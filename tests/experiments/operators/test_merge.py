@@ -4,7 +4,7 @@ import merge
 from sparsefront_kernels.bench.row import COLUMNS, read_rows, write_texts
 
 ROW = dict.fromkeys(COLUMNS, "") | {
-    "kernel": "blocked_cuda",
+    "kernel": "blocked_sm90",
     "dtype": "fp16",
     "m": "256",
     "k": "64",
@@ -27,7 +27,7 @@ def test_the_newest_row_of_a_product_stays_in_its_place():
 
 
 def test_other_layouts_sparsities_and_gpus_are_other_rows():
-    others = [{"layout": "feature_major"}, {"asked_sparsity": "0.5"}, {"gpu": "NVIDIA H100"}, {"kernel": "csr_cuda"}]
+    others = [{"layout": "feature_major"}, {"asked_sparsity": "0.5"}, {"gpu": "NVIDIA H100"}, {"kernel": "csr_sm90"}]
     later = [ROW | other | {"latency_us": "5"} for other in others]
     assert latencies(merge.merged([ROW], later)) == ["3", *["5"] * 4]
 

@@ -8,7 +8,7 @@ from prediction_plot import predictions, write_predictions_png
 def test_panels_are_what_constants_are_of(measured):
     rows = [
         measured(predicted_us=45.0),
-        measured(predicted_us=55.0, kernel="gathered_cuda", layout="row_major"),
+        measured(predicted_us=55.0, kernel="gathered_sm90", layout="row_major"),
         measured(predicted_us=40.0, kernel="cublas"),
         measured(predicted_us=40.0, kernel="cublas", dtype="fp32"),
         measured(kernel="triton_bsr"),
@@ -17,7 +17,7 @@ def test_panels_are_what_constants_are_of(measured):
     assert {panel: len(shown) for panel, shown in found.items()} == {
         ("cublas", "fp16"): 1,
         ("cublas", "fp32"): 1,
-        ("gathered_cuda", "fp16"): 2,
+        ("gathered_sm90", "fp16"): 2,
     }
 
 

@@ -59,9 +59,9 @@ def test_what_was_asked_for_names_the_cell(measured):
 
 
 def test_layouts_of_one_kernel_look_alike(measured):
-    rows = [measured(2.0), measured(2.0, kernel="gathered_cuda", layout="row_major")]
+    rows = [measured(2.0), measured(2.0, kernel="gathered_sm90", layout="row_major")]
     found = winners(rows)
-    assert {cells[4096, 0.5].kernel for cells in found.values()} == {"gathered_cuda"} and len(found) == 2
+    assert {cells[4096, 0.5].kernel for cells in found.values()} == {"gathered_sm90"} and len(found) == 2
 
 
 def test_one_dtype_a_picture(measured, tmp_path):

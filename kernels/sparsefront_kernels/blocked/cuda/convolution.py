@@ -7,7 +7,7 @@ from torch import Tensor
 
 from sparsefront_kernels.blocked.cuda.op import residual_operand
 from sparsefront_kernels.blocked.cuda.packed_weight import K_BLOCK, BlockedCudaWeight
-from sparsefront_kernels.blocked.cuda.spmm import Images, launch_blocked_cuda
+from sparsefront_kernels.blocked.cuda.spmm import Images, launch_blocked_sm90
 from sparsefront_kernels.blocked.cuda.tuning import LAUNCHES, BlockedProblem
 from sparsefront_kernels.common.operands import bias_for_kernel, check_epilogue
 from sparsefront_kernels.convolution import Convolution, Convolving
@@ -61,7 +61,7 @@ def blocked_conv2d(
     rows = y.view(-1, n)
     problem = BlockedProblem(len(rows), k, n, K_BLOCK, len(outputs), len(panels), tuple(lengths))
     with torch.cuda.device_of(x):
-        launch_blocked_cuda(
+        launch_blocked_sm90(
             x.view(-1, x.shape[3]),
             rows,
             panels=panels,

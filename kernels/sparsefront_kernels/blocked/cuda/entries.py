@@ -4,13 +4,13 @@ import torch
 from torch import Tensor
 
 from sparsefront_kernels.blocked.cuda.convolution import CONVOLVING
-from sparsefront_kernels.blocked.cuda.op import blocked_cuda
+from sparsefront_kernels.blocked.cuda.op import blocked_sm90
 from sparsefront_kernels.blocked.cuda.packed_weight import (
     K_BLOCK,
     BlockedCudaWeight,
     block_unsupported_reason,
     box_of,
-    pack_for_blocked_cuda,
+    pack_for_blocked_sm90,
 )
 from sparsefront_kernels.blocked.cuda.spmm import LIBRARY
 from sparsefront_kernels.blocked.cuda.tuning import KERNEL, LAUNCHES
@@ -20,7 +20,7 @@ from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR, Y_FEATURE_MAJOR, Problem
 
 
-def blocked_cuda_product(
+def blocked_sm90_product(
     x: Tensor,
     packed: BlockedCudaWeight,
     bias: Tensor | None = None,
@@ -29,7 +29,7 @@ def blocked_cuda_product(
     activation: str = "none",
     residual: Tensor | None = None,
 ) -> Tensor:
-    return blocked_cuda(
+    return blocked_sm90(
         x,
         packed.panels,
         packed.k_blocks,
@@ -46,7 +46,7 @@ def blocked_cuda_product(
     )
 
 
-def blocked_cuda_unsupported_reason(stored: SparseFormat, problem: Problem) -> str | None:
+def blocked_sm90_unsupported_reason(stored: SparseFormat, problem: Problem) -> str | None:
     """Why the Hopper kernel is unsupported: its instructions exist on compute capability 9.0 alone."""
     if problem.dtype not in (torch.float16, torch.bfloat16):
         return f"takes float16 or bfloat16, not {problem.dtype}"
@@ -63,9 +63,9 @@ def blocked_cuda_unsupported_reason(stored: SparseFormat, problem: Problem) -> s
 ENTRY = KernelEntry(
     name=KERNEL,
     family="blocked",
-    product=blocked_cuda_product,
-    pack=pack_for_blocked_cuda,
-    unsupported=blocked_cuda_unsupported_reason,
+    product=blocked_sm90_product,
+    pack=pack_for_blocked_sm90,
+    unsupported=blocked_sm90_unsupported_reason,
     requires_cuda=True,
     layouts=LAYOUTS,
     fuses_epilogue=True,

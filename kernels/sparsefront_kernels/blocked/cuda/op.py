@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from sparsefront_kernels.blocked.cuda.packed_weight import K_BLOCK, dense_weight
-from sparsefront_kernels.blocked.cuda.spmm import launch_blocked_cuda
+from sparsefront_kernels.blocked.cuda.spmm import launch_blocked_sm90
 from sparsefront_kernels.blocked.cuda.tuning import BlockedProblem, launches_of
 from sparsefront_kernels.common.halved_panels import is_halved
 from sparsefront_kernels.common.operands import (
@@ -19,8 +19,8 @@ from sparsefront_kernels.gathered.aligned_operands import aligned_by_input, has_
 from sparsefront_kernels.gathered.gradient import register_gradient
 
 
-@torch.library.custom_op("sparsefront::blocked_cuda", mutates_args=())
-def blocked_cuda(
+@torch.library.custom_op("sparsefront::blocked_sm90", mutates_args=())
+def blocked_sm90(
     x: Tensor,
     panels: Tensor,
     k_blocks: Tensor,
@@ -59,7 +59,7 @@ def blocked_cuda(
         operand, by_input = _x_operand(x, feature_major=x_feature_major, box=box)
         target = y if m % run_length(x.dtype) == 0 or not y_feature_major else _padded(y)
         problem = BlockedProblem(m, k, n, box, len(outputs), len(panels), tuple(lengths), is_halved(panels))
-        launch_blocked_cuda(
+        launch_blocked_sm90(
             operand,
             target,
             panels=panels,
@@ -117,7 +117,7 @@ def _padded(y: Tensor) -> Tensor:
     return y.new_empty(y.shape[0], -(-y.shape[1] // run) * run)
 
 
-@blocked_cuda.register_fake
+@blocked_sm90.register_fake
 def _(
     x,
     panels,
@@ -136,4 +136,4 @@ def _(
     return empty_output(x, n, x_feature_major, y_feature_major)
 
 
-register_gradient("blocked_cuda", stored=("panels", "k_blocks", "outputs"), dense=dense_weight, numbers=("lengths",))
+register_gradient("blocked_sm90", stored=("panels", "k_blocks", "outputs"), dense=dense_weight, numbers=("lengths",))

@@ -68,7 +68,7 @@ def block_unsupported_reason(block: tuple[int, int]) -> str | None:
     )
 
 
-def pack_for_blocked_cuda(stored: BlockedFormat) -> BlockedCudaWeight:
+def pack_for_blocked_sm90(stored: BlockedFormat) -> BlockedCudaWeight:
     """Lay the weight out for the kernel on the format's device.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Launching the Hopper kernel, ../csrc/blocked_cuda.cu."""
+"""Launching the Hopper kernel, ../csrc/blocked_sm90.cu."""
 
 import ctypes
 import functools
@@ -15,7 +15,7 @@ from sparsefront_kernels.common.halved_panels import is_halved
 from sparsefront_kernels.convolution import Convolution
 from sparsefront_kernels.gathered.cuda.parameters import BIAS_TYPES, epilogue_arguments
 
-LIBRARY = "blocked_cuda"
+LIBRARY = "blocked_sm90"
 _SIZES = ("n", "h", "w", "c")
 _PAIRS = ("filter", "stride", "padding", "dilation", "out")  # vertical, then horizontal
 
@@ -41,7 +41,7 @@ class Images(ctypes.Structure):
         return cls(x.data_ptr(), *x.shape, *(number for pair in pairs for number in pair))
 
 
-def launch_blocked_cuda(
+def launch_blocked_sm90(
     x: Tensor,
     y: Tensor,
     *,
@@ -82,7 +82,7 @@ def launch_blocked_cuda(
     work, begins, firsts = work_tensors(
         tuple(lengths), m, launch, lambda cluster: clusters_at_once(cluster, x.device), x.device
     )
-    error = _library().sparsefront_blocked_cuda(
+    error = _library().sparsefront_blocked_sm90(
         *(tensor.data_ptr() for tensor in (x, panels, k_blocks, work, begins, firsts, outputs)),
         *epilogue_arguments(x, y, bias, residual),
         0 if bias is None else BIAS_TYPES[bias.dtype],
@@ -115,7 +115,7 @@ def clusters_at_once(cluster: int, device: torch.device) -> int:
         RuntimeError: the GPU does not say.
     """
     with torch.cuda.device(device):
-        found = _library().sparsefront_blocked_cuda_clusters(cluster)
+        found = _library().sparsefront_blocked_sm90_clusters(cluster)
     if found <= 0:
         raise RuntimeError(f"{LIBRARY}: clusters of {cluster} blocks cannot run (CUDA error {-found})")
     return found
@@ -124,7 +124,7 @@ def clusters_at_once(cluster: int, device: torch.device) -> int:
 @functools.cache
 def _library() -> ctypes.CDLL:
     library = cuda_library.load(LIBRARY)
-    product, clusters = library.sparsefront_blocked_cuda, library.sparsefront_blocked_cuda_clusters
+    product, clusters = library.sparsefront_blocked_sm90, library.sparsefront_blocked_sm90_clusters
     product.argtypes = [ctypes.c_void_p] * 10 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 15 + [ctypes.c_void_p] * 2
     clusters.argtypes = [ctypes.c_int]
     product.restype = clusters.restype = ctypes.c_int

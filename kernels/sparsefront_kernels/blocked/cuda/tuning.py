@@ -18,7 +18,7 @@ from sparsefront_kernels.common.halved_panels import HALVED_PANEL_BYTES
 from sparsefront_kernels.gathered.cuda.schedule import ALL, schedule
 from sparsefront_kernels.tuning import TunedLaunches
 
-KERNEL, HALVED_KERNEL = "blocked_cuda", "blocked_2_4_cuda"
+KERNEL, HALVED_KERNEL = "blocked_sm90", "blocked_2_4_sm90"
 VERSION = 1  # raised when a change of the kernel makes old measurements useless
 
 _RASTER_SWIZZLES = (ALL, 32, 8)

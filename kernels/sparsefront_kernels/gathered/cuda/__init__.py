@@ -1,1 +1,1 @@
-"""`gathered_cuda`: 16-bit products on Hopper's tensor cores."""
+"""`gathered_sm90`: 16-bit products on Hopper's tensor cores."""

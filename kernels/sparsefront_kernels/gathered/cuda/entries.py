@@ -6,14 +6,14 @@ from torch import Tensor
 from sparsefront_kernels.common.device_support import hopper_unsupported_reason
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.cuda import narrow, wide
-from sparsefront_kernels.gathered.cuda.op import gathered_cuda
-from sparsefront_kernels.gathered.cuda.packed_weight import CudaPackedWeight, pack_for_cuda, tile_unsupported_reason
+from sparsefront_kernels.gathered.cuda.op import gathered_sm90
+from sparsefront_kernels.gathered.cuda.packed_weight import CudaPackedWeight, pack_for_sm90, tile_unsupported_reason
 from sparsefront_kernels.gathered.cuda.tuning import KERNEL, LAUNCHES
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR, Y_FEATURE_MAJOR, Problem
 
 
-def gathered_cuda_product(
+def gathered_sm90_product(
     x: Tensor,
     packed: CudaPackedWeight,
     bias: Tensor | None = None,
@@ -23,7 +23,7 @@ def gathered_cuda_product(
     residual: Tensor | None = None,
 ) -> Tensor:
     """As `triton_product`; the kernel reads X feature-major, so that otherwise X is transposed on the way."""
-    return gathered_cuda(
+    return gathered_sm90(
         x,
         packed.panels,
         packed.k_blocks,
@@ -66,8 +66,8 @@ def sixteen_bits_unsupported_reason(problem: Problem, other_reason: str | None =
 ENTRY = KernelEntry(
     name=KERNEL,
     family="gathered",
-    product=gathered_cuda_product,
-    pack=pack_for_cuda,
+    product=gathered_sm90_product,
+    pack=pack_for_sm90,
     unsupported=_unsupported,
     requires_cuda=True,
     layouts=LAYOUTS,

@@ -19,7 +19,7 @@ PACKED_FIELDS = (
 )
 
 
-def launch_gathered_cuda(
+def launch_gathered_sm90(
     x: Tensor,
     y: Tensor,
     *,

@@ -1,4 +1,4 @@
-"""Launching ../csrc/gathered_cuda_narrow.cu: blocks of 64 or 128 columns, several of which may share a tile's inputs."""
+"""Launching ../csrc/gathered_sm90_cluster.cu: blocks of 64 or 128 columns, several of which may share a tile's inputs."""
 
 import ctypes
 import functools
@@ -12,7 +12,7 @@ from sparsefront_kernels.common.launch_shape import num_sms
 from sparsefront_kernels.gathered.cuda.mma_tiles import K_BLOCK_MMA_TILES
 from sparsefront_kernels.gathered.cuda.parameters import BIAS_TYPES, CudaLaunch, epilogue_arguments
 
-LIBRARY = "gathered_cuda_narrow"
+LIBRARY = "gathered_sm90_cluster"
 
 
 def launch_narrow(
@@ -30,7 +30,7 @@ def launch_narrow(
     activation: str = "none",
     residual: Tensor | None = None,
 ) -> None:
-    """As `launch.launch_gathered_cuda`, with `whole_runs` where y_row_major and a launch that is not wide."""
+    """As `launch.launch_gathered_sm90`, with `whole_runs` where y_row_major and a launch that is not wide."""
     m = x.shape[1]
     work_tiles = len(cta_tiles) * -(-m // launch.block_m)
     # a cluster whose blocks split the k-blocks has one work tile; others take several, as many as run at once
@@ -60,7 +60,7 @@ def launch_narrow(
         torch.cuda.current_stream(x.device).cuda_stream,
     )
     if error:
-        raise RuntimeError(f"gathered_cuda_narrow: CUDA error {error} at launch ({launch})")
+        raise RuntimeError(f"gathered_sm90_cluster: CUDA error {error} at launch ({launch})")
 
 
 def _mma_tiles_of_each_half(panels: Tensor, k_blocks: Tensor, cta_tiles: Tensor) -> int:
@@ -74,7 +74,7 @@ def _mma_tiles_of_each_half(panels: Tensor, k_blocks: Tensor, cta_tiles: Tensor)
 
 @functools.cache
 def _function() -> ctypes._CFuncPtr:
-    function = cuda_library.load(LIBRARY).sparsefront_gathered_cuda_narrow
+    function = cuda_library.load(LIBRARY).sparsefront_gathered_sm90_cluster
     function.argtypes = [ctypes.c_void_p] * 8 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 17 + [ctypes.c_void_p]
     function.restype = ctypes.c_int
     return function

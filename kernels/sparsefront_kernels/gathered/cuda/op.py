@@ -8,14 +8,14 @@ from torch import Tensor
 from sparsefront_kernels.common.halved_panels import is_halved
 from sparsefront_kernels.common.operands import bias_for_kernel, check_epilogue, check_operands, empty_output
 from sparsefront_kernels.gathered.aligned_operands import aligned_by_input, aligned_like, deliver
-from sparsefront_kernels.gathered.cuda.launch import launch_gathered_cuda
+from sparsefront_kernels.gathered.cuda.launch import launch_gathered_sm90
 from sparsefront_kernels.gathered.cuda.packed_weight import dense_weight
 from sparsefront_kernels.gathered.cuda.tuning import CudaProblem, launches_of
 from sparsefront_kernels.gathered.gradient import register_gradient
 
 
-@torch.library.custom_op("sparsefront::gathered_cuda", mutates_args=())
-def gathered_cuda(
+@torch.library.custom_op("sparsefront::gathered_sm90", mutates_args=())
+def gathered_sm90(
     x: Tensor,
     panels: Tensor,
     k_blocks: Tensor,
@@ -64,7 +64,7 @@ def gathered_cuda(
         if not y_feature_major and not whole_runs:
             sums = x.new_empty(compact.numel(), padded_m)
             if kept := len(compact):
-                launch_gathered_cuda(
+                launch_gathered_sm90(
                     by_input,
                     sums,
                     cta_tiles=cta_tiles[:kept],
@@ -77,7 +77,7 @@ def gathered_cuda(
             return y
         direct = padded_m == m or not y_feature_major
         target = y if direct else x.new_empty(n, padded_m)
-        launch_gathered_cuda(
+        launch_gathered_sm90(
             by_input,
             target,
             cta_tiles=cta_tiles,
@@ -105,7 +105,7 @@ def _expand(
     expand_rows(sums, place, y, bias, activation, residual)
 
 
-@gathered_cuda.register_fake
+@gathered_sm90.register_fake
 def _(
     x,
     panels,
@@ -128,4 +128,4 @@ def _(
     return empty_output(x, n, x_feature_major, y_feature_major)
 
 
-register_gradient("gathered_cuda", stored=("panels", "k_blocks", "cta_tiles", "outputs"), dense=dense_weight)
+register_gradient("gathered_sm90", stored=("panels", "k_blocks", "cta_tiles", "outputs"), dense=dense_weight)

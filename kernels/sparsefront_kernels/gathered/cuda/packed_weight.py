@@ -70,7 +70,7 @@ def tile_unsupported_reason(tile: int) -> str | None:
     return f"takes tiles that divide {HALF} or are multiples of it, not tiles of {tile} outputs"
 
 
-def pack_for_cuda(stored: GatheredFormat) -> CudaPackedWeight:
+def pack_for_sm90(stored: GatheredFormat) -> CudaPackedWeight:
     """Lay the weight out for the kernel on the format's device.
 
     Raises:

@@ -10,7 +10,7 @@ from sparsefront_kernels.gathered.cuda.schedule import ALL, schedule
 from sparsefront_kernels.performance_model.launch_costs import cuda_many_rows_us, cuda_us
 from sparsefront_kernels.tuning import TunedLaunches
 
-KERNEL, HALVED_KERNEL = "gathered_cuda", "gathered_2_4_cuda"
+KERNEL, HALVED_KERNEL = "gathered_sm90", "gathered_2_4_sm90"
 VERSION = 2  # raised when a change of the kernel makes old measurements useless
 
 _RASTER_SWIZZLES = (64, 16, 4)  # the first is best for most large products

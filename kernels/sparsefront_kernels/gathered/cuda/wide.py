@@ -1,4 +1,4 @@
-"""Launching the kernel for many rows, ../csrc/gathered_cuda_wide.cu."""
+"""Launching the kernel for many rows, ../csrc/gathered_sm90_persistent.cu."""
 
 import ctypes
 import functools
@@ -14,7 +14,7 @@ from sparsefront_kernels.common.launch_shape import num_sms
 from sparsefront_kernels.gathered.cuda.parameters import BIAS_TYPES, epilogue_arguments
 from sparsefront_kernels.gathered.cuda.schedule import schedule_tensors
 
-LIBRARY = "gathered_cuda_wide"
+LIBRARY = "gathered_sm90_persistent"
 
 
 def launch_wide(
@@ -32,7 +32,7 @@ def launch_wide(
     activation: str = "none",
     residual: Tensor | None = None,
 ) -> None:
-    """As `launch.launch_gathered_cuda` with a wide launch.
+    """As `launch.launch_gathered_sm90` with a wide launch.
 
     The sums are rounded to Y's dtype before the activation, and again where a residual is added.
     """
@@ -53,12 +53,12 @@ def launch_wide(
         torch.cuda.current_stream(x.device).cuda_stream,
     )
     if error:
-        raise RuntimeError(f"gathered_cuda_wide: CUDA error {error} at launch")
+        raise RuntimeError(f"gathered_sm90_persistent: CUDA error {error} at launch")
 
 
 @functools.cache
 def _function() -> ctypes._CFuncPtr:
-    function = cuda_library.load(LIBRARY).sparsefront_gathered_cuda_wide
+    function = cuda_library.load(LIBRARY).sparsefront_gathered_sm90_persistent
     function.argtypes = [ctypes.c_void_p] * 9 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 9 + [ctypes.c_void_p]
     function.restype = ctypes.c_int
     return function

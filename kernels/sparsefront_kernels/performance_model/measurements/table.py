@@ -6,7 +6,7 @@ that is not set), replaces it.
 
     {"gpu": "NVIDIA H200", "made_with": {"torch": "2.11.0", "commit": "abc", "date": "2026-01-31", ...},
      "columns": ["family", "granularity", "distribution", "dtype", "m", "k", "n", "sparsity", "kernel", ...],
-     "measured": [["gathered", 128, "equal", "fp16", 4096, 1024, 1024, 0.5, "gathered_cuda", 22.5, 15.6], ...]}
+     "measured": [["gathered", 128, "equal", "fp16", 4096, 1024, 1024, 0.5, "gathered_sm90", 22.5, 15.6], ...]}
 """
 
 import json

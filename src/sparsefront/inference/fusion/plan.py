@@ -156,7 +156,7 @@ class ProductReport:
         return "; ".join(notes)
 
     def describe(self) -> str:
-        """`query+key+value 12288x1024->3072 feature_to_row gathered_cuda`."""
+        """`query+key+value 12288x1024->3072 feature_to_row gathered_sm90`."""
         names = "+".join(name.rsplit(".", 1)[-1] for name in self.layers)
         parts = [names, f"{self.m}x{self.k}->{self.n}", self.layout, self.kernel]
         parts += [self.activation] * (self.activation != "none") + ["residual"] * self.residual
@@ -279,7 +279,7 @@ class FusionReport:
         return [f"{counted(count, 'block')} {what}" for what, count in counts.items()]
 
     def _kernels_of(self, layout: str) -> str:
-        """`12 products by gathered_cuda, 4 by dense_linear, 2 by others`."""
+        """`12 products by gathered_sm90, 4 by dense_linear, 2 by others`."""
         blocks = [block for block in self.rewritten.values() if block.layout == layout]
         kernels = Counter(product.kernel for block in blocks for product in block.products)
         (first, most), *rest = kernels.most_common(MOST_KERNELS)

@@ -37,10 +37,10 @@ ALSO_HELD = {"blocked": ("gathered",), "n_m": ("semi_structured",)}
 # Not tried where the other one can run, which was faster in all products of M >= 512 that experiments/operators holds of both on
 # an H200 (190 and 6): compiling it for every tile and epilogue takes longer than everything else.
 SLOWER_THAN = {
-    "gathered_triton": "gathered_cuda",
-    "gathered_2_4_filled_triton": "gathered_2_4_filled_cuda",
-    "blocked_triton": "blocked_cuda",
-    "blocked_2_4_filled_triton": "blocked_2_4_filled_cuda",
+    "gathered_triton": "gathered_sm90",
+    "gathered_2_4_filled_triton": "gathered_2_4_filled_sm90",
+    "blocked_triton": "blocked_sm90",
+    "blocked_2_4_filled_triton": "blocked_2_4_filled_sm90",
 }
 
 

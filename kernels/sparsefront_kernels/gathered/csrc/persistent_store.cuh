@@ -3,7 +3,7 @@
 #pragma once
 
 #include "../../cuda/rounded_epilogue.cuh"
-#include "wide_work.cuh"
+#include "persistent_work.cuh"
 
 namespace {
 

@@ -1,7 +1,7 @@
 // The warps that load, of the kernel for many rows.
 #pragma once
 
-#include "wide_work.cuh"
+#include "persistent_work.cuh"
 
 namespace {
 

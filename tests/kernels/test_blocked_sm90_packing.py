@@ -13,7 +13,7 @@ from sparsefront_kernels.blocked.cuda.packed_weight import (
     block_unsupported_reason,
     box_of,
     dense_weight,
-    pack_for_blocked_cuda,
+    pack_for_blocked_sm90,
 )
 from sparsefront_kernels.blocked.cuda.parameters import CLUSTERS, SPLITS, BlockedLaunch
 from sparsefront_kernels.blocked.cuda.work import work_tensors
@@ -90,7 +90,7 @@ def product_from_packed(packed, x, launch, clusters=3):
 )
 def test_the_walk_of_the_kernel_gives_the_product(block, rows, columns, density, launch):
     stored = stored_weight(block, rows, columns, density)
-    packed = pack_for_blocked_cuda(stored)
+    packed = pack_for_blocked_sm90(stored)
     assert packed.box == box_of(block[1]) and packed.k_blocks.shape[1] == 2 * 64 // packed.box
     x = torch.randn(150, stored.shape[1], dtype=torch.float64)
     torch.testing.assert_close(product_from_packed(packed, x, launch), x @ stored.to_dense().t())
@@ -110,14 +110,14 @@ def test_the_walk_of_the_kernel_gives_the_product(block, rows, columns, density,
 def test_any_weight_and_any_number_of_rows(block, rows, columns, density, seed, m, launch, clusters):
     stored = stored_weight(block, rows, columns, density, seed)
     x = torch.randn(m, stored.shape[1], dtype=torch.float64)
-    y = product_from_packed(pack_for_blocked_cuda(stored), x, launch, clusters)
+    y = product_from_packed(pack_for_blocked_sm90(stored), x, launch, clusters)
     torch.testing.assert_close(y, x @ stored.to_dense().t())
 
 
 @pytest.mark.parametrize("block", [(64, 16), (64, 32), (64, 64), (128, 64), (192, 80)])
 def test_the_weight_is_rebuilt_from_what_the_kernel_reads(block):
     stored = stored_weight(block, 5, 6)
-    packed = pack_for_blocked_cuda(stored)
+    packed = pack_for_blocked_sm90(stored)
     dense = dense_weight(packed.panels, packed.k_blocks, packed.outputs, packed.lengths, packed.n, packed.k)
     assert torch.equal(dense, stored.to_dense())
 
@@ -127,7 +127,7 @@ def test_rows_that_share_blocks_are_paired():
     kinds = torch.rand(2, 8) < 0.5
     kinds[1] = ~kinds[0]
     mask = kinds.repeat(3, 1).repeat_interleave(64, 0).repeat_interleave(64, 1)
-    packed = pack_for_blocked_cuda(FORMATS["blocked"].from_dense(torch.randn(384, 512), mask, block=(64, 64)))
+    packed = pack_for_blocked_sm90(FORMATS["blocked"].from_dense(torch.randn(384, 512), mask, block=(64, 64)))
     assert set((packed.k_blocks[:, 1] & 3).tolist()) <= {1, 2, 3}
     assert sum(packed.lengths) < 3 * 8, "the union of two kinds would be everything"
 
@@ -136,7 +136,7 @@ def test_longest_lists_come_first_and_pruned_tiles_last():
     stored = stored_weight((128, 128), 9, 16, density=0.3)
     mask = stored.to_dense() != 0
     mask[256:384] = False
-    packed = pack_for_blocked_cuda(FORMATS["blocked"].from_dense(torch.randn(stored.shape), mask, block=(128, 128)))
+    packed = pack_for_blocked_sm90(FORMATS["blocked"].from_dense(torch.randn(stored.shape), mask, block=(128, 128)))
     assert list(packed.lengths) == sorted(packed.lengths, reverse=True) and packed.lengths[-1] == 0
     assert packed.outputs[-1].tolist() == [256, 320]
 
@@ -145,7 +145,7 @@ def test_longest_lists_come_first_and_pruned_tiles_last():
 def test_blocks_that_no_half_can_be_cut_from(block):
     assert "takes blocks of a multiple of 64 outputs" in block_unsupported_reason(block)
     with pytest.raises(ValueError, match="blocked: takes blocks of a multiple of 64 outputs"):
-        pack_for_blocked_cuda(stored_weight(block, 2, 2))
+        pack_for_blocked_sm90(stored_weight(block, 2, 2))
 
 
 @pytest.mark.parametrize("block", [(4, 64), (32, 32), (16, 16), (3, 5)])

@@ -1,7 +1,7 @@
 // The warpgroups that multiply, of the kernel for many rows.
 #pragma once
 
-#include "wide_store.cuh"
+#include "persistent_store.cuh"
 
 namespace {
 

@@ -1,7 +1,7 @@
 // The Hopper kernel's warps that load.
 #pragma once
 
-#include "narrow_work.cuh"
+#include "cluster_work.cuh"
 
 namespace {
 

@@ -9,11 +9,11 @@ from in_layout import every_layout, in_layout
 from sparsefront_kernels import FORMATS, Problem
 from sparsefront_kernels.gathered.aligned_operands import aligned_by_input
 from sparsefront_kernels.gathered.cuda import tuning
-from sparsefront_kernels.gathered.cuda.launch import PACKED_FIELDS, launch_gathered_cuda
-from sparsefront_kernels.gathered.cuda.packed_weight import pack_for_cuda
+from sparsefront_kernels.gathered.cuda.launch import PACKED_FIELDS, launch_gathered_sm90
+from sparsefront_kernels.gathered.cuda.packed_weight import pack_for_sm90
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-ENTRIES = tuple(kernel.name for kernel in every_layout() if kernel.name.startswith("gathered_cuda"))
+ENTRIES = tuple(kernel.name for kernel in every_layout() if kernel.name.startswith("gathered_sm90"))
 
 
 class TestWithoutGPU:
@@ -43,7 +43,7 @@ class TestWithoutGPU:
     def test_fake_kernel_gives_the_shape(self, name):
         kernel = in_layout(name)
         problem = Problem(5, 8, 64, torch.float32, "cpu", kernel.layout)
-        packed = pack_for_cuda(
+        packed = pack_for_sm90(
             FORMATS["gathered"].from_dense(torch.randn(64, 8), torch.ones(64, 8, dtype=torch.bool), tile=64)
         )
         with FakeTensorMode(allow_non_fake_inputs=True):
@@ -61,14 +61,14 @@ class TestOnGPU:
         stored = FORMATS["gathered"].from_dense(
             torch.randn(640, 700, device="cuda", dtype=torch.float16), mask, tile=tile
         )
-        packed = pack_for_cuda(stored)
+        packed = pack_for_sm90(stored)
         bias = torch.randn(640, device="cuda")
         x = torch.randn(700, 1032, device="cuda", dtype=torch.float16)
         expected = stored.to_dense().double() @ x.double() + bias.double()[:, None]
         for launch in tuning.SPACE:
             y = torch.full((640, 1032), torch.nan, device="cuda", dtype=torch.float16)
             tensors = {name: getattr(packed, name) for name in PACKED_FIELDS}
-            launch_gathered_cuda(x, y, bias=bias, launch=launch, **tensors)
+            launch_gathered_sm90(x, y, bias=bias, launch=launch, **tensors)
             assert_close(y, expected)
 
     def test_many_steps_and_items(self, assert_close):
@@ -78,7 +78,7 @@ class TestOnGPU:
             torch.randn(3072, 5000, device="cuda", dtype=torch.float16), mask, tile=128
         )
         x = torch.randn(5000, 4096, device="cuda", dtype=torch.float16)
-        y = in_layout("gathered_cuda_feature_major").run(x, pack_for_cuda(stored), None)
+        y = in_layout("gathered_sm90_feature_major").run(x, pack_for_sm90(stored), None)
         assert_close(y, stored.to_dense().double() @ x.double())
 
     def test_repeated_runs_give_the_same_bits(self):
@@ -87,13 +87,13 @@ class TestOnGPU:
         stored = FORMATS["gathered"].from_dense(
             torch.randn(512, 2000, device="cuda", dtype=torch.float16), mask, tile=64
         )
-        packed = pack_for_cuda(stored)
+        packed = pack_for_sm90(stored)
         x = torch.randn(2000, 512, device="cuda", dtype=torch.float16)
         tensors = {name: getattr(packed, name) for name in PACKED_FIELDS}
         for launch in tuning.SPACE:
             first = torch.empty(512, 512, device="cuda", dtype=torch.float16)
-            launch_gathered_cuda(x, first, bias=None, launch=launch, **tensors)
+            launch_gathered_sm90(x, first, bias=None, launch=launch, **tensors)
             for _ in range(10):
                 again = torch.full_like(first, torch.nan)
-                launch_gathered_cuda(x, again, bias=None, launch=launch, **tensors)
+                launch_gathered_sm90(x, again, bias=None, launch=launch, **tensors)
                 assert torch.equal(first, again), launch

@@ -9,12 +9,12 @@ from blocked_launch import launch_blocked
 from in_layout import every_layout, in_layout
 from sparsefront_kernels import FORMATS, Problem, find
 from sparsefront_kernels.blocked.cuda import op
-from sparsefront_kernels.blocked.cuda.packed_weight import pack_for_blocked_cuda
+from sparsefront_kernels.blocked.cuda.packed_weight import pack_for_blocked_sm90
 from sparsefront_kernels.blocked.cuda.parameters import BlockedLaunch
 from sparsefront_kernels.blocked.cuda.tuning import SPACE, BlockedProblem, candidates, predicted_us
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-ENTRIES = tuple(kernel.name for kernel in every_layout() if kernel.name.startswith("blocked_cuda"))
+ENTRIES = tuple(kernel.name for kernel in every_layout() if kernel.name.startswith("blocked_sm90"))
 HALF = torch.float16
 
 
@@ -47,16 +47,16 @@ class TestWithoutGPU:
     def test_small_blocks_are_routed_to_the_gathered_kernel(self):
         small, large = stored_blocks((32, 32), 2, 3), stored_blocks((64, 64), 2, 3)
         reasons = [find(stored, problem_of(stored, 1025)).unsupported for stored in (small, large)]
-        assert "blocked_cuda" in reasons[1]["blocked_gathered_cuda"]
+        assert "blocked_sm90" in reasons[1]["blocked_gathered_sm90"]
         few_rows = find(large, problem_of(large, 1024)).unsupported
-        assert "needs a CUDA device" in few_rows["blocked_gathered_cuda"], "timing decides"
-        assert "needs a CUDA device" in reasons[0]["blocked_gathered_cuda"]
-        assert "32x32" in reasons[0]["blocked_cuda"]
+        assert "needs a CUDA device" in few_rows["blocked_gathered_sm90"], "timing decides"
+        assert "needs a CUDA device" in reasons[0]["blocked_gathered_sm90"]
+        assert "32x32" in reasons[0]["blocked_sm90"]
 
     @pytest.mark.parametrize("name", ENTRIES)
     def test_fake_kernel_gives_the_shape(self, name):
         kernel, stored = in_layout(name), stored_blocks((64, 64), 2, 2, dtype=torch.float32)
-        problem, packed = problem_of(stored, 5, kernel.layout, torch.float32), pack_for_blocked_cuda(stored)
+        problem, packed = problem_of(stored, 5, kernel.layout, torch.float32), pack_for_blocked_sm90(stored)
         with FakeTensorMode(allow_non_fake_inputs=True):
             y = kernel.run(torch.empty(problem.x_shape), packed, None)
         assert y.shape == problem.y_shape
@@ -121,7 +121,7 @@ class TestOnGPU:
     def test_every_launch_of_the_space(self, block, dtype, assert_close):
         torch.manual_seed(block[0] + block[1])
         stored = stored_blocks(block, 5, 11, 0.4, "cuda", dtype)
-        packed, (n, k) = pack_for_blocked_cuda(stored), stored.shape
+        packed, (n, k) = pack_for_blocked_sm90(stored), stored.shape
         bias, m = torch.randn(n, device="cuda"), 1027
         x = torch.randn(m, k, device="cuda", dtype=dtype)
         expected = x.double() @ stored.to_dense().double().t() + bias.double()
@@ -137,7 +137,7 @@ class TestOnGPU:
     @pytest.mark.parametrize("launch", [BlockedLaunch(1), BlockedLaunch(4), BlockedLaunch(1, splits=4)], ids=str)
     def test_residual_and_activation(self, launch, m, y_feature_major, assert_close, request):
         stored = stored_blocks((64, 64), 7, 9, 0.5, "cuda")
-        kernel = in_layout("blocked_cuda_row_to_feature" if y_feature_major else "blocked_cuda")
+        kernel = in_layout("blocked_sm90_row_to_feature" if y_feature_major else "blocked_sm90")
         problem = problem_of(stored, m, kernel.layout, device="cuda")
         x, residual = (torch.randn(shape, device="cuda", dtype=HALF) for shape in (problem.x_shape, problem.y_shape))
         bias, packed = torch.randn(problem.n, device="cuda"), kernel.pack(stored)
@@ -157,7 +157,7 @@ class TestOnGPU:
         stored = FORMATS["blocked"].from_dense(
             torch.randn(mask.shape, device="cuda", dtype=HALF), mask, block=(128, 64)
         )
-        packed = pack_for_blocked_cuda(stored)
+        packed = pack_for_blocked_sm90(stored)
         x = torch.randn(4096, stored.shape[1], device="cuda", dtype=HALF)
         y = torch.full((4096, stored.shape[0]), torch.nan, device="cuda", dtype=HALF)
         launch_blocked(packed, x, y, 4096, BlockedLaunch(cluster))
@@ -166,7 +166,7 @@ class TestOnGPU:
     def test_repeated_runs_give_the_same_bits(self):
         """A race would show as a result that changes."""
         stored = stored_blocks((64, 64), 8, 40, 0.3, "cuda")
-        packed, x = pack_for_blocked_cuda(stored), torch.randn(512, 2560, device="cuda", dtype=HALF)
+        packed, x = pack_for_blocked_sm90(stored), torch.randn(512, 2560, device="cuda", dtype=HALF)
         for launch in SPACE:
             first = torch.empty(512, 512, device="cuda", dtype=HALF)
             launch_blocked(packed, x, first, 512, launch)
@@ -178,7 +178,7 @@ class TestOnGPU:
     def test_an_infinity_stays_where_its_block_is_kept(self):
         """Zeros that fill up a list of boxes meet no X, and halves that do not keep a block do not multiply by it."""
         stored = stored_blocks((64, 16), 6, 9, 0.5, "cuda")
-        kernel, dense = in_layout("blocked_cuda"), stored.to_dense()
+        kernel, dense = in_layout("blocked_sm90"), stored.to_dense()
         x = torch.randn(70, stored.shape[1], device="cuda", dtype=HALF)
         unkept = (dense != 0).view(6, 64, 9, 16).any(dim=3).any(dim=1).logical_not()
         row, column = unkept.nonzero()[0].tolist()

@@ -18,7 +18,7 @@ constexpr int QUARTER = MOST_COLUMNS / 4;  // columns that are stored together
 
 struct Problem {
     const void* x;           // [K, m], rows `x_stride` bytes apart
-    const uint8_t* panels;   // as in narrow_work.cuh; or each as sparse_wgmma.cuh has it
+    const uint8_t* panels;   // as in cluster_work.cuh; or each as sparse_wgmma.cuh has it
     const int* k_blocks;     // likewise; a half then uses all MMA tiles of a k-block or none
     const int4* work;        // CTA tile, first k-block, number of k-blocks, column and width / 64 - 1 in the upper four bits
     const int* work_begin;   // [blocks of the grid + 1]: the tiles of each block, in their order

@@ -5,7 +5,7 @@
 namespace {
 
 template <typename T, int BLOCK, int LANE_UNITS>
-__global__ void __launch_bounds__(slabs::LANES * slabs::MOST_WARPS, 1) csr_cuda_kernel(const __grid_constant__ slabs::Problem problem) {
+__global__ void __launch_bounds__(slabs::LANES * slabs::MOST_WARPS, 1) csr_sm90_kernel(const __grid_constant__ slabs::Problem problem) {
     slabs::product<T, BLOCK, LANE_UNITS>(problem);
 }
 
@@ -13,13 +13,13 @@ struct CsrCuda {
     static constexpr bool BLOCKS = false;
     template <typename T, int BLOCK, int LANE_UNITS>
     static constexpr auto kernel() {
-        return csr_cuda_kernel<T, BLOCK, LANE_UNITS>;
+        return csr_sm90_kernel<T, BLOCK, LANE_UNITS>;
     }
 };
 
 }  // namespace
 
 // Returns a cudaError_t. The caller checks shapes.
-extern "C" int sparsefront_csr_cuda(const slabs::Arguments* arguments, void* stream) {
+extern "C" int sparsefront_csr_sm90(const slabs::Arguments* arguments, void* stream) {
     return slabs::launch_any<CsrCuda>(*arguments, stream);
 }

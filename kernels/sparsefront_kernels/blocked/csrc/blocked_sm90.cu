@@ -18,7 +18,7 @@ constexpr int CONSUMER_REGISTERS = 216, PRODUCER_REGISTERS = 72;
 static_assert(CONSUMERS * CONSUMER_REGISTERS + PRODUCERS * PRODUCER_REGISTERS <= THREADS * 168);
 
 template <typename T, int INPUTS, Source SOURCE, Weights WEIGHTS, bool SPLIT>
-__global__ void __launch_bounds__(THREADS, 1) blocked_cuda_kernel(const __grid_constant__ Problem problem) {
+__global__ void __launch_bounds__(THREADS, 1) blocked_sm90_kernel(const __grid_constant__ Problem problem) {
     extern __shared__ uint8_t dynamic_shared[];
     __shared__ uint64_t barriers[2 * STAGES + 2 * QUARTER_BUFFERS];
     __shared__ uint32_t uses_of_slots[STAGES];
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(THREADS, 1) blocked_cuda_kernel(const __grid_c
 
 template <typename T, int INPUTS, Source SOURCE, Weights WEIGHTS>
 cudaError_t prepared(void (*&kernel)(Problem), bool split) {
-    kernel = split ? blocked_cuda_kernel<T, INPUTS, SOURCE, WEIGHTS, true> : blocked_cuda_kernel<T, INPUTS, SOURCE, WEIGHTS, false>;
+    kernel = split ? blocked_sm90_kernel<T, INPUTS, SOURCE, WEIGHTS, true> : blocked_sm90_kernel<T, INPUTS, SOURCE, WEIGHTS, false>;
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, DYNAMIC_BYTES);
 }
 
@@ -117,7 +117,7 @@ Convolution convolution_of(const Images& images) {
 // `y_row_major`. Strides are in elements. inputs: of a box, 64, 32 or 16.
 // halved: whether panels hold two of every four inputs; then inputs are 64. cluster, splits: as in Problem; one of them is 1.
 // images: null, or what X is read from in place of `x`: then inputs are 64, and m and k those of the convolution as a product.
-extern "C" int sparsefront_blocked_cuda(const void* x, const void* panels, const void* k_blocks, const void* work,
+extern "C" int sparsefront_blocked_sm90(const void* x, const void* panels, const void* k_blocks, const void* work,
                                         const void* work_begin, const void* first_work, const void* outputs,
                                         const void* bias, const void* residual, void* y,
                                         long long x_stride, long long residual_stride, long long y_stride, int bias_type,
@@ -156,7 +156,7 @@ extern "C" int sparsefront_blocked_cuda(const void* x, const void* panels, const
 }
 
 // How many clusters of this many blocks run at the same time on the current device; a cudaError_t, negated, where it cannot be told.
-extern "C" int sparsefront_blocked_cuda_clusters(int cluster) {
+extern "C" int sparsefront_blocked_sm90_clusters(int cluster) {
     void (*kernel)(Problem);
     cudaError_t error = prepared<__half, 64, Source::ROWS, Weights::ALL>(kernel, false);
     if (error != cudaSuccess) return -static_cast<int>(error);

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sparsefront_kernels import FORMATS
-from sparsefront_kernels.gathered.cuda.packed_weight import pack_for_cuda
+from sparsefront_kernels.gathered.cuda.packed_weight import pack_for_sm90
 
 
 def stored_weight(n, k, tile, density, seed, *, dropped=0.0):
@@ -66,7 +66,7 @@ def unswizzled(panel):
 def test_tables_hold_the_weight(n, k, tile, density, dropped):
     stored = stored_weight(n, k, tile, density, seed=0, dropped=dropped)
     x = torch.randn(k, 3, dtype=torch.float64)
-    torch.testing.assert_close(product_from_packed(pack_for_cuda(stored), x), stored.to_dense() @ x)
+    torch.testing.assert_close(product_from_packed(pack_for_sm90(stored), x), stored.to_dense() @ x)
 
 
 @settings(max_examples=15, deadline=None)
@@ -80,7 +80,7 @@ def test_tables_hold_the_weight(n, k, tile, density, dropped):
 def test_tables_hold_any_weight(n, k, tile, density, seed):
     stored = stored_weight(n, k, tile, density, seed, dropped=0.2)
     x = torch.randn(k, 1, dtype=torch.float64)
-    torch.testing.assert_close(product_from_packed(pack_for_cuda(stored), x), stored.to_dense() @ x)
+    torch.testing.assert_close(product_from_packed(pack_for_sm90(stored), x), stored.to_dense() @ x)
 
 
 def test_outputs_in_any_order():
@@ -91,14 +91,14 @@ def test_outputs_in_any_order():
     weight = torch.randn(192, 40, dtype=torch.float64)
     stored = FORMATS["gathered"].from_dense(weight, mask, tile=64, output_order=order)
     x = torch.randn(40, 2, dtype=torch.float64)
-    torch.testing.assert_close(product_from_packed(pack_for_cuda(stored), x), (weight * mask) @ x)
+    torch.testing.assert_close(product_from_packed(pack_for_sm90(stored), x), (weight * mask) @ x)
 
 
 def test_an_input_that_both_halves_keep_is_loaded_once():
     mask = torch.zeros(128, 96, dtype=torch.bool)
     mask[:64, :48] = mask[64:, 32:80] = True  # 32 for half 0 alone, 16 for both, 32 for half 1 alone
     stored = FORMATS["gathered"].from_dense(torch.randn(128, 96), mask, tile=64)
-    packed = pack_for_cuda(stored)
+    packed = pack_for_sm90(stored)
     assert (packed.k_blocks[:, :64] >= 0).sum() == 80
     assert len(packed.panels) == (48 + 48) // 16
     assert [bin(uses).count("1") for uses in packed.k_blocks[:, 64].tolist()] == [5, 1]
@@ -108,14 +108,14 @@ def test_an_input_that_both_halves_keep_is_loaded_once():
 def test_tiles_that_share_inputs_are_put_together(tile):
     lists = torch.rand(2, 96).argsort(dim=1) < 16  # 16 inputs each
     mask = lists.repeat(128 // tile, 1).repeat_interleave(tile, 0)  # neighbours differ
-    packed = pack_for_cuda(FORMATS["gathered"].from_dense(torch.randn(256, 96), mask, tile=tile))
+    packed = pack_for_sm90(FORMATS["gathered"].from_dense(torch.randn(256, 96), mask, tile=tile))
     assert len(packed.cta_tiles) == 2 and len(packed.k_blocks) == 2
     assert (packed.k_blocks[:, :64] >= 0).sum() == 32  # each of the two lists once
     assert len(packed.panels) == 4
 
 
 def test_longest_pairs_come_first():
-    packed = pack_for_cuda(stored_weight(640, 300, 128, 0.4, seed=3))
+    packed = pack_for_sm90(stored_weight(640, 300, 128, 0.4, seed=3))
     lengths = packed.cta_tiles[:, 1].tolist()
     assert lengths == sorted(lengths, reverse=True)
     assert len(set(lengths)) > 1 and packed.k_blocks_of_each == 0
@@ -124,7 +124,7 @@ def test_longest_pairs_come_first():
 def test_equal_pairs_are_known_as_such():
     mask = torch.zeros(256, 128, dtype=torch.bool)
     mask[:, ::2] = True
-    packed = pack_for_cuda(FORMATS["gathered"].from_dense(torch.randn(256, 128), mask, tile=128))
+    packed = pack_for_sm90(FORMATS["gathered"].from_dense(torch.randn(256, 128), mask, tile=128))
     assert packed.k_blocks_of_each == 1
     assert packed.cta_tiles.tolist() == [[0, 1], [1, 1]]
 
@@ -132,7 +132,7 @@ def test_equal_pairs_are_known_as_such():
 def test_pairs_that_differ_by_one_step_begin_where_the_kernel_expects_them():
     mask = torch.zeros(384, 256, dtype=torch.bool)
     mask[:128, :60] = mask[128:256, :100] = mask[256:, :128] = True  # 1, 2 and 2 k-blocks
-    packed = pack_for_cuda(FORMATS["gathered"].from_dense(torch.randn(384, 256), mask, tile=128))
+    packed = pack_for_sm90(FORMATS["gathered"].from_dense(torch.randn(384, 256), mask, tile=128))
     each, longer = packed.k_blocks_of_each, len(packed.k_blocks) - packed.k_blocks_of_each * len(packed.cta_tiles)
     assert (each, longer) == (1, 2)
     assert packed.cta_tiles.tolist() == [[i * each + min(i, longer), each + (i < longer)] for i in range(3)]
@@ -142,4 +142,4 @@ def test_pairs_that_differ_by_one_step_begin_where_the_kernel_expects_them():
 def test_tiles_that_do_not_fit_half_tiles_are_rejected(tile):
     stored = FORMATS["gathered"].from_dense(torch.randn(200, 8), torch.ones(200, 8, dtype=torch.bool), tile=tile)
     with pytest.raises(ValueError, match=f"not tiles of {tile} outputs"):
-        pack_for_cuda(stored)
+        pack_for_sm90(stored)

@@ -10,14 +10,14 @@
 #include <algorithm>
 #include <iterator>
 
-#include "narrow_consumer.cuh"
-#include "narrow_producer.cuh"
+#include "cluster_consumer.cuh"
+#include "cluster_producer.cuh"
 
 namespace {
 
 template <typename T, int BLOCK_M, int PRODUCER_GROUPS, int GROUP_WARPS, int BLOCKS_PER_SM, bool SPLIT, EpilogueKind KIND>
 __global__ void __launch_bounds__(CONSUMERS + 32 * PRODUCER_GROUPS * GROUP_WARPS, BLOCKS_PER_SM)
-    gathered_cuda_narrow_kernel(const __grid_constant__ Problem problem) {
+    gathered_sm90_cluster_kernel(const __grid_constant__ Problem problem) {
     using Loader = Producer<T, BLOCK_M, PRODUCER_GROUPS, GROUP_WARPS, SPLIT>;
     extern __shared__ uint8_t dynamic_shared[];
     __shared__ uint64_t barriers[2 * MOST_STAGES + 1];
@@ -46,10 +46,10 @@ __global__ void __launch_bounds__(CONSUMERS + 32 * PRODUCER_GROUPS * GROUP_WARPS
 
 template <typename T, int BLOCK_M, int PRODUCER_GROUPS, int GROUP_WARPS, int BLOCKS_PER_SM, EpilogueKind KIND>
 cudaError_t launch(const Problem& problem, int clusters, cudaStream_t stream) {
-    constexpr auto one_block = gathered_cuda_narrow_kernel<T, BLOCK_M, PRODUCER_GROUPS, GROUP_WARPS, BLOCKS_PER_SM, false, KIND>;
+    constexpr auto one_block = gathered_sm90_cluster_kernel<T, BLOCK_M, PRODUCER_GROUPS, GROUP_WARPS, BLOCKS_PER_SM, false, KIND>;
     auto kernel = one_block;
     if constexpr (!begins_with_residual(KIND)) {
-        if (problem.splits > 1) kernel = gathered_cuda_narrow_kernel<T, BLOCK_M, PRODUCER_GROUPS, GROUP_WARPS, BLOCKS_PER_SM, true, KIND>;
+        if (problem.splits > 1) kernel = gathered_sm90_cluster_kernel<T, BLOCK_M, PRODUCER_GROUPS, GROUP_WARPS, BLOCKS_PER_SM, true, KIND>;
     }
     if (problem.splits > 1 && kernel == one_block) return cudaErrorInvalidValue;
     // with fewer stages a producer group could be two rounds ahead of a slot, and parities tell only one round from the next
@@ -110,7 +110,7 @@ cudaError_t launch(const Problem& problem, int block_m, int blocks_per_sm, int c
 
 // Returns a cudaError_t. The caller checks shapes and alignment (16 bytes); m, the columns of X, is a multiple of 8, and of Y
 // the first `y_m` are written. Strides are in elements.
-extern "C" int sparsefront_gathered_cuda_narrow(const void* x, const void* panels, const void* k_blocks, const void* cta_tiles,
+extern "C" int sparsefront_gathered_sm90_cluster(const void* x, const void* panels, const void* k_blocks, const void* cta_tiles,
                                          const void* outputs, const void* bias, const void* residual, void* y,
                                          long long x_stride, long long residual_stride, long long y_stride,
                                          int k_blocks_of_each, int longer, int bias_type, int activation, int y_row_major,

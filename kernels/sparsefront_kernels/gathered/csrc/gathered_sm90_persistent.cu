@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <iterator>
 
-#include "wide_consumer.cuh"
-#include "wide_producer.cuh"
+#include "persistent_consumer.cuh"
+#include "persistent_producer.cuh"
 
 namespace {
 
@@ -21,7 +21,7 @@ template <Weights WEIGHTS>
 constexpr int PRODUCER_REGISTERS = WEIGHTS == Weights::ALL ? 88 : 72;
 
 template <typename T, typename Y, Weights WEIGHTS>
-__global__ void __launch_bounds__(THREADS, 1) gathered_cuda_wide_kernel(const __grid_constant__ Problem problem) {
+__global__ void __launch_bounds__(THREADS, 1) gathered_sm90_persistent_kernel(const __grid_constant__ Problem problem) {
     static_assert(CONSUMERS * CONSUMER_REGISTERS<WEIGHTS> + PRODUCERS * PRODUCER_REGISTERS<WEIGHTS> <= THREADS * 168);
     extern __shared__ uint8_t dynamic_shared[];
     __shared__ uint64_t barriers[2 * STAGES];
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(THREADS, 1) gathered_cuda_wide_kernel(const __
 
 template <typename T, typename Y, Weights WEIGHTS>
 cudaError_t launch(const Problem& problem, int blocks, bool pdl, cudaStream_t stream) {
-    constexpr auto kernel = gathered_cuda_wide_kernel<T, Y, WEIGHTS>;
+    constexpr auto kernel = gathered_sm90_persistent_kernel<T, Y, WEIGHTS>;
     constexpr int bytes = 1024 + STAGES * STAGE_BYTES;
     const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (error != cudaSuccess) return error;
@@ -85,7 +85,7 @@ cudaError_t launch(const Problem& problem, bool halved, int blocks, bool pdl, cu
 // Returns a cudaError_t. The caller checks shapes and alignment (16 bytes); m, the columns of X, is a multiple of 8, and of Y
 // the first `y_m` are written. Strides are in elements. halved: whether panels hold two of every four inputs. Where Y is row-major, each
 // eight `outputs` from a multiple of eight on are eight neighbours, the first a multiple of 8, or -1.
-extern "C" int sparsefront_gathered_cuda_wide(const void* x, const void* panels, const void* k_blocks, const void* work,
+extern "C" int sparsefront_gathered_sm90_persistent(const void* x, const void* panels, const void* k_blocks, const void* work,
                                          const void* work_begin, const void* outputs,
                                          const void* bias, const void* residual, void* y, long long x_stride,
                                          long long residual_stride, long long y_stride, int bias_type, int activation,
