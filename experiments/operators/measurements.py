@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from distribution_names import distribution_names, masks_of
 from sparsefront_kernels.bench.row import read_rows
-from sparsefront_kernels.kernel_label import kernel_and_layout
+from sparsefront_kernels.problem import kernel_and_layout
 
 ELEMENT_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "tf32": 4}
 SAME_SPARSITY = 3  # decimals: what a mask can express in one shape differs from the next by less

@@ -1,21 +1,16 @@
 """One kernel of the registry: what it supports, how it packs a weight, how it runs."""
 
-import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.convolution import Convolving
 from sparsefront_kernels.format import SparseFormat
-from sparsefront_kernels.kernel_label import label
-from sparsefront_kernels.problem import X_FEATURE_MAJOR, Problem
+from sparsefront_kernels.problem import X_FEATURE_MAJOR, Convolving, Problem, label
 from sparsefront_kernels.tuning.tunable import Tunable
-
-# Imported by name: it imports all kernels, on whose code no single one depends.
-REGISTRY = "sparsefront_kernels.registry"
 
 
 class UnsupportedProblem(ValueError):
@@ -76,10 +71,6 @@ class KernelEntry:
     fastest_from: int = 1
     slow_in: tuple[torch.dtype, ...] = ()
     convolving: Convolving | None = None
-
-    def __reduce__(self) -> tuple[Callable[[str], "KernelEntry"], tuple[str]]:
-        """A file of a layer names its kernel, whose functions are no part of it."""
-        return _registered, (self.name,)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "KernelEntry":
         return self
@@ -152,6 +143,17 @@ class KernelEntry:
         return f"takes {' or '.join(self.layouts)} activations, not {layout}"
 
 
-def _registered(name: str) -> KernelEntry:
-    found: KernelEntry = importlib.import_module(REGISTRY).entry(name)
-    return found
+def filled_entry(entry: KernelEntry, family: str) -> KernelEntry:
+    """The kernel of another family for weights of this one.
+
+    Args:
+        entry: of another family; what decides whether it supports a weight (the tile, the block, the shape) has the same name in
+            both formats.
+        family: whose formats have `filled()`, which gives the weight as the other family stores it.
+    """
+    name = f"{family}_filled_{entry.name.removeprefix(entry.family + '_')}"
+    return replace(entry, name=name, family=family, pack=partial(_pack, entry))
+
+
+def _pack(entry: KernelEntry, stored: Any) -> Any:
+    return entry.pack(stored.filled())

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from sparsefront_kernels.format import SparseFormat, check_weight_and_mask
-from sparsefront_kernels.formats import FORMATS
+from sparsefront_kernels.registry import FORMATS
 
 BLOCKS = (64, 32, 16)  # sides of square blocks that are looked for
 NARROWEST_TILE = 4

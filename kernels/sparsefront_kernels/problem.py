@@ -1,8 +1,11 @@
-"""The product that a kernel is asked for: Y[M, N] = X[M, K] · W[N, K]ᵀ (+ bias[N])."""
+"""The product that a kernel is asked for: Y[M, N] = X[M, K] · W[N, K]ᵀ (+ bias[N]); its layouts; convolutions as products."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch import Tensor
 
 # of X and of Y: [M, K] and [M, N]; [K, M] and [N, M]; X row-major and Y feature-major; and the other way round
 LAYOUTS = ("row_major", "feature_major", "row_to_feature", "feature_to_row")
@@ -49,3 +52,58 @@ class Problem:
     def y_shape(self) -> tuple[int, int]:
         """Shape of Y as the layout stores it."""
         return (self.n, self.m) if self.layout in Y_FEATURE_MAJOR else (self.m, self.n)
+
+
+def label(kernel: str, layout: str) -> str:
+    """What results call a kernel in a layout."""
+    return kernel if layout == "row_major" else f"{kernel}_{layout}"
+
+
+def kernel_and_layout(label: str) -> tuple[str, str | None]:
+    """The kernel's own name, and the layout behind it; None where there is none."""
+    layout = next((layout for layout in LAYOUTS if label.endswith(f"_{layout}")), None)
+    return label.removesuffix(f"_{layout}"), layout
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """What of nn.Conv2d decides which pixels an output pixel sees; (vertical, horizontal) each.
+
+    Args:
+        kernel_size: of the filter.
+        stride, padding, dilation: as in nn.Conv2d; padding is zeros.
+    """
+
+    kernel_size: tuple[int, int]
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int] = (0, 0)
+    dilation: tuple[int, int] = (1, 1)
+
+    def output_size(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width of the result."""
+        vertical, horizontal = (
+            (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+            for size, padding, dilation, kernel, stride in zip(
+                (height, width), self.padding, self.dilation, self.kernel_size, self.stride, strict=True
+            )
+        )
+        return vertical, horizontal
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether rows of X are the pixels as they are."""
+        return self == Convolution((1, 1))
+
+
+@dataclass(frozen=True)
+class Convolving:
+    """How a kernel reads images itself, so that nothing is copied into rows of X first.
+
+    Args:
+        run: (images [B, H, W, C] contiguous, packed weight, bias or None, convolution) -> [B, H', W', N], contiguous, with the
+            keywords `activation`, `residual` (as the result) and `relu_last` (max(0, ·) of what the residual was added to).
+        unsupported: (packed weight, images, convolution) -> why it cannot, or None.
+    """
+
+    run: Callable[..., Tensor]
+    unsupported: Callable[[Any, Tensor, Convolution], str | None]

@@ -1,5 +1,7 @@
 """Every kernel by name, and which of them support a weight and a problem."""
 
+import copyreg
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sparsefront_kernels import (
@@ -12,16 +14,16 @@ from sparsefront_kernels import (
     gathered_2_4,
     gathered_overlay,
     n_m,
-    renamed,
     semi_structured,
 )
 from sparsefront_kernels.format import SparseFormat
-from sparsefront_kernels.formats import FORMATS
 from sparsefront_kernels.kernel_entry import KernelEntry
-from sparsefront_kernels.kernel_label import kernel_and_layout
-from sparsefront_kernels.problem import Problem
+from sparsefront_kernels.problem import Problem, kernel_and_layout
 
+# A family is a package with FORMAT, its storage format, and ENTRIES, its kernels, the reference first.
 _FAMILIES = (dense, gathered, gathered_overlay, gathered_2_4, blocked, blocked_2_4, n_m, semi_structured, ell, csr)
+
+FORMATS: dict[str, type[SparseFormat]] = {module.FORMAT.family: module.FORMAT for module in _FAMILIES}
 
 _ENTRIES: dict[str, KernelEntry] = {entry.name: entry for module in _FAMILIES for entry in module.ENTRIES}
 
@@ -56,9 +58,7 @@ def entry(name: str) -> KernelEntry:
         ValueError: no such kernel; the message lists those there are.
     """
     if name not in _ENTRIES:
-        now = renamed.kernel_name(name)
-        hint = f" (it is now {now!r})" if now in _ENTRIES else ""
-        raise ValueError(f"no kernel is called {name!r}{hint}; there are {', '.join(_ENTRIES)}")
+        raise ValueError(f"no kernel is called {name!r}; there are {', '.join(_ENTRIES)}")
     return _ENTRIES[name]
 
 
@@ -96,3 +96,10 @@ def find(stored: SparseFormat, problem: Problem) -> Found:
         usable=[candidate for candidate in entries() if reasons[candidate.name] is None],
         unsupported={name: reason for name, reason in reasons.items() if reason is not None},
     )
+
+
+def _as_name(kernel: KernelEntry) -> tuple[Callable[[str], KernelEntry], tuple[str]]:
+    return entry, (kernel.name,)
+
+
+copyreg.pickle(KernelEntry, _as_name)  # a file of a layer names its kernel, whose functions are no part of it

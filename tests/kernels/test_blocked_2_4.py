@@ -15,7 +15,7 @@ from sparsefront_kernels.bench.families import family_masks
 from sparsefront_kernels.blocked.cuda.packed_weight import dense_weight, pack_for_blocked_sm90
 from sparsefront_kernels.blocked.cuda.tuning import SPACE, BlockedProblem, candidates, predicted_us
 from sparsefront_kernels.blocked_2_4.entries import pack_for_blocked_2_4_sm90
-from sparsefront_kernels.common.halved_panels import halved_panels, is_halved, whole_panels
+from sparsefront_kernels.common.wgmma_layout import halved_panels, is_halved, whole_panels
 
 HALF = torch.float16
 SPARSE = tuple(kernel.name for kernel in every_layout() if kernel.name.startswith("blocked_2_4_sm90"))

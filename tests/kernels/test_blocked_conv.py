@@ -9,7 +9,7 @@ from sparsefront_kernels.blocked.cuda import convolution as by_hardware
 from sparsefront_kernels.blocked.cuda.packed_weight import pack_for_blocked_sm90
 from sparsefront_kernels.blocked.cuda.spmm import Images
 from sparsefront_kernels.blocked.cuda.tuning import SPACE
-from sparsefront_kernels.convolution import Convolution
+from sparsefront_kernels.problem import Convolution
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import conv2d
 

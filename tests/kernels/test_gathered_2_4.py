@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from in_layout import every_layout, in_layout
 from sparsefront_kernels import FORMATS, Problem
 from sparsefront_kernels.bench.families import family_masks
-from sparsefront_kernels.common.halved_panels import whole_panels
+from sparsefront_kernels.common.wgmma_layout import whole_panels
 from sparsefront_kernels.gathered.cuda.packed_weight import dense_weight
 from sparsefront_kernels.gathered.cuda.schedule import schedule_tensors
 from sparsefront_kernels.gathered.cuda.tuning import HALVED_LAUNCHES, CudaProblem, candidates

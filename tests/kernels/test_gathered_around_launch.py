@@ -13,8 +13,8 @@ from random_problems import OCCASIONS, draw
 from sparsefront_kernels import entry
 from sparsefront_kernels.bench.poison import poisoned_memory
 from sparsefront_kernels.common.epilogue import with_epilogue
+from sparsefront_kernels.common.operands import RUN_BYTES, run_length
 from sparsefront_kernels.gathered import cuda, indexed, simt, small_m
-from sparsefront_kernels.gathered.aligned_operands import RUN_BYTES, run_length
 from sparsefront_kernels.problem import LAYOUTS
 from sparsefront_kernels.tuning import launches
 from torch import Tensor

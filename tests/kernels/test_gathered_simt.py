@@ -9,7 +9,7 @@ from gathered_weights import draw_gathered
 from in_layout import InLayout
 from sparsefront_kernels import FORMATS, Problem, entry
 from sparsefront_kernels.common.epilogue import with_epilogue
-from sparsefront_kernels.gathered.aligned_operands import aligned_by_input, aligned_like
+from sparsefront_kernels.common.operands import aligned_by_input, aligned_like
 from sparsefront_kernels.gathered.simt import tuning
 from sparsefront_kernels.gathered.simt.op import gathered_simt
 from sparsefront_kernels.gathered.simt.packed_weight import WIDTHS, dense_weight, pack_for_simt

@@ -7,7 +7,7 @@ import pytest
 import torch
 from in_layout import every_layout, in_layout
 from sparsefront_kernels import FORMATS, Problem
-from sparsefront_kernels.gathered.aligned_operands import aligned_by_input
+from sparsefront_kernels.common.operands import aligned_by_input
 from sparsefront_kernels.gathered.cuda import tuning
 from sparsefront_kernels.gathered.cuda.launch import PACKED_FIELDS, launch_gathered_sm90
 from sparsefront_kernels.gathered.cuda.packed_weight import pack_for_sm90

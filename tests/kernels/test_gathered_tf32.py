@@ -6,7 +6,7 @@ import pytest
 import torch
 from in_layout import InLayout
 from sparsefront_kernels import FORMATS, Problem, entry
-from sparsefront_kernels.common.launch_shape import LaunchShape
+from sparsefront_kernels.common.launch import LaunchShape
 from sparsefront_kernels.gathered.triton import tf32_tuning
 from sparsefront_kernels.gathered.triton.packed_weight import pack_for_triton
 from sparsefront_kernels.gathered.triton.tf32_tuning import (

@@ -7,9 +7,9 @@ import torch
 from drawn_masks import n_of_m
 from mma_walk import one_of_four, three_of_32, two_of_four
 from sparsefront_kernels import FORMATS, Problem, entry
-from sparsefront_kernels.common.dependent_launch import DEPENDENT_LAUNCH
 from sparsefront_kernels.common.lane_launch import PIECES, LaneLaunch, LaneProblem, ring_bytes, segments
 from sparsefront_kernels.common.lane_product import launch_lane_product
+from sparsefront_kernels.common.launch import DEPENDENT_LAUNCH
 from sparsefront_kernels.n_m.mma.packed_weight import pack_for_mma
 from sparsefront_kernels.n_m.mma.tuning import KERNEL, SPACE, candidates, described, mma_problem, possible, rows_of
 

@@ -8,7 +8,6 @@ import torch
 from drawn_masks import any_order, n_of_m, order
 from lane_walk import walked_product
 from sparsefront_kernels import FORMATS, Problem, entry
-from sparsefront_kernels.common.dependent_launch import DEPENDENT_LAUNCH
 from sparsefront_kernels.common.lane_chunks import lane_chunks
 from sparsefront_kernels.common.lane_launch import (
     SHARED_BYTES,
@@ -20,6 +19,7 @@ from sparsefront_kernels.common.lane_launch import (
     segments,
 )
 from sparsefront_kernels.common.lane_product import launch_lane_product
+from sparsefront_kernels.common.launch import DEPENDENT_LAUNCH
 from sparsefront_kernels.n_m.small_m.packed_weight import pack_for_small_m, place_bits
 from sparsefront_kernels.n_m.small_m.tuning import KERNEL, LAUNCHES, described
 from sparsefront_kernels.tuning.launches import chosen_launch

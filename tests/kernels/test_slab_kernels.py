@@ -7,7 +7,7 @@ import torch
 from in_layout import in_layout
 from slab_weights import stored_csr, stored_ell, stored_of
 from sparsefront_kernels import Problem
-from sparsefront_kernels.common.dependent_launch import DEPENDENT_LAUNCH
+from sparsefront_kernels.common.launch import DEPENDENT_LAUNCH
 from sparsefront_kernels.common.slab_launch import SPACE, SlabProblem, possible
 from sparsefront_kernels.common.slab_product import launch_slab_product
 from sparsefront_kernels.ell.cuda import pack_for_sm90 as pack_ell

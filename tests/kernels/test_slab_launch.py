@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from sparsefront_kernels.common.dependent_launch import DEPENDENT_LAUNCH
+from sparsefront_kernels.common.launch import DEPENDENT_LAUNCH
 from sparsefront_kernels.common.slab_launch import (
     BLOCK_SHARED_BYTES,
     MOST_CANDIDATES,

@@ -7,8 +7,7 @@ import pytest
 import torch
 from drawn_masks import n_of_m
 from sparsefront_kernels import cuda_library
-from sparsefront_kernels.common.halved_panels import halved_panels
-from sparsefront_kernels.common.swizzle import swizzled
+from sparsefront_kernels.common.wgmma_layout import halved_panels, swizzled
 
 NAME = "sparse_wgmma"
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from sparsefront_kernels import FORMATS, KernelEntry, entry
-from sparsefront_kernels.convolution import Convolving
+from sparsefront_kernels.problem import Convolving
 from torch import nn
 
 from sparsefront.inference.network_modules import SparseConv2d

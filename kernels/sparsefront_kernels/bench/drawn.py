@@ -9,8 +9,8 @@ from sparsefront_kernels.bench.masks import MaskSource
 from sparsefront_kernels.bench.reference import Reference
 from sparsefront_kernels.bench.setting import Setting
 from sparsefront_kernels.format import SparseFormat, zero_where_pruned
-from sparsefront_kernels.formats import FORMATS
 from sparsefront_kernels.gathered.format import GatheredFormat
+from sparsefront_kernels.registry import FORMATS
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from sparsefront_kernels import renamed
-
 
 @dataclass(frozen=True)
 class Row:
@@ -114,8 +112,7 @@ def write_texts(path: Path, rows: Iterable[dict[str, str]]) -> None:
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """The lines of a results file as text; columns that only newer files have are empty where they are missing,
-    and kernels have their names of today.
+    """The lines of a results file as text; columns that only newer files have are empty where they are missing.
 
     Raises:
         ValueError: a column is missing.
@@ -124,7 +121,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
         reader = csv.DictReader(file)
         if missing := [name for name in COLUMNS if name not in (*LATER, *(reader.fieldnames or ()))]:
             raise ValueError(f"{path} lacks the columns {', '.join(missing)}")
-        return [renamed.result_row(dict.fromkeys(LATER, "") | row) for row in reader]
+        return [dict.fromkeys(LATER, "") | row for row in reader]
 
 
 def as_text(row: Row) -> dict[str, str]:

@@ -8,10 +8,9 @@ from sparsefront_kernels.blocked.cuda.tuning import HALVED_KERNEL, HALVED_LAUNCH
 from sparsefront_kernels.blocked.entries import ENTRIES as BLOCKED_ENTRIES
 from sparsefront_kernels.blocked_2_4.format import Blocked24Format
 from sparsefront_kernels.blocked_2_4.reference import blocked_2_4_reference
-from sparsefront_kernels.common.filled_entry import filled_entry
-from sparsefront_kernels.common.halved_panels import halved_panels, whole_panels
+from sparsefront_kernels.common.wgmma_layout import halved_panels, whole_panels
 from sparsefront_kernels.format import SparseFormat
-from sparsefront_kernels.kernel_entry import KernelEntry
+from sparsefront_kernels.kernel_entry import KernelEntry, filled_entry
 from sparsefront_kernels.problem import LAYOUTS, Problem
 
 

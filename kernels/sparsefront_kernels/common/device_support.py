@@ -55,7 +55,7 @@ def _interpreter_unsupported_reason(dtype: torch.dtype) -> str | None:
     if os.environ.get("TRITON_INTERPRET") != "1":
         return "needs a CUDA device (on a CPU, TRITON_INTERPRET=1 runs it in Triton's slow interpreter, for tests)"
     # Triton decides when it decorates a kernel; this import decorates the first of them, if that has not happened yet
-    from sparsefront_kernels.common.rasterization import INTERPRETED
+    from sparsefront_kernels.common.triton_device import INTERPRETED
 
     if not INTERPRETED:
         return "needs a CUDA device: TRITON_INTERPRET=1 was set after the kernels had been loaded"

@@ -1,10 +1,20 @@
-"""What a kernel may do to its sums before they are written: Y = activation(X · Wᵀ + bias) + residual."""
+"""What references share: their precision, the product through a rebuilt dense weight, and the epilogue.
+
+A kernel may do this to its sums before they are written: Y = activation(X · Wᵀ + bias) + residual."""
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from sparsefront_kernels.format import SparseFormat
+
+
+def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
+    """float32 for the 16-bit types, as tensor cores accumulate; float32 and float64 stay what they are."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda y: y,
@@ -37,3 +47,20 @@ def check_activation(activation: str) -> None:
     """Raise ValueError unless the activation is one of `ACTIVATIONS`."""
     if activation not in ACTIVATIONS:
         raise ValueError(f"activation {activation!r} is not one of {', '.join(ACTIVATIONS)}")
+
+
+def rebuilt_product(x: Tensor, stored: SparseFormat, bias: Tensor | None) -> Tensor:
+    """Y[M, N] = X[M, K] · W[N, K]ᵀ + bias: a reference, which saves nothing.
+
+    Args:
+        x: [M, K], any float dtype; 16-bit inputs are added up in float32 and rounded once.
+        stored: the weight, on x's device.
+        bias: [N] or None.
+    Returns:
+        [M, N] in x's dtype.
+    """
+    precision = accumulation_dtype(x.dtype)
+    y = x.to(precision) @ stored.to_dense().to(precision).t()
+    if bias is not None:
+        y = y + bias.to(precision)
+    return y.to(x.dtype)

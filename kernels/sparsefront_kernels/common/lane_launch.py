@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
-from sparsefront_kernels.common.dependent_launch import DEPENDENT_LAUNCH, best_first
 from sparsefront_kernels.common.lane_chunks import CHUNK, LANES
+from sparsefront_kernels.common.launch import DEPENDENT_LAUNCH, best_first
 from sparsefront_kernels.problem import Problem
 from sparsefront_kernels.tuning import TunedLaunches
 

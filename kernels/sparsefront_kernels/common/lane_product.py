@@ -5,9 +5,8 @@ import ctypes
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.dependent_launch import DEPENDENT_LAUNCH
 from sparsefront_kernels.common.lane_launch import LaneLaunch, LaneProblem, segments
-from sparsefront_kernels.common.library_function import library_function
+from sparsefront_kernels.common.launch import DEPENDENT_LAUNCH, library_function
 
 TYPE_CODES = {torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}
 _POINTERS = ("x", "order", "values", "places", "bias", "y")

@@ -4,7 +4,7 @@ import itertools
 from dataclasses import dataclass
 from math import ceil
 
-from sparsefront_kernels.common.dependent_launch import DEPENDENT_LAUNCH, best_first
+from sparsefront_kernels.common.launch import DEPENDENT_LAUNCH, best_first
 from sparsefront_kernels.common.slab_lists import SLAB, SlabWeight
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Problem
 from sparsefront_kernels.tuning import TunedLaunches

@@ -5,9 +5,8 @@ import ctypes
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.dependent_launch import DEPENDENT_LAUNCH
 from sparsefront_kernels.common.lane_product import TYPE_CODES
-from sparsefront_kernels.common.library_function import library_function
+from sparsefront_kernels.common.launch import DEPENDENT_LAUNCH, library_function
 from sparsefront_kernels.common.slab_launch import SlabLaunch, SlabProblem, shared_bytes
 
 _POINTERS = ("x", "values", "places", "pointers", "order", "bias", "y")

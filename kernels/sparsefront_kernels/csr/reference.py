@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from sparsefront_kernels.common.accumulation import accumulation_dtype
+from sparsefront_kernels.common.epilogue import accumulation_dtype
 from sparsefront_kernels.csr.format import CSRFormat
 from sparsefront_kernels.csr.torch_spmm import csr_torch
 

@@ -6,7 +6,7 @@
 namespace streams {
 
 // Programmatic dependent launch: what a grid does about the grids before and after it in the stream. The names are those of
-// common/dependent_launch.py.
+// common/launch.py.
 enum DependentLaunch {
     OFF = 0,    // starts when the one before has ended
     EARLY = 1,  // starts while it runs, and lets the next one start at once

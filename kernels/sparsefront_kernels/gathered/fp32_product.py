@@ -5,8 +5,15 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.operands import bias_for_kernel, check_epilogue, check_operands, empty_output
-from sparsefront_kernels.gathered.aligned_operands import aligned_by_input, aligned_like, deliver
+from sparsefront_kernels.common.operands import (
+    aligned_by_input,
+    aligned_like,
+    bias_for_kernel,
+    check_epilogue,
+    check_operands,
+    deliver,
+    empty_output,
+)
 
 
 class Launch(Protocol):

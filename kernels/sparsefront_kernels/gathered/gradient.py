@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.accumulation import accumulation_dtype
+from sparsefront_kernels.common.epilogue import accumulation_dtype
 
 
 def register_gradient(

@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.accumulation import accumulation_dtype
-from sparsefront_kernels.common.epilogue import with_epilogue
+from sparsefront_kernels.common.epilogue import accumulation_dtype, with_epilogue
 from sparsefront_kernels.common.operands import check_epilogue
 from sparsefront_kernels.gathered.format import GatheredFormat
 

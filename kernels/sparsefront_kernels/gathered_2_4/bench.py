@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from sparsefront_kernels.bench.masks import FamilyMasks, RandomMasks, Storage
-from sparsefront_kernels.common.two_of_four import GROUP
+from sparsefront_kernels.common.indices import GROUP
 
 
 def halved_tiles(distribution: str, granularity: int) -> RandomMasks:

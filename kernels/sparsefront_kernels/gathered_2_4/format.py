@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sparsefront_kernels.common.kept_places import places_of_kept
-from sparsefront_kernels.common.two_of_four import GROUP, packed_places, unpacked_places
+from sparsefront_kernels.common.indices import GROUP, packed_places, places_of_kept, unpacked_places
 from sparsefront_kernels.format import SparseFormat, check_weight_and_mask, matrix_shape, zero_where_pruned
 from sparsefront_kernels.gathered.format import GatheredFormat
 from sparsefront_kernels.gathered_2_4.windows import windows_of_inputs

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sparsefront_kernels.common.halved_panels import halved_panels
-from sparsefront_kernels.common.two_of_four import GROUP
+from sparsefront_kernels.common.indices import GROUP
+from sparsefront_kernels.common.wgmma_layout import halved_panels
 from sparsefront_kernels.gathered.cuda.mma_tiles import HALF, K_BLOCK
 from sparsefront_kernels.gathered.cuda.packed_weight import CudaPackedWeight, in_whole_runs, side_by_side
 from sparsefront_kernels.gathered_2_4.format import Gathered24Format

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.two_of_four import GROUP
+from sparsefront_kernels.common.indices import GROUP
 
 
 def windows_of_inputs(kept: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from sparsefront_kernels.common.device_support import triton_unsupported_reason
-from sparsefront_kernels.common.permutation import columns_in_order
+from sparsefront_kernels.common.indices import columns_in_order
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.n_m.cuda import ENTRY as CUDA
 from sparsefront_kernels.n_m.format import NMFormat

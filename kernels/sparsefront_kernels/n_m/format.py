@@ -6,8 +6,13 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.kept_places import places_of_kept
-from sparsefront_kernels.common.permutation import check_stored_order, columns_back, columns_in_order, stored_order
+from sparsefront_kernels.common.indices import (
+    check_stored_order,
+    columns_back,
+    columns_in_order,
+    places_of_kept,
+    stored_order,
+)
 from sparsefront_kernels.format import SparseFormat, check_weight_and_mask, matrix_shape, zero_where_pruned
 
 LARGEST_M = 64

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from sparsefront_kernels.common.rebuilt_product import rebuilt_product
+from sparsefront_kernels.common.epilogue import rebuilt_product
 from sparsefront_kernels.n_m.format import NMFormat
 
 

@@ -5,8 +5,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sparsefront_kernels.common.launch_shape import RASTER_SWIZZLE_ROWS, launch_shape, power_of_two_within
-from sparsefront_kernels.common.rasterization import swizzled_tile
+from sparsefront_kernels.common.launch import RASTER_SWIZZLE_ROWS, launch_shape, power_of_two_within
+from sparsefront_kernels.common.triton_device import swizzled_tile
 
 
 @triton.jit

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sparsefront_kernels import cuda_library
 from sparsefront_kernels.common.lane_product import TYPE_CODES
-from sparsefront_kernels.common.library_function import library_function
+from sparsefront_kernels.common.launch import library_function
 from sparsefront_kernels.norm.launch import CUDA_DIVISIONS, NormLaunch
 
 log = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sparsefront_kernels.common.launch_shape import supports_pdl
+from sparsefront_kernels.common.launch import supports_pdl
 
 # Elements of a block that one program holds in registers as float32 (of the 64 Ki registers of a multiprocessor); with more
 # features a column is read three times, from the caches.

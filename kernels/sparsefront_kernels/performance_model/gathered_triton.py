@@ -2,7 +2,7 @@
 
 from math import ceil
 
-from sparsefront_kernels.common.launch_shape import power_of_two_within, rows_of_block
+from sparsefront_kernels.common.launch import power_of_two_within, rows_of_block
 from sparsefront_kernels.performance_model.product import Product
 from sparsefront_kernels.performance_model.rates import DeviceRates
 from sparsefront_kernels.performance_model.work import Tiling, Work

@@ -14,7 +14,6 @@ import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from sparsefront_kernels import renamed
 from sparsefront_kernels.tuning import store
 
 SHIPPED = Path(__file__).parent / "shipped"
@@ -71,7 +70,7 @@ def device_rates(gpu: str) -> DeviceRates | None:
 
 def load(path: Path) -> DeviceRates:
     """Read what `save` wrote."""
-    return DeviceRates(**renamed.device_rates(json.loads(path.read_text())))
+    return DeviceRates(**json.loads(path.read_text()))
 
 
 def user_file(gpu: str) -> Path:

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from sparsefront_kernels.common.permutation import columns_in_order
+from sparsefront_kernels.common.indices import columns_in_order
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.semi_structured.reference import semi_structured_spmm_reference
 from sparsefront_kernels.semi_structured.torch_spmm import (

@@ -6,9 +6,15 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.kept_places import places_of_kept
-from sparsefront_kernels.common.permutation import check_stored_order, columns_back, columns_in_order, stored_order
-from sparsefront_kernels.common.two_of_four import packed_places, unpacked_places
+from sparsefront_kernels.common.indices import (
+    check_stored_order,
+    columns_back,
+    columns_in_order,
+    packed_places,
+    places_of_kept,
+    stored_order,
+    unpacked_places,
+)
 from sparsefront_kernels.format import SparseFormat, check_weight_and_mask, zero_where_pruned
 
 

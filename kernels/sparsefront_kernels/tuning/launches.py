@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
-from sparsefront_kernels.common.launch_shape import num_sms
+from sparsefront_kernels.common.launch import num_sms
 from sparsefront_kernels.problem import Problem
 from sparsefront_kernels.tuning.store import TunedKernel, tuned_kernel
 

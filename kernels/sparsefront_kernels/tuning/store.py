@@ -22,8 +22,6 @@ from typing import Any
 
 import torch
 
-from sparsefront_kernels import renamed
-
 SHIPPED = Path(__file__).parent / "shipped"
 
 
@@ -97,10 +95,7 @@ def user_file(gpu: str, folder: str = "tuned") -> Path:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    if not path.exists():
-        return None
-    content = json.loads(path.read_text())
-    return content | {"kernels": renamed.tuned_kernels(content["kernels"])}
+    return json.loads(path.read_text()) if path.exists() else None
 
 
 def _measured(content: dict[str, Any], kernel: str, version: int) -> dict[str, dict[str, Any]]:

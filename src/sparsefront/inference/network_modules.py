@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import torch
 from sparsefront_kernels import KernelEntry, SparseFormat
-from sparsefront_kernels.convolution import Convolution, Convolving
+from sparsefront_kernels.problem import Convolution, Convolving
 from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
 from torch._inductor.exc import OperatorIssue

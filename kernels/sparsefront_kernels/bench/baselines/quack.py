@@ -12,8 +12,8 @@ from sparsefront_kernels.bench.copies import numbered
 from sparsefront_kernels.bench.drawn import DrawnWeight
 from sparsefront_kernels.bench.provider import Provider
 from sparsefront_kernels.bench.setting import Setting
-from sparsefront_kernels.common.launch_shape import num_sms
-from sparsefront_kernels.gathered.aligned_operands import run_length
+from sparsefront_kernels.common.launch import num_sms
+from sparsefront_kernels.common.operands import run_length
 from sparsefront_kernels.gathered.format import GatheredFormat
 from sparsefront_kernels.gathered.quack.library import QuackLaunch, package_unavailable_reason
 from sparsefront_kernels.gathered.quack.packed_weight import QuackPackedWeight, pack_for_quack

@@ -9,9 +9,8 @@ from sparsefront_kernels.blocked.cuda.op import residual_operand
 from sparsefront_kernels.blocked.cuda.packed_weight import K_BLOCK, BlockedCudaWeight
 from sparsefront_kernels.blocked.cuda.spmm import Images, launch_blocked_sm90
 from sparsefront_kernels.blocked.cuda.tuning import LAUNCHES, BlockedProblem
-from sparsefront_kernels.common.operands import bias_for_kernel, check_epilogue
-from sparsefront_kernels.convolution import Convolution, Convolving
-from sparsefront_kernels.gathered.aligned_operands import RUN_BYTES
+from sparsefront_kernels.common.operands import RUN_BYTES, bias_for_kernel, check_epilogue
+from sparsefront_kernels.problem import Convolution, Convolving
 
 # What a descriptor of the copy engine holds: signed bytes for where a filter may lie, unsigned ones for its offsets.
 _FARTHEST, _LARGEST_STRIDE = 127, 8

@@ -8,14 +8,16 @@ from torch import Tensor
 from sparsefront_kernels.blocked.cuda.packed_weight import K_BLOCK, dense_weight
 from sparsefront_kernels.blocked.cuda.spmm import launch_blocked_sm90
 from sparsefront_kernels.blocked.cuda.tuning import BlockedProblem, launches_of
-from sparsefront_kernels.common.halved_panels import is_halved
 from sparsefront_kernels.common.operands import (
+    aligned_by_input,
     bias_for_kernel,
     check_epilogue,
     check_operands,
     empty_output,
+    has_aligned_rows,
+    run_length,
 )
-from sparsefront_kernels.gathered.aligned_operands import aligned_by_input, has_aligned_rows, run_length
+from sparsefront_kernels.common.wgmma_layout import is_halved
 from sparsefront_kernels.gathered.gradient import register_gradient
 
 

@@ -9,9 +9,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from sparsefront_kernels.blocked.format import BlockedFormat
-from sparsefront_kernels.common.halved_panels import is_halved, whole_panels
-from sparsefront_kernels.common.pairing import partners_of
-from sparsefront_kernels.common.swizzle import swizzled
+from sparsefront_kernels.common.indices import partners_of
+from sparsefront_kernels.common.wgmma_layout import is_halved, swizzled, whole_panels
 
 HALF = 64  # outputs of a half: those of one tensor-core instruction
 K_BLOCK = 64  # inputs that are loaded together

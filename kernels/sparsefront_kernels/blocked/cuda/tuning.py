@@ -14,7 +14,7 @@ from sparsefront_kernels.blocked.cuda.parameters import (
     BlockedLaunch,
     clusters_of,
 )
-from sparsefront_kernels.common.halved_panels import HALVED_PANEL_BYTES
+from sparsefront_kernels.common.wgmma_layout import HALVED_PANEL_BYTES
 from sparsefront_kernels.gathered.cuda.schedule import ALL, schedule
 from sparsefront_kernels.tuning import TunedLaunches
 

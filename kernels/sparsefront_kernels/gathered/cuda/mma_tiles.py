@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sparsefront_kernels.common.pairing import partners_of
+from sparsefront_kernels.common.indices import partners_of
 from sparsefront_kernels.gathered.format import GatheredFormat
 
 HALF = 64  # outputs of a half tile: those of one tensor-core instruction

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sparsefront_kernels import cuda_library
 from sparsefront_kernels.common.epilogue import ACTIVATION_CODES
-from sparsefront_kernels.common.launch_shape import num_sms
+from sparsefront_kernels.common.launch import num_sms
 from sparsefront_kernels.gathered.cuda.mma_tiles import K_BLOCK_MMA_TILES
 from sparsefront_kernels.gathered.cuda.parameters import BIAS_TYPES, CudaLaunch, epilogue_arguments
 

@@ -5,9 +5,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.halved_panels import is_halved
-from sparsefront_kernels.common.operands import bias_for_kernel, check_epilogue, check_operands, empty_output
-from sparsefront_kernels.gathered.aligned_operands import aligned_by_input, aligned_like, deliver
+from sparsefront_kernels.common.operands import (
+    aligned_by_input,
+    aligned_like,
+    bias_for_kernel,
+    check_epilogue,
+    check_operands,
+    deliver,
+    empty_output,
+)
+from sparsefront_kernels.common.wgmma_layout import is_halved
 from sparsefront_kernels.gathered.cuda.launch import launch_gathered_sm90
 from sparsefront_kernels.gathered.cuda.packed_weight import dense_weight
 from sparsefront_kernels.gathered.cuda.tuning import CudaProblem, launches_of

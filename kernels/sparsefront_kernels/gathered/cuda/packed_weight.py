@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.halved_panels import is_halved, whole_panels
-from sparsefront_kernels.common.swizzle import swizzled
+from sparsefront_kernels.common.wgmma_layout import is_halved, swizzled, whole_panels
 from sparsefront_kernels.gathered.cuda.mma_tiles import (
     HALF,
     K_BLOCK,

@@ -3,7 +3,7 @@
 import itertools
 from dataclasses import dataclass, replace
 
-from sparsefront_kernels.common.halved_panels import is_halved
+from sparsefront_kernels.common.wgmma_layout import is_halved
 from sparsefront_kernels.gathered.cuda.packed_weight import CudaPackedWeight
 from sparsefront_kernels.gathered.cuda.parameters import ALIGNMENT, CudaLaunch
 from sparsefront_kernels.gathered.cuda.schedule import ALL, schedule

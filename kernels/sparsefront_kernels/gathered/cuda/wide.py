@@ -9,8 +9,8 @@ from torch import Tensor
 
 from sparsefront_kernels import cuda_library
 from sparsefront_kernels.common.epilogue import ACTIVATION_CODES
-from sparsefront_kernels.common.halved_panels import is_halved
-from sparsefront_kernels.common.launch_shape import num_sms
+from sparsefront_kernels.common.launch import num_sms
+from sparsefront_kernels.common.wgmma_layout import is_halved
 from sparsefront_kernels.gathered.cuda.parameters import BIAS_TYPES, epilogue_arguments
 from sparsefront_kernels.gathered.cuda.schedule import schedule_tensors
 

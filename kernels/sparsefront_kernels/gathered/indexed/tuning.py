@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from sparsefront_kernels.gathered.aligned_operands import run_length
+from sparsefront_kernels.common.operands import run_length
 from sparsefront_kernels.gathered.indexed.packed_weight import WIDTH, IndexedPackedWeight
 from sparsefront_kernels.gathered.indexed.spmm import IndexedLaunch
 from sparsefront_kernels.gathered.simt.spmm import SimtLaunch

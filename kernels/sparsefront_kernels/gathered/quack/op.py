@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.operands import check_operands
-from sparsefront_kernels.gathered.aligned_operands import aligned_by_input
+from sparsefront_kernels.common.operands import aligned_by_input, check_operands
 from sparsefront_kernels.gathered.quack.packed_weight import dense_weight
 from sparsefront_kernels.gathered.quack.product import tiled_product
 from sparsefront_kernels.gathered.quack.tuning import LAUNCHES, QuackProblem

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from sparsefront_kernels.gathered.aligned_operands import run_length
+from sparsefront_kernels.common.operands import run_length
 from sparsefront_kernels.gathered.quack.library import QuackLaunch
 from sparsefront_kernels.gathered.quack.packed_weight import QuackPackedWeight
 from sparsefront_kernels.tuning import TunedLaunches

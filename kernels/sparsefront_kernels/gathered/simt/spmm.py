@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sparsefront_kernels import cuda_library
 from sparsefront_kernels.common.epilogue import ACTIVATION_CODES
-from sparsefront_kernels.common.launch_shape import num_sms
+from sparsefront_kernels.common.launch import num_sms
 
 LIBRARY = "gathered_simt"
 ALIGNMENT = 4  # elements: X is read and Y written in runs of 16 bytes

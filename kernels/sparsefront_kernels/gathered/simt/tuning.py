@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from sparsefront_kernels.gathered.aligned_operands import run_length
+from sparsefront_kernels.common.operands import run_length
 from sparsefront_kernels.gathered.simt.packed_weight import WIDTHS, SimtPackedWeight
 from sparsefront_kernels.gathered.simt.spmm import MOST_STAGES, SimtLaunch
 from sparsefront_kernels.performance_model.launch_costs import simt_us

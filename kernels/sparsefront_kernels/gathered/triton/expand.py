@@ -4,8 +4,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sparsefront_kernels.common.launch_shape import supports_pdl
-from sparsefront_kernels.common.triton_activation import activated
+from sparsefront_kernels.common.launch import supports_pdl
+from sparsefront_kernels.common.triton_device import activated
 
 BLOCK = 64  # outputs and rows of a tile: reads and writes are runs of 128 bytes in 16-bit types
 

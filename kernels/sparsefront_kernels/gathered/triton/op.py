@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.operands import check_epilogue, check_operands, empty_output
-from sparsefront_kernels.gathered.aligned_operands import aligned_by_input
+from sparsefront_kernels.common.operands import aligned_by_input, check_epilogue, check_operands, empty_output
 from sparsefront_kernels.gathered.gradient import register_gradient
 from sparsefront_kernels.gathered.triton.packed_weight import dense_weight
 from sparsefront_kernels.gathered.triton.tf32_tuning import LAUNCHES, Tf32Problem

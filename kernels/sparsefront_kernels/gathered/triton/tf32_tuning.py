@@ -3,7 +3,7 @@
 import itertools
 from dataclasses import dataclass
 
-from sparsefront_kernels.common.launch_shape import LaunchShape, power_of_two_within
+from sparsefront_kernels.common.launch import LaunchShape, power_of_two_within
 from sparsefront_kernels.gathered.triton.packed_weight import TritonPackedWeight
 from sparsefront_kernels.tuning import TunedLaunches
 

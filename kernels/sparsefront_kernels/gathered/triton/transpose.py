@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sparsefront_kernels.common.launch_shape import supports_pdl
+from sparsefront_kernels.common.launch import supports_pdl
 
 BLOCK = 64  # rows and columns of a tile: both the reads and the writes are then runs of 128 bytes in 16-bit types
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 from math import ceil
 
 from sparsefront_kernels.common import lane_launch
-from sparsefront_kernels.common.dependent_launch import best_first
 from sparsefront_kernels.common.lane_launch import PIECES, LaneLaunch, LaneProblem, segments
+from sparsefront_kernels.common.launch import best_first
 from sparsefront_kernels.n_m.small_m import tuning as small_m
 from sparsefront_kernels.n_m.small_m.packed_weight import NMSmallMPackedWeight
 from sparsefront_kernels.problem import Problem

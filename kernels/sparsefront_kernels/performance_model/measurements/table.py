@@ -17,7 +17,6 @@ from math import exp, log
 from pathlib import Path
 from typing import NamedTuple
 
-from sparsefront_kernels import renamed
 from sparsefront_kernels.performance_model.product import Product
 from sparsefront_kernels.tuning import store
 
@@ -100,8 +99,7 @@ def load(path: Path) -> LatencyTable:
     """Read what `save` wrote."""
     content = json.loads(path.read_text())
     rows = (dict(zip(content["columns"], row, strict=True)) for row in content["measured"])
-    measured = (Measured(**row | {"kernel": renamed.kernel_name(row["kernel"])}) for row in rows)
-    return LatencyTable(content["gpu"], content["made_with"], tuple(measured))
+    return LatencyTable(content["gpu"], content["made_with"], tuple(Measured(**row) for row in rows))
 
 
 def user_file(gpu: str) -> Path:

@@ -1,9 +1,14 @@
-"""Launch parameters from the problem alone: sound for every shape, tuned for none."""
+"""Launching kernels: tiles and warps from the problem alone, dependent launches, and the function of a compiled library."""
 
+import ctypes
 import functools
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import Field, dataclass, replace
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch
+
+from sparsefront_kernels import cuda_library
 
 RASTER_SWIZZLE_ROWS = 8  # rasterization swizzle: block rows of X that neighbouring programs share
 
@@ -56,3 +61,35 @@ def num_sms(device: torch.device) -> int:
 def supports_pdl(device: torch.device) -> bool:
     """Whether the GPU has programmatic dependent launch: a kernel is launched before the one before it has ended."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+DEPENDENT_LAUNCH = ("off", "early", "late")  # codes of cuda/streams.cuh
+
+
+class DependentLaunch(Protocol):
+    """An ordered dataclass of launch parameters."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def dependent_launch(self) -> str: ...
+
+    def __lt__(self, other: Any, /) -> bool: ...
+
+
+Launch = TypeVar("Launch", bound=DependentLaunch)
+
+
+def best_first(launches: Sequence[Launch], predicted: Callable[[Launch], float], most: int) -> list[Launch]:
+    """At most so many, best predicted first; of the first few also with the other ways of dependent launch."""
+    best = sorted(launches, key=lambda launch: (predicted(launch), launch))[:most]
+    others = [replace(launch, dependent_launch=way) for launch in best[:2] for way in ("early", "off")]
+    return (best[: most - len(others)] + others)[:most] if most > len(others) else best[:most]
+
+
+@functools.cache
+def library_function(kernel: str, arguments: type[ctypes.Structure]) -> Callable[..., int]:
+    """(pointer to arguments, stream) → cudaError_t, of the library that is named like its kernel; built where need be."""
+    function = getattr(cuda_library.load(kernel), f"sparsefront_{kernel}")
+    function.argtypes, function.restype = [ctypes.POINTER(arguments), ctypes.c_void_p], ctypes.c_int
+    return function

@@ -1,20 +1,75 @@
-"""Launch parameters of the Triton kernel: the search space, in the order in which it is timed, and what was measured."""
+"""`blocked_triton`: the product in Triton, for any GPU from compute capability 8.0 on (device code: `triton_spmm.py`)."""
 
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from sparsefront_kernels.blocked.format import BlockedFormat
-from sparsefront_kernels.common.launch_shape import LaunchShape, power_of_two_within, rows_of_block
-from sparsefront_kernels.problem import Problem
+from sparsefront_kernels.common.device_support import triton_unsupported_reason
+from sparsefront_kernels.common.launch import LaunchShape, power_of_two_within, rows_of_block
+from sparsefront_kernels.common.operands import check_operands
+from sparsefront_kernels.kernel_op import kernel_entry
 from sparsefront_kernels.tuning import TunedLaunches
 
 KERNEL = "blocked_triton"
 VERSION = 1  # raised when a change of the kernel makes old measurements useless
 MOST_CANDIDATES = 16
 SHARED_BYTES = 101_376  # of a block on compute capability 8.9, the least of the GPUs that the kernel supports
+
+
+@dataclass(frozen=True, eq=False)
+class BlockedTritonWeight:
+    """The tensors of `BlockedFormat`, which the kernel reads directly.
+
+    Args:
+        n, k: outputs and inputs of the weight.
+    """
+
+    n: int
+    k: int
+    values: Tensor
+    row_pointers: Tensor
+    block_columns: Tensor
+
+
+def pack_for_triton(stored: BlockedFormat) -> BlockedTritonWeight:
+    """Nothing is copied."""
+    return BlockedTritonWeight(*stored.shape, stored.values, stored.row_pointers, stored.block_columns)
+
+
+def blocked_triton(x: Tensor, packed: BlockedTritonWeight, bias: Tensor | None) -> Tensor:
+    """Y[M, N] = X[M, K] · Wᵀ + bias.
+
+    Args:
+        x: [M, K], float16, bfloat16 or float32 as the weight, any strides.
+        bias: [N], any float dtype, or None.
+    Returns:
+        [M, N], contiguous, in x's dtype; added up in float32.
+    Raises:
+        ValueError: operands that do not fit together.
+    """
+    check_operands(x, packed.values, bias, k=packed.k, n=packed.n)
+    y = x.new_empty(x.shape[0], packed.n)
+    if y.numel() == 0:
+        return y
+    # imported late: Triton may be absent where only references run
+    from sparsefront_kernels.blocked.triton_spmm import launch_blocked_triton
+
+    launch = LAUNCHES.launch_for(problem_of(packed, x.shape[0]), x.device)
+    with torch.cuda.device_of(x):
+        launch_blocked_triton(
+            x,
+            y,
+            values=packed.values,
+            row_pointers=packed.row_pointers,
+            block_columns=packed.block_columns,
+            bias=bias,
+            launch=launch,
+        )
+    return y
 
 
 @dataclass(frozen=True)
@@ -88,14 +143,26 @@ def _shared_bytes(problem: BlockedTritonProblem, launch: LaunchShape) -> int:
     return problem.itemsize * (launch.block_m + launch.block_n) * launch.block_k * launch.num_stages
 
 
-def problem_of(m: int, n: int, k: int, values: Tensor) -> BlockedTritonProblem:
-    """Of m rows of X and the values [blocks, height, width] of a weight [n, k]."""
-    blocks, height, width = values.shape
-    return BlockedTritonProblem(m, k, n, height, width, blocks, values.element_size())
+def problem_of(packed: BlockedTritonWeight, m: int) -> BlockedTritonProblem:
+    """Of m rows of X."""
+    blocks, height, width = packed.values.shape
+    return BlockedTritonProblem(m, packed.k, packed.n, height, width, blocks, packed.values.element_size())
 
 
-def _described(stored: BlockedFormat, problem: Problem) -> BlockedTritonProblem:
-    return problem_of(problem.m, problem.n, problem.k, stored.values)
-
-
-LAUNCHES = TunedLaunches(KERNEL, VERSION, LaunchShape, describe=_described, worth_timing=candidates, untuned=untuned)
+LAUNCHES = TunedLaunches(
+    KERNEL,
+    VERSION,
+    LaunchShape,
+    describe=lambda packed, problem: problem_of(packed, problem.m),
+    worth_timing=candidates,
+    untuned=untuned,
+)
+ENTRY = kernel_entry(
+    KERNEL,
+    "blocked",
+    weight=BlockedTritonWeight,
+    run=blocked_triton,
+    pack=pack_for_triton,
+    unsupported=triton_unsupported_reason,
+    tunable=LAUNCHES,
+)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from sparsefront_kernels import FORMATS, Problem, entry
-from sparsefront_kernels.blocked.triton_tuning import (
+from sparsefront_kernels.blocked.triton import (
     MOST_CANDIDATES,
     SHARED_BYTES,
     BlockedTritonProblem,
@@ -11,7 +11,7 @@ from sparsefront_kernels.blocked.triton_tuning import (
     candidates,
     untuned,
 )
-from sparsefront_kernels.common.launch_shape import LaunchShape
+from sparsefront_kernels.common.launch import LaunchShape
 
 
 @pytest.mark.parametrize("itemsize", [2, 4])
@@ -38,9 +38,9 @@ def test_a_remembered_launch_is_used(nothing_tuned, monkeypatch):
         lambda *operands, **given: (asked.append(given["launch"]), launch(*operands, **given)),
     )
     stored = FORMATS["blocked"].from_dense(torch.randn(32, 48), torch.ones(32, 48, dtype=torch.bool), block=(16, 16))
-    problem = Problem(5, 48, 32, torch.float32, "cpu")
+    packed, problem = kernel.pack(stored), Problem(5, 48, 32, torch.float32, "cpu")
     chosen = LaunchShape(16, 16, 16, 4, 2)
-    kernel.tunable.remember(stored, problem, chosen, 1.0)
+    kernel.tunable.remember(packed, problem, chosen, 1.0)
     x = torch.randn(5, 48)
-    torch.testing.assert_close(kernel.run(x, stored, None), x @ stored.to_dense().t(), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(kernel.run(x, packed, None), x @ stored.to_dense().t(), rtol=1e-4, atol=1e-4)
     assert asked == [chosen]

@@ -1,0 +1,181 @@
+"""One PyTorch op per kernel, `torch.ops.sparsefront.<kernel>`, made from the dataclass of its packed weight.
+
+A kernel's file defines that dataclass, a function that packs a format into it and a function that runs the kernel.
+`kernel_entry` makes the rest from them: the op's schema, its fake for compiled graphs, its gradient and the entry of the
+registry. In eager mode, compiled graphs and CUDA graphs the op is one node.
+
+The gradient is that of X, the bias and the residual: dX = dZ · W with dZ = dY · activation'(Z) and Z = X · Wᵀ + bias. The
+weight is packed for the product and not for its transpose, so that each backward pass rebuilds W dense and multiplies by
+cuBLAS: right for every pattern, and as slow as the backward pass of a dense layer and a write of W. Where an activation is
+fused, Z is recomputed from all of X instead of kept: an infinity at a pruned input then reaches dX.
+"""
+
+from collections.abc import Callable
+from dataclasses import fields
+from functools import partial
+from typing import Any, get_type_hints
+
+import torch
+from torch import Tensor
+
+from sparsefront_kernels.common.epilogue import accumulation_dtype
+from sparsefront_kernels.common.operands import empty_output
+from sparsefront_kernels.kernel_entry import KernelEntry
+from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR
+
+# of a field of a packed weight -> of the op's argument
+SCHEMA_TYPES = {
+    Tensor: "Tensor",
+    Tensor | None: "Tensor?",
+    int: "SymInt",
+    bool: "bool",
+    float: "float",
+    str: "str",
+    tuple[int, ...]: "SymInt[]",
+}
+EPILOGUE = {"residual": "Tensor?", "activation": "str"}
+LAYOUT = {"x_feature_major": "bool", "y_feature_major": "bool"}
+
+
+def kernel_entry(
+    name: str,
+    family: str,
+    *,
+    weight: type,
+    run: Callable[..., Tensor],
+    dense: Callable[[Any], Tensor] | None = None,
+    transposed_y: bool = False,
+    **settings: Any,
+) -> KernelEntry:
+    """The registry's entry of a GPU kernel, with its op.
+
+    Args:
+        name, family: as in `KernelEntry`.
+        weight: a dataclass with `n` and `k` (outputs and inputs of the weight) whose fields are of `SCHEMA_TYPES`: what
+            `pack` returns. The op takes its fields one by one.
+        run: (x, packed weight, bias or None) -> y. Keywords: `residual` and `activation` where it fuses the epilogue;
+            `x_feature_major` and `y_feature_major` where it takes several layouts. It checks its operands, and launches on
+            the current stream of x's device.
+        dense: packed weight -> W [N, K] in operations that a compiled graph can hold. None: the op has no gradient.
+        transposed_y: whether the kernel writes [N, M] in every layout, so that a row-major Y is a transposed view.
+        settings: the other arguments of `KernelEntry`.
+    """
+    layouts, fused = settings.get("layouts", ("row_major",)), settings.get("fuses_epilogue", False)
+    op = _Op(name, weight, run, layouts=layouts, fused=fused, transposed_y=transposed_y)
+    if dense is not None:
+        op.register_gradient(dense)
+    product = partial(op, layout=layouts[0]) if len(layouts) == 1 else op
+    return KernelEntry(name=name, family=family, product=product, requires_cuda=True, **settings)
+
+
+class _Op:
+    """`torch.ops.sparsefront.<name>` and how a packed weight becomes its arguments and is put together again."""
+
+    def __init__(
+        self,
+        name: str,
+        weight: type,
+        run: Callable[..., Tensor],
+        *,
+        layouts: tuple[str, ...],
+        fused: bool,
+        transposed_y: bool,
+    ) -> None:
+        self.name, self.weight, self.fused, self.transposed_y = name, weight, fused, transposed_y
+        self.run, self.takes_layout = run, len(layouts) > 1
+        hints = get_type_hints(weight)
+        self.parts = tuple(field.name for field in fields(weight))
+        kinds = {"x": "Tensor", **{part: SCHEMA_TYPES[hints[part]] for part in self.parts}, "bias": "Tensor?"}
+        kinds |= (EPILOGUE if fused else {}) | LAYOUT
+        self.arguments = tuple(kinds)
+        self.lists = tuple(part for part in self.parts if kinds[part] == "SymInt[]")
+        schema = f"({', '.join(f'{kind} {argument}' for argument, kind in kinds.items())}) -> Tensor"
+        self.op = torch.library.custom_op(f"sparsefront::{name}", self._execute, mutates_args=(), schema=schema)
+        self.op.register_fake(self._fake)
+
+    def __call__(
+        self,
+        x: Tensor,
+        packed: Any,
+        bias: Tensor | None = None,
+        *,
+        layout: str,
+        activation: str = "none",
+        residual: Tensor | None = None,
+    ) -> Tensor:
+        """The `product` of an entry: x and y in the layout's order."""
+        parts = [getattr(packed, part) for part in self.parts]
+        epilogue = [residual, activation] if self.fused else []
+        return self.op(x, *parts, bias, *epilogue, layout in X_FEATURE_MAJOR, layout in Y_FEATURE_MAJOR)
+
+    def register_gradient(self, dense: Callable[[Any], Tensor]) -> None:
+        """Let autograd differentiate the op; a gradient of the weight raises ValueError at the call."""
+
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+            named = dict(zip(self.arguments, inputs, strict=True))
+            for argument, needed in zip(self.arguments, ctx.needs_input_grad):  # PyTorch adds one of its own
+                if needed and argument in self.parts:
+                    raise ValueError(f"{self.name}: the weight is stored, not trained, so {argument} has no gradient")
+            kept = {part: named[part] for part in self.parts if isinstance(named[part], Tensor)}
+            if named.get("activation", "none") != "none":  # Z is recomputed
+                kept |= {"x": named["x"]} | ({} if named["bias"] is None else {"bias": named["bias"]})
+            ctx.save_for_backward(*kept.values())
+            ctx.kept = tuple(kept)
+            ctx.plain = {argument: value for argument, value in named.items() if not isinstance(value, Tensor)}
+            ctx.bias_dtype = None if named["bias"] is None else named["bias"].dtype
+
+        def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+            saved, wanted = (
+                dict(zip(ctx.kept, ctx.saved_tensors, strict=True)),
+                dict(zip(self.arguments, ctx.needs_input_grad)),
+            )
+            named = ctx.plain | saved
+            w = dense(self._weight_of(named))
+            rows = dy.t() if named["y_feature_major"] else dy  # [M, N]
+            gradients = {"residual": dy} if wanted.get("residual") else {}
+            if (activation := named.get("activation", "none")) != "none":
+                x = named["x"].t() if named["x_feature_major"] else named["x"]
+                rows = activation_gradient(rows, x, w, named.get("bias"), activation)
+            if wanted["bias"]:
+                gradients["bias"] = rows.sum(dim=0, dtype=accumulation_dtype(rows.dtype)).to(ctx.bias_dtype)
+            if wanted["x"]:
+                gradients["x"] = w.t() @ rows.t() if named["x_feature_major"] else rows @ w
+            return tuple(gradients.get(argument) for argument in self.arguments)
+
+        self.op.register_autograd(backward, setup_context=setup_context)
+
+    def _execute(self, *values: Any) -> Tensor:
+        named = dict(zip(self.arguments, values, strict=True))
+        keywords = {**(EPILOGUE if self.fused else {}), **(LAYOUT if self.takes_layout else {})}
+        chosen = {keyword: named[keyword] for keyword in keywords}
+        return self.run(named["x"], self._weight_of(named), named["bias"], **chosen)
+
+    def _fake(self, *values: Any) -> Tensor:
+        named = dict(zip(self.arguments, values, strict=True))
+        by_output = named["y_feature_major"] or self.transposed_y
+        y = empty_output(named["x"], named["n"], named["x_feature_major"], by_output)
+        return y.t() if self.transposed_y and not named["y_feature_major"] else y
+
+    def _weight_of(self, named: dict[str, Any]) -> Any:
+        lists = {part: tuple(named[part]) for part in self.lists}
+        return self.weight(**{part: named[part] for part in self.parts} | lists)
+
+
+def activation_gradient(dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+    """dZ [M, N] = dY · activation'(X · Wᵀ + bias) in dy's dtype.
+
+    Args:
+        dy: [M, N].
+        x: [M, K].
+        weight: [N, K].
+        bias: [N] or None.
+        activation: a name of `common.epilogue.ACTIVATIONS`, not "none".
+    """
+    z = x @ weight.t()
+    precision = accumulation_dtype(dy.dtype)
+    z = z.to(precision) if bias is None else z.to(precision) + bias.to(precision)
+    upcast = dy.to(precision)
+    if activation == "relu":
+        return torch.where(z > 0, upcast, 0.0).to(dy.dtype)
+    approximate = "tanh" if activation == "gelu_tanh" else "none"
+    return torch.ops.aten.gelu_backward(upcast, z, approximate=approximate).to(dy.dtype)
