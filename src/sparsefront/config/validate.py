@@ -21,7 +21,6 @@ from sparsefront.config.experiment import Experiment
 from sparsefront.config.schema import CONTROLS, GROUPS, STAGES, Config
 from sparsefront.config.settings import build_settings, options_of, say_where, searched_folders, typed_settings
 from sparsefront.errors import InvalidSetting, UnknownKey
-from sparsefront.export.packed_layers import require_storable
 from sparsefront.models.base import prunable_layers
 from sparsefront.pruning.collapse import require_effect
 from sparsefront.pruning.layers import (
@@ -32,6 +31,7 @@ from sparsefront.pruning.layers import (
     require_whole_groups,
 )
 from sparsefront.pruning.masked_weights import require_none_shared
+from sparsefront.pruning.storage_check import require_storable
 from sparsefront.results.record import Result, result_fields
 from sparsefront.search.space import field_of, require_choosable
 from sparsefront.settings_class import Fraction, OneOrMore, checked_values, in_words

@@ -8,7 +8,6 @@ are scattered, and its tiles keep unequally many inputs.
 """
 
 import dataclasses
-import importlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,6 +21,7 @@ from torch import Tensor
 from sparsefront.errors import InvalidSetting
 from sparsefront.importance.magnitude import Magnitude
 from sparsefront.masks.weight_view import as_matrix
+from sparsefront.options import option_classes
 from sparsefront.patterns.base import Pattern
 from sparsefront.settings_class import settings_class
 
@@ -171,7 +171,9 @@ def pattern_masks(
     Raises:
         InvalidSetting: no such pattern, a setting that it does not have, or a value that cannot be used.
     """
-    kind = _pattern_class(pattern)
+    patterns = option_classes("sparsefront.patterns")
+    if (kind := patterns.get(pattern)) is None:
+        raise InvalidSetting("pattern", pattern, f"is one of {', '.join(patterns)}")
     allowed = [part.name for part in dataclasses.fields(kind)]
     for key, value in settings.items():
         if key not in allowed:
@@ -181,18 +183,6 @@ def pattern_masks(
         raise InvalidSetting("layer", layer, "is a layer of a checkpoint, which is not given")
     weights = CheckpointWeights(checkpoint, layer) if checkpoint else UnevenWeights(row_spread, column_spread, seed)
     return PatternMasks(made, weights, Magnitude(norm), compact)
-
-
-def _pattern_class(name: str) -> type[Pattern]:
-    """The pattern of that name, whose file has its name too."""
-    try:
-        module = importlib.import_module(f"sparsefront.patterns.{name}")
-    except ImportError:
-        module = None
-    for found in vars(module).values() if module else ():
-        if isinstance(found, type) and issubclass(found, Pattern) and getattr(found, "name", None) == name:
-            return found
-    raise InvalidSetting("pattern", name, "the name of a pattern, such as tile_wise, vector_wise or block_wise")
 
 
 def _product(sizes: list[int]) -> int:
