@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from whole_calls import on_every_rank
 
 from sparsefront.training import ranks
 from sparsefront.training.divergence import Diverged
-from sparsefront.training.ranks import RankFailed, on_every_rank
+from sparsefront.training.ranks import RankFailed
 from sparsefront.training.trainer import TrainerSettings
 
 CPU = {"accelerator": "cpu", "progress_bar": False}
@@ -129,11 +130,12 @@ def test_no_rank_outlives_a_killed_run(tmp_path):
     script = (
         f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
         "from pathlib import Path; from process_bodies import TrainerSettings, wait_to_be_killed\n"
-        "from sparsefront.training.ranks import on_every_rank\n"
+        "from sparsefront.training.ranks import other_ranks_running\n"
         "two = TrainerSettings(accelerator='cpu', devices=2)\n"
         f"folder = Path({str(tmp_path)!r})\n"
         "if __name__ == '__main__':\n"
-        "    on_every_rank(wait_to_be_killed, folder, trainer=two, folder=folder, loggers=[])"
+        "    with other_ranks_running(wait_to_be_killed, folder, trainer=two):\n"
+        "        wait_to_be_killed(folder, folder, [])"
     )
     process = subprocess.Popen([sys.executable, "-c", script])
     deadline = time.time() + 120

@@ -80,6 +80,20 @@ def test_nothing_imports_itself_in_a_circle(part_of):
     assert not found, "\n".join(steps)
 
 
+NAMED_BY_USERS = {"config/settings.py", "options.py", "public_names.py"}
+"""What they import is a `_target_`, an option, or a public name at its first use."""
+
+
+def test_no_other_import_hides_behind_a_string():
+    hidden = {
+        file.relative_to(ROOT).as_posix()
+        for file in ROOT.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in ("import_module", "__import__")
+    }
+    assert hidden == NAMED_BY_USERS
+
+
 def test_a_circle_is_found():
     graph = {"a": {"b": ["a/x.py:1"]}, "b": {"c": ["b/y.py:1"]}, "c": {"b": ["c/z.py:1"]}}
     assert circle(graph) == ["b", "c", "b"]

@@ -95,8 +95,8 @@ def test_weights_of_a_checkpoint(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"pattern": "knitted"}, "pattern=knitted: the name of a pattern"),
-        ({"pattern": "base"}, "pattern=base: the name of a pattern"),
+        ({"pattern": "knitted"}, "pattern=knitted: is one of block_2_4, .*tile_wise"),
+        ({"pattern": "base"}, "pattern=base: is one of "),
         ({"width": 3}, "width=3: is no setting of tile_wise, which has granularity"),
         ({"element_overlay": 2}, "element_overlay=2"),
         ({"checkpoint": "nowhere.safetensors"}, "checkpoint=nowhere.safetensors: a safetensors file"),

@@ -97,16 +97,16 @@ def test_bars_of_libraries_follow_ours(library):
 
 @pytest.mark.parametrize(("setting", "shown"), [(True, True), (False, False), ("yes", False)])
 def test_the_switch_holds_for_one_run(terminal, setting, shown):
-    run = progress.bars_as_configured(lambda config: progress.shown())
-    assert run(OmegaConf.create({"trainer": {"progress_bar": setting}})) is shown
+    with progress.bars_as_configured(OmegaConf.create({"trainer": {"progress_bar": setting}})):
+        assert progress.shown() is shown
     assert progress.shown(), "elsewhere nothing has changed"
 
 
 def test_without_a_terminal_a_run_shows_none(monkeypatch):
     terminal, file = (SimpleNamespace(isatty=lambda answer=answer: answer) for answer in (True, False))
     monkeypatch.setattr(progress, "sys", SimpleNamespace(stdout=file, stderr=terminal))
-    run = progress.bars_as_configured(lambda config: progress.shown())
-    assert not run(OmegaConf.create({"trainer": {"progress_bar": True}}))
+    with progress.bars_as_configured(OmegaConf.create({"trainer": {"progress_bar": True}})):
+        assert not progress.shown()
 
 
 @pytest.mark.parametrize(("limit", "batches"), [(None, 5), (1, 1), (8, 2), (9, 3), (100, 5)])

@@ -5,6 +5,9 @@ import sys
 from pathlib import Path
 
 import pytorch_lightning as pl
+from quick_settings import QUICK
+
+from sparsefront.pipeline import run_experiment
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "tour.md").read_text()
@@ -39,3 +42,25 @@ def test_the_way_to_the_training_is_on_the_tour(run, monkeypatch):
     run("pattern=tile_wise", "granularity=16")
     assert len(ways) == 2, "the dense network and its recovery"
     assert [sorted(way - set(TOUR)) for way in ways] == [[], []]
+
+
+def test_few_calls_lead_from_the_command_to_the_training(composed, monkeypatch):
+    """Functions of ours between the one that the command calls and Lightning's: what a reader of a training goes through."""
+    calls: list[list[str]] = []
+
+    def fit(self, *arguments, **named):
+        own, frame = [], sys._getframe(1)
+        while frame.f_code.co_name != "test_few_calls_lead_from_the_command_to_the_training":
+            if frame.f_code.co_filename.startswith(str(ROOT / "src")):
+                own.insert(0, frame.f_code.co_qualname)
+            frame = frame.f_back
+        calls.append(own)
+        return real(self, *arguments, **named)
+
+    real = pl.Trainer.fit
+    monkeypatch.setattr(pl.Trainer, "fit", fit)
+    run_experiment(composed("debug=tiny", *QUICK, "granularity=16", "stages=[dense,prune,recover]"))
+    dense, recover = calls
+    assert dense[0] == recover[0] == "run_experiment" and dense[-1] == recover[-1] == "fit"
+    assert len(dense) <= 6, dense
+    assert len(recover) <= 9, recover

@@ -24,7 +24,7 @@ from page import fill, merge_lines  # beside this file
 from training import Work, train
 
 from sparsefront.provenance import provenance
-from sparsefront.training.ranks import on_every_rank
+from sparsefront.training.ranks import other_ranks_running
 from sparsefront.training.trainer import TrainerSettings
 
 HERE = Path(__file__).resolve().parent
@@ -40,12 +40,13 @@ def measure(
     """The line of one way to train, where the time of a step on rank 0 is (empty if nothing is profiled), and the lines of its
     ranks.
     """
+    few = replace(work, warmup=0, steps=FEW, windows=1, profiled=0)
+    ways = {"fixed": (work, trainer, False)} | ({"tightened": (few, trainer, True)} if tighten else {})
+    trained = {}
     with tempfile.TemporaryDirectory(prefix="ddp-") as scratch:
-        where = {"trainer": trainer, "folder": Path(scratch), "loggers": []}
-        trained = {"fixed": on_every_rank(train, work, trainer, False, **where)}
-        if tighten:
-            few = replace(work, warmup=0, steps=FEW, windows=1, profiled=0)
-            trained["tightened"] = on_every_rank(train, few, trainer, True, **where)
+        for masks, arguments in ways.items():
+            with other_ranks_running(train, *arguments, trainer=trainer):
+                trained[masks] = train(*arguments, Path(scratch), [])
     # a window is over when the last rank is done
     windows = zip(*(rank["seconds"] for rank in trained["fixed"]), strict=True)
     rates = [work.batch * trainer.devices * work.steps / max(taken) for taken in windows]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sparsefront.inference.benchmark import Comparison, benchmark
     from sparsefront.inference.choice import KernelChoice
     from sparsefront.inference.swap import swap
+    from sparsefront.latency_search.search import Search
     from sparsefront.measure.settings import Measure
     from sparsefront.pruning.masks import Masks
     from sparsefront.pruning.prune import prune
@@ -34,6 +35,7 @@ __all__ = [
     "Masks",
     "Measure",
     "Recipe",
+    "Search",
     "TrainerSettings",
     "allocation",
     "benchmark",

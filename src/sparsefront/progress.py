@@ -4,10 +4,9 @@ import os
 import select
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import wraps
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -185,16 +184,12 @@ def showing(wanted: bool | None) -> Iterator[None]:
         _shown = before
 
 
-def bars_as_configured(run: Callable[[DictConfig], Any]) -> Callable[[DictConfig], Any]:
+@contextmanager
+def bars_as_configured(config: DictConfig) -> Iterator[None]:
     """A run whose bars obey `trainer.progress_bar`; without a terminal none: each of their steps would be a line of a file."""
-
-    @wraps(run)
-    def with_bars(config: DictConfig) -> Any:
-        wanted = OmegaConf.select(config, "trainer.progress_bar") is True
-        with showing(wanted and sys.stdout.isatty() and sys.stderr.isatty()):
-            return run(config)
-
-    return with_bars
+    wanted = OmegaConf.select(config, "trainer.progress_bar") is True
+    with showing(wanted and sys.stdout.isatty() and sys.stderr.isatty()):
+        yield
 
 
 @contextmanager

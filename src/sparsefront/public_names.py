@@ -16,6 +16,7 @@ ORIGINS = {
     "load_run": "sparsefront.runs",
     "FinishedRun": "sparsefront.runs",
     "Masks": "sparsefront.pruning.masks",
+    "Search": "sparsefront.latency_search.search",
     "KernelChoice": "sparsefront.inference.choice",
     "Measure": "sparsefront.measure.settings",
     "Recipe": "sparsefront.training.recipe",

@@ -10,6 +10,7 @@ import torch
 from other_users import said_without_privileges
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from whole_calls import get_or_make
 
 from sparsefront.artifacts import durable
 from sparsefront.artifacts.durable import denied, require_readable, save_tensors, unreadable
@@ -64,14 +65,14 @@ def test_tensors_that_cannot_be_written_leave_no_file(tmp_path):
 
 @pytest.mark.parametrize("part", ["", "inner", "inner/content.txt"], ids=["stage", "folder in it", "file in it"])
 def test_a_stage_of_another_user_is_told_with_its_owner_and_the_remedy(tmp_path, part):
-    made = store(tmp_path).get_or_create("dense", {}, write).path
+    made = get_or_make(store(tmp_path), "dense", {}, write).path
     closed = made / part
     closed.chmod(0)
     remedy = f"`chmod -R a+rX {made}` by {durable._name(os.geteuid())} shares it; or name another cache_dir"
 
     def finds() -> str:
         with pytest.raises(Obstacle) as told:
-            store(tmp_path).get_or_create("dense", {}, write)
+            get_or_make(store(tmp_path), "dense", {}, write)
         return str(told.value)
 
     try:
@@ -91,7 +92,7 @@ def test_a_process_of_another_user():
     folder = Path(tempfile.mkdtemp(prefix="cache-"))  # tmp_path lies in a folder of this user alone
     try:
         folder.chmod(0o755)
-        made = store(folder).get_or_create("dense", {}, write).path
+        made = get_or_make(store(folder), "dense", {}, write).path
 
         def finds() -> str:
             try:

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from whole_calls import get_or_make
 
 from sparsefront.artifacts import store as record
 from sparsefront.artifacts.durable import whole_file
@@ -112,7 +113,7 @@ def damaged(tmp_path, monkeypatch):
     """A function that stores a stage and damages it, as a later process finds it: (folder, what is said)."""
 
     def make(damage) -> tuple[Path, str]:
-        folder = store(tmp_path).get_or_create("dense", {}, write).path
+        folder = get_or_make(store(tmp_path), "dense", {}, write).path
         monkeypatch.setattr(record, "_sound", set())
         return folder, damage(folder)
 
@@ -123,25 +124,25 @@ def damaged(tmp_path, monkeypatch):
 def test_damage_is_named_and_the_stage_made_again(tmp_path, caplog, damaged, damage):
     folder, said = damaged(damage)
     with caplog.at_level(logging.INFO):
-        again = store(tmp_path).get_or_create("dense", {}, write)
+        again = get_or_make(store(tmp_path), "dense", {}, write)
     assert not again.reused and again.path == folder
     assert (folder / "weights").read_bytes() == (folder / "epoch_weights" / "epoch").read_bytes() == WHOLE
     assert f"{folder}: {said}" in caplog.text and caplog.text.count("damaged") == 1
-    assert store(tmp_path).get_or_create("dense", {}, write).reused
+    assert get_or_make(store(tmp_path), "dense", {}, write).reused
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_where_the_stage_may_not_be_made(tmp_path, damaged, damage):
     folder, said = damaged(damage)
     with pytest.raises(InvalidSetting, match="stages=.*dense is damaged .*add dense to stages") as rejected:
-        store(tmp_path, "measure").get_or_create("dense", {}, write)
+        get_or_make(store(tmp_path, "measure"), "dense", {}, write)
     assert said in str(rejected.value) and str(folder) in str(rejected.value)
 
 
 def test_damage_that_somebody_reads_is_left_to_them(tmp_path, damaged):
     folder, _ = damaged(flip)
     reading = hold_shared(folder)
-    again = store(tmp_path).get_or_create("dense", {}, write)
+    again = get_or_make(store(tmp_path), "dense", {}, write)
     assert again.path != folder and folder.is_dir() and (again.path / "epoch_weights" / "epoch").read_bytes() == WHOLE
     assert store(tmp_path).find("dense", {}).path == again.path
     reading.release()
@@ -166,10 +167,10 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path, monkeypatch, where):
     if where != "make":
         monkeypatch.setattr(where, full)
     with pytest.raises(OSError, match="No space left"):
-        store(tmp_path).get_or_create("dense", {}, torn if where == "make" else write)
+        get_or_make(store(tmp_path), "dense", {}, torn if where == "make" else write)
     monkeypatch.undo()
     assert not list((tmp_path / "dense").iterdir())
-    assert store(tmp_path).get_or_create("dense", {}, write).reused is False
+    assert get_or_make(store(tmp_path), "dense", {}, write).reused is False
 
 
 def test_everything_is_synced_before_it_gets_its_name(tmp_path, monkeypatch):
@@ -186,7 +187,7 @@ def test_everything_is_synced_before_it_gets_its_name(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", note)
     monkeypatch.setattr(os, "replace", check)
-    folder = store(tmp_path).get_or_create("dense", {}, write).path
+    folder = get_or_make(store(tmp_path), "dense", {}, write).path
     assert synced == {folder.parent.stat().st_ino}, "the rename itself"
     with whole_file(tmp_path / "page.html") as page:
         page.write_text("whole")
@@ -197,7 +198,10 @@ MAKER = """
 import sys, time
 from pathlib import Path
 from sparsefront.artifacts.store import ArtifactStore
-ArtifactStore(Path(sys.argv[1]), reuse=True, runnable=("dense",)).get_or_create("dense", {}, lambda folder: time.sleep(60))
+store = ArtifactStore(Path(sys.argv[1]), reuse=True, runnable=("dense",))
+assert store.get("dense", {}) is None
+with store.making("dense", {}):
+    time.sleep(60)
 """
 
 
@@ -229,6 +233,6 @@ def test_the_next_run_removes_what_a_killed_one_left_and_nothing_else(tmp_path):
 def test_a_setting_may_be_infinite(tmp_path):
     """As of a search without a limit: its stage is found again."""
     key = {"limit": float("inf")}
-    made = store(tmp_path).get_or_create("dense", key, write)
+    made = get_or_make(store(tmp_path), "dense", key, write)
     record._sound.clear()
-    assert store(tmp_path).get_or_create("dense", key, write).reused and not made.reused
+    assert get_or_make(store(tmp_path), "dense", key, write).reused and not made.reused

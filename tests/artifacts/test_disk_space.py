@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from safetensors import SafetensorError
+from whole_calls import get_or_make
 
 from sparsefront.artifacts import durable
 from sparsefront.artifacts.durable import (
@@ -126,7 +127,7 @@ def test_the_store_and_files_note_what_was_free(free, tmp_path, monkeypatch):
         raise no_space()
 
     with pytest.raises(OSError) as caught:
-        ArtifactStore(tmp_path, reuse=True, runnable=("dense",)).get_or_create("dense", {}, fail)
+        get_or_make(ArtifactStore(tmp_path, reuse=True, runnable=("dense",)), "dense", {}, fail)
     assert getattr(caught.value, durable.NOTED) == {tmp_path / "dense": 4096}
     with pytest.raises(OSError) as caught, whole_file(tmp_path / "rows.csv"):
         raise no_space()

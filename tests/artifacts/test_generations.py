@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from whole_calls import get_or_make
 
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 
@@ -24,7 +25,7 @@ def make(root: Path, text: str, *, reuse: bool = False) -> Artifact:
         for name in FILES:
             (folder / name).write_text(text)
 
-    return store(root, reuse=reuse).get_or_create("dense", {}, write)
+    return get_or_make(store(root, reuse=reuse), "dense", {}, write)
 
 
 def content(artifact: Artifact) -> set[str]:
@@ -115,7 +116,7 @@ from pathlib import Path
 from sparsefront.artifacts.store import ArtifactStore
 root, found = Path(sys.argv[1]), set()
 while not (root / "enough").exists():
-    artifact = ArtifactStore(root, reuse=True, runnable=()).get_or_create("dense", {}, None)
+    artifact = ArtifactStore(root, reuse=True, runnable=()).get("dense", {})
     masks = (artifact.path / "masks.txt").read_text()
     time.sleep(0.001)
     weights = (artifact.path / "weights.txt").read_text()
@@ -130,14 +131,10 @@ def test_many_readers_never_miss_it_nor_see_two_halves(tmp_path, makers):
     make(tmp_path, "start")
     command = [sys.executable, "-c", STRESS, str(tmp_path)]
     readers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    second = (
-        "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path; from test_generations import make\n"
-    )
-    second += "for number in range(40): make(Path(sys.argv[2]), f'other {number}')"
-    others = [
-        subprocess.Popen([sys.executable, "-c", second, str(Path(__file__).parent), str(tmp_path)])
-        for _ in range(makers - 1)
-    ]
+    second = "import sys; sys.path[:0] = sys.argv[2:]; from pathlib import Path; from test_generations import make\n"
+    second += "for number in range(40): make(Path(sys.argv[1]), f'other {number}')"
+    places = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "programs")]
+    others = [subprocess.Popen([sys.executable, "-c", second, str(tmp_path), *places]) for _ in range(makers - 1)]
     enough, deadline = time.monotonic() + 3, time.monotonic() + 60
     number = 0
     while time.monotonic() < enough or (time.monotonic() < deadline and any(other.poll() is None for other in others)):

@@ -162,5 +162,8 @@ def test_closures_of_stages_stay_apart():
     assert not any(name.startswith(("sparsefront.patterns", "sparsefront_kernels")) for name in dense)
     assert "sparsefront.patterns.tile_steps" in prune and "sparsefront.patterns.block_wise" not in prune
     assert "sparsefront_kernels.gathered.format" in export
+    # masks without a search depend on no storage format, whose names are only checked, and on nothing that swaps kernels
+    assert "sparsefront.pruning.prune" in prune and not any(name.startswith("sparsefront.inference") for name in prune)
+    assert not any(name.startswith("sparsefront_kernels") and "format" in name.split(".")[2:] for name in prune)
     kernels = {name.rpartition(".")[2] for name in export if name.startswith("sparsefront_kernels.")}
     assert not kernels & {"op", "spmm", "triton_spmm", "entries", "registry", "cuda_library"}

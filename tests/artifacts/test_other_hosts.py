@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from whole_calls import get_or_make
 
 from sparsefront.artifacts import lease
 from sparsefront.artifacts.lease import require_all
@@ -32,7 +33,9 @@ def make(folder):
         raise AssertionError("it goes on with what is another's now")
     time.sleep(60)
 store = ArtifactStore(root, reuse=True, runnable=("dense",))
-found = store.get_or_create("dense", {}, make)
+while (found := store.get("dense", {})) is None:
+    with store.making("dense", {}) as new:
+        make(new.folder)
 print((found.path / "weights").read_text(), found.reused)
 """
 
@@ -80,7 +83,7 @@ def test_a_dead_host_is_waited_for_until_its_lease_lapses(tmp_path, elsewhere):
     elsewhere("die")
     assert not remove_leftovers(tmp_path), "it may live"
     made = []
-    waiting = threading.Thread(target=lambda: made.append(store(tmp_path).get_or_create("dense", {}, ours)))
+    waiting = threading.Thread(target=lambda: made.append(get_or_make(store(tmp_path), "dense", {}, ours)))
     waiting.start()
     waiting.join(1.0)
     assert waiting.is_alive() and not made
@@ -93,7 +96,7 @@ def test_a_dead_host_is_waited_for_until_its_lease_lapses(tmp_path, elsewhere):
 def test_a_host_that_slept_uses_what_its_successor_made(tmp_path, elsewhere):
     process = elsewhere("sleep")
     lapse(tmp_path)
-    made = store(tmp_path).get_or_create("dense", {}, ours)
+    made = get_or_make(store(tmp_path), "dense", {}, ours)
     (tmp_path / "wake").write_text("")
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
@@ -111,28 +114,28 @@ def test_what_was_made_under_a_lost_lease_is_never_put(tmp_path, monkeypatch):
         (held,) = root.glob("dense/.*.maker.leases/*")
         held.unlink()  # as its successor does
         monkeypatch.setattr(lease, "host", lambda: "elsewhere_0")
-        makers.append(store(root).get_or_create("dense", {}, ours))
+        makers.append(get_or_make(store(root), "dense", {}, ours))
         monkeypatch.undo()
 
-    found = store(root).get_or_create("dense", {}, slow)
+    found = get_or_make(store(root), "dense", {}, slow)
     assert makers[0] == "slow" and found.path == makers[1].path and found.reused
     assert (found.path / "weights").read_text() == "ours"
 
 
 def test_what_another_host_reads_is_not_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(lease, "host", lambda: "elsewhere_0")
-    theirs = store(tmp_path).get_or_create("dense", {}, ours)
+    theirs = get_or_make(store(tmp_path), "dense", {}, ours)
     monkeypatch.undo()
-    again = store(tmp_path, reuse=False).get_or_create("dense", {}, ours)
+    again = get_or_make(store(tmp_path, reuse=False), "dense", {}, ours)
     assert again.path != theirs.path and (theirs.path / "weights").exists()
     os.utime(theirs.held.hold.file, (0, 0))
-    last = store(tmp_path, reuse=False).get_or_create("dense", {}, ours)
+    last = get_or_make(store(tmp_path, reuse=False), "dense", {}, ours)
     assert not theirs.path.exists(), "that host is dead"
     assert store(tmp_path).find("dense", {}).path == last.path not in (again.path, theirs.path), "the newest counts"
 
 
 def test_who_may_not_write_reads_all_the_same(tmp_path, monkeypatch):
-    made = store(tmp_path).get_or_create("dense", {}, ours).path
+    made = get_or_make(store(tmp_path), "dense", {}, ours).path
 
     def refuse(*_, **__):
         raise PermissionError(13, "Permission denied")
@@ -145,7 +148,7 @@ def test_who_may_not_write_reads_all_the_same(tmp_path, monkeypatch):
 
 def test_the_maker_and_the_readers_of_a_stage_hold_different_things(tmp_path):
     """A stage is made again while it is read, so neither waits for the other."""
-    read = store(tmp_path).get_or_create("dense", {}, ours)
+    read = get_or_make(store(tmp_path), "dense", {}, ours)
     with lease.held_alone(maker_of(read.path)):
         assert store(tmp_path).find("dense", {}).path == read.path
     require_all()
@@ -166,10 +169,10 @@ def test_what_one_that_may_sleep_makes_and_reads_is_left_by_runs_that_need_somet
 
 def test_a_stage_that_one_that_sleeps_reads_is_not_replaced(tmp_path, monkeypatch):
     monkeypatch.setattr(lease, "host", lambda: "elsewhere_0")
-    theirs = store(tmp_path).get_or_create("dense", {}, ours)
+    theirs = get_or_make(store(tmp_path), "dense", {}, ours)
     monkeypatch.undo()
     os.utime(theirs.held.hold.file, (time.time() - lease.LEASE_S - 60,) * 2)
-    again = store(tmp_path, reuse=False).get_or_create("dense", {}, ours)
+    again = get_or_make(store(tmp_path, reuse=False), "dense", {}, ours)
     assert again.path != theirs.path and (theirs.path / "weights").exists()
     stored = [item for item in read_inventory(tmp_path).stored if item.path == theirs.path]
     assert len(stored) == 1 and remove(stored).kept == {theirs.path: "a running process uses it"}

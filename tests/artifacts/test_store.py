@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from whole_calls import get_or_make
 
 from sparsefront.artifacts.content_digest import digest
 from sparsefront.artifacts.store import ArtifactStore
@@ -29,8 +30,8 @@ def writer(text: str):
 
 
 def test_second_call_reuses_the_first(tmp_path):
-    made = store(tmp_path).get_or_create("dense", {"a": 1}, writer("first"))
-    found = store(tmp_path).get_or_create("dense", {"a": 1}, writer("second"))
+    made = get_or_make(store(tmp_path), "dense", {"a": 1}, writer("first"))
+    found = get_or_make(store(tmp_path), "dense", {"a": 1}, writer("second"))
     assert not made.reused and found.reused
     assert (found.path / "content.txt").read_text() == "first"
     assert found.seconds == made.seconds
@@ -38,14 +39,14 @@ def test_second_call_reuses_the_first(tmp_path):
 
 
 def test_other_content_is_another_stage(tmp_path):
-    first = store(tmp_path).get_or_create("dense", {"lr": 0.1}, writer("0.1"))
-    other = store(tmp_path).get_or_create("dense", {"lr": 0.2}, writer("0.2"))
+    first = get_or_make(store(tmp_path), "dense", {"lr": 0.1}, writer("0.1"))
+    other = get_or_make(store(tmp_path), "dense", {"lr": 0.2}, writer("0.2"))
     assert first.path != other.path and not other.reused
 
 
 def test_without_reuse_the_stage_is_replaced(tmp_path):
-    store(tmp_path).get_or_create("dense", {}, writer("old"))
-    again = store(tmp_path, reuse=False).get_or_create("dense", {}, writer("new"))
+    get_or_make(store(tmp_path), "dense", {}, writer("old"))
+    again = get_or_make(store(tmp_path, reuse=False), "dense", {}, writer("new"))
     assert not again.reused
     assert (again.path / "content.txt").read_text() == "new"
 
@@ -56,9 +57,9 @@ def test_a_failing_maker_leaves_nothing_finished(tmp_path):
         raise RuntimeError("out of memory")
 
     with pytest.raises(RuntimeError):
-        store(tmp_path).get_or_create("dense", {}, fail)
+        get_or_make(store(tmp_path), "dense", {}, fail)
     assert store(tmp_path).find("dense", {}) is None
-    whole = store(tmp_path).get_or_create("dense", {}, writer("whole"))
+    whole = get_or_make(store(tmp_path), "dense", {}, writer("whole"))
     assert not (whole.path / "torn.txt").exists()
     assert not list(tmp_path.glob("dense/*.partial-*"))
 
@@ -76,14 +77,14 @@ def test_what_a_maker_leaves_for_the_next_one_is_gone_when_the_stage_is_finished
         (made / "content.txt").write_text("whole")
 
     with pytest.raises(KeyboardInterrupt):
-        store(tmp_path).get_or_create("dense", {}, begin)
-    store(tmp_path).get_or_create("dense", {}, go_on)
+        get_or_make(store(tmp_path), "dense", {}, begin)
+    get_or_make(store(tmp_path), "dense", {}, go_on)
     assert not folder.exists()
 
 
 def test_seconds_of_killed_makers_count(tmp_path):
-    assert 0 < store(tmp_path).get_or_create("dense", {}, writer("whole")).seconds < 100
-    assert 1000 < store(tmp_path).get_or_create("prune", {}, lambda folder: 1000.0).seconds < 1100
+    assert 0 < get_or_make(store(tmp_path), "dense", {}, writer("whole")).seconds < 100
+    assert 1000 < get_or_make(store(tmp_path), "prune", {}, lambda folder: 1000.0).seconds < 1100
     assert 1000 < store(tmp_path).find("prune", {}).seconds < 1100
 
 
@@ -91,13 +92,13 @@ def test_without_reuse_nothing_unfinished_is_gone_on_from(tmp_path):
     again = store(tmp_path, reuse=False)
     folder = again.unfinished("dense", {})
     folder.mkdir(parents=True)
-    again.get_or_create("dense", {}, lambda made: (made / "found.txt").write_text(str(folder.exists())))
+    get_or_make(again, "dense", {}, lambda made: (made / "found.txt").write_text(str(folder.exists())))
     assert [file.read_text() for file in tmp_path.glob("dense/*/found.txt")] == ["False"]
 
 
 def test_a_stage_left_out_must_be_there(tmp_path):
     with pytest.raises(InvalidSetting, match="stages.*add dense to stages"):
-        store(tmp_path, runnable=("measure",)).get_or_create("dense", {}, writer(""))
+        get_or_make(store(tmp_path, runnable=("measure",)), "dense", {}, writer(""))
 
 
 CHILD = """
@@ -105,13 +106,14 @@ import sys, time
 from pathlib import Path
 from sparsefront.artifacts.store import ArtifactStore
 root, seconds = Path(sys.argv[1]), float(sys.argv[2])
-def make(folder):
-    (folder / "started").write_text("")
-    with open(root / "made.log", "a") as log:
-        log.write("made\\n")
-    time.sleep(seconds)
-    (folder / "content.txt").write_text("whole")
-artifact = ArtifactStore(root, reuse=True, runnable=("dense",)).get_or_create("dense", {}, make)
+store = ArtifactStore(root, reuse=True, runnable=("dense",))
+while (artifact := store.get("dense", {})) is None:
+    with store.making("dense", {}) as new:
+        (new.folder / "started").write_text("")
+        with open(root / "made.log", "a") as log:
+            log.write("made\\n")
+        time.sleep(seconds)
+        (new.folder / "content.txt").write_text("whole")
 assert (artifact.path / "content.txt").read_text() == "whole"
 """
 
@@ -132,11 +134,20 @@ def test_what_another_process_makes_is_not_waited_for(tmp_path):
         while not list(tmp_path.glob("dense/*.partial-*/started")):
             assert time.monotonic() < ends
             time.sleep(0.02)
-        assert store(tmp_path).unless_busy("dense", {}, writer("other")) is None
+        assert store(tmp_path).is_made_elsewhere("dense", {})
         busy.kill()
-    made = store(tmp_path).unless_busy("dense", {}, writer("mine"))
+    assert not store(tmp_path).is_made_elsewhere("dense", {})
+    made = get_or_make(store(tmp_path), "dense", {}, writer("mine"))
     assert (made.path / "content.txt").read_text() == "mine" and not made.reused
-    assert store(tmp_path).unless_busy("dense", {}, writer("again")).reused
+    assert not store(tmp_path).is_made_elsewhere("dense", {})
+
+
+def test_a_stage_that_was_claimed_and_not_made_is_free_when_the_run_ends(tmp_path):
+    with store(tmp_path) as claiming:
+        assert claiming.get("dense", {}) is None
+        assert store(tmp_path).is_made_elsewhere("dense", {})
+    assert not store(tmp_path).is_made_elsewhere("dense", {})
+    assert not get_or_make(store(tmp_path), "dense", {}, writer("mine")).reused
 
 
 def test_a_killed_maker_is_followed_by_a_whole_stage(tmp_path):

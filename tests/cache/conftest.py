@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from whole_calls import get_or_make
 
 from sparsefront.artifacts.content_digest import digest
 from sparsefront.artifacts.durable import link_or_copy
@@ -36,7 +37,7 @@ class Cache:
             else:
                 link_or_copy(share, folder / "weights")
 
-        return self.store.get_or_create(stage, cache_key, write, stage="dense").path
+        return get_or_make(self.store, stage, cache_key, write, stage="dense").path
 
     def point(self, sparsity: float, *, name: str | None) -> dict[str, Path]:
         """A run of one sparsity, all of its stages; with a result where it has a name."""

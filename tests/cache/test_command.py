@@ -11,6 +11,7 @@ from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
 from other_users import said_without_privileges
+from whole_calls import get_or_make
 
 from sparsefront.artifacts import store
 from sparsefront.artifacts.store import ArtifactStore
@@ -172,12 +173,11 @@ from pathlib import Path
 from sparsefront.artifacts.store import ArtifactStore
 root, key = Path(sys.argv[1]), sys.argv[2]
 with ArtifactStore(root, reuse=True, runnable=("dense", "recover")) as store:
-    store.get_or_create("dense", {"seed": 0}, None)
-    def make(folder):
+    assert store.get("dense", {"seed": 0}) and store.get("recover", {}) is None
+    with store.making("recover", {}):
         (store.unfinished("recover", {}) / "epochs").mkdir(parents=True)
         (root / "ready").touch()
         time.sleep(60)
-    store.get_or_create("recover", {}, make)
 """
 
 
@@ -257,7 +257,7 @@ def test_a_stage_that_was_made_again_while_it_was_read(filled, capsys):
     cache.open()
     reader = cache.store.find("dense", {"seed": 0})
     again = ArtifactStore(cache.root, reuse=False, runnable=("dense",))
-    newer = again.get_or_create("dense", {"seed": 0}, lambda folder: (folder / "weights").write_bytes(bytes(10))).path
+    newer = get_or_make(again, "dense", {"seed": 0}, lambda folder: (folder / "weights").write_bytes(bytes(10))).path
     assert newer != paths["dense"] == reader.path
     inventory = read_inventory(cache.root)
     assert inventory.by_key[paths["dense"].name].path == newer
@@ -274,7 +274,7 @@ def test_a_removal_that_was_killed_half_way_is_finished_by_the_next(filled, caps
     cache.open()
     reader = cache.store.find("dense", {"seed": 0})
     again = ArtifactStore(cache.root, reuse=False, runnable=("dense",))
-    again.get_or_create("dense", {"seed": 0}, lambda folder: (folder / "weights").write_bytes(bytes(10)))
+    get_or_make(again, "dense", {"seed": 0}, lambda folder: (folder / "weights").write_bytes(bytes(10)))
     del again, reader
     cache.close()
     with monkeypatch.context() as killed:

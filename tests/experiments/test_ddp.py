@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from whole_calls import on_every_rank
 
-from sparsefront.training.ranks import on_every_rank
 from sparsefront.training.trainer import TrainerSettings
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "ddp"

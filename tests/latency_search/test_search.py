@@ -148,9 +148,8 @@ def test_a_convolutional_network(clock):
     batches = [(torch.randn(8, 1, 8, 8), torch.randint(0, 10, (8,))) for _ in range(3)]
     mixed = sf.patterns.Mixed(["vector_wise:8", "element_wise"], sparsities=[0.5, 0.9])
     search = sf.allocation.LatencySearch(speedup=1.5, generations=2)
-    masks = sf.prune(
-        net.eval(), mixed, 0.9, allocation=search, calibration=batches, loss=F.cross_entropy, tell=lambda line: None
-    )
+    given = {"allocation": search, "search": sf.Search(), "calibration": batches, "loss": F.cross_entropy}
+    masks = sf.prune(net.eval(), mixed, 0.9, tell=lambda line: None, **given)
     assert set(masks) == {"2", "5"} and masks.search.found.predicted_ms <= masks.search.found.budget_ms
     assert max(masks.layout.sparsities.values()) > 0
 
@@ -220,6 +219,7 @@ class Normed(nn.Module):
 def test_a_network_of_two_dtypes_is_searched_in_both():
     net, x = Normed(), torch.randn(8, 32).bfloat16()
     given = {"allocation": AllSparse(), "layers": ["up", "down"], "loss": F.cross_entropy, "tell": len}
+    given["search"] = sf.Search()
     masks = sf.prune(net, MIXED, 0.75, calibration=[(x, torch.randint(0, 32, (8,)))], **given)
     assert masks.search.found.rounds[0][1] > 0 and not masks["up"].all()
     assert (net.norm.weight.dtype, net.up.weight.dtype) == (torch.float32, torch.bfloat16)
@@ -261,5 +261,12 @@ def test_dense_versions_that_fail_here_are_searched_anew(vit, batches):
 
 
 def test_without_batches_there_is_nothing_to_evaluate_on(vit):
+    given = {"allocation": sf.allocation.LatencySearch(speedup=1.1), "search": sf.Search(), "tell": str}
     with pytest.raises(sf.InvalidSetting, match="^calibration=None"):
-        sf.prune(copy.deepcopy(vit), MIXED, 0.9, allocation=sf.allocation.LatencySearch(speedup=1.1), tell=str)
+        sf.prune(copy.deepcopy(vit), MIXED, 0.9, **given)
+
+
+def test_an_allocation_that_measures_says_what_it_needs(vit, batches):
+    given = {"allocation": sf.allocation.LatencySearch(speedup=1.1), "calibration": batches, "tell": str}
+    with pytest.raises(sf.InvalidSetting, match=r"^search=None: .*latency_search measures .* search=sf\.Search\(\)"):
+        sf.prune(copy.deepcopy(vit), MIXED, 0.9, **given)

@@ -204,17 +204,18 @@ def test_a_repeated_curve_begins_anew_in_every_period():
 
 
 def test_a_control_that_another_process_trains_is_waited_for_after_the_recovery(run, tmp_path, monkeypatch):
-    """The first call of each finds the maker's lease taken, the second one waits for what it made."""
+    """Before the recovery the maker's lease is taken, after it what was made there is waited for."""
     asked, recover_run = [], pipeline.recover.run
 
-    def unless_busy(store, kind, *arguments, **named):
+    def is_made_elsewhere(store, kind, cache_key):
         asked.append("busy")
+        return True
 
     def recover(*arguments):
         asked.append("recover")
         return recover_run(*arguments)
 
-    monkeypatch.setattr(ArtifactStore, "unless_busy", unless_busy)
+    monkeypatch.setattr(ArtifactStore, "is_made_elsewhere", is_made_elsewhere)
     monkeypatch.setattr(pipeline.recover, "run", recover)
     row = run(*CONTROL)
     assert asked == ["busy", "recover"] and row.quality.dense_continued is not None and len(stored(tmp_path)) == 1

@@ -19,7 +19,7 @@ def measured(monkeypatch):
     ):
         timed = []
 
-        def sparse_speed(bench, dense_net, sparse, fuse):
+        def sparse_speed(bench, dense_net, sparse):
             timed.append(sparse.net)
             return {"latency_sparse_ms": sparse_ms, "latency_dense_ms": 1.0}, {}
 
@@ -31,7 +31,7 @@ def measured(monkeypatch):
         bench = SimpleNamespace(
             device=torch.device(device), experiment=SimpleNamespace(kernel=kernel), ready=lambda net: net
         )
-        sparse, _, _ = speed.measured_swap(bench, None, lambda: MASKED, None, None)
+        sparse, _, _ = speed.measured_swap(bench, None, lambda: MASKED, None)
         assert timed[-1] is sparse.net, "what is reported is what was timed last"
         return sparse
 

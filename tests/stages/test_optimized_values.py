@@ -89,7 +89,7 @@ def test_in_a_plain_sweep_the_value_is_simply_absent(composed):
 
 
 def test_a_value_that_no_configuration_foretells_is_rejected_in_the_end(swept, monkeypatch):
-    monkeypatch.setattr("sparsefront.pipeline.fused_dense_graph", None)
+    monkeypatch.setattr("sparsefront.stages.measure.fused_dense_graph", None)
     config = swept("debug=tiny", "pattern=dense", "optimize=[fused_dense_latency_ms]")
     for _ in range(2):  # also where the point is shown again
         with pytest.raises(InvalidSetting, match="^optimize=fused_dense_latency_ms: this run's record has none"):

@@ -106,15 +106,13 @@ def test_one_size_has_no_curve(full_run):
 
 
 def test_the_fused_graph_is_a_candidate_of_the_stage(full_run, monkeypatch):
-    from sparsefront import pipeline
-
-    real, given = pipeline.fused_dense_graph, []
+    real, given = measure.fused_dense_graph, []
 
     def fuse(net, inputs):
         given.append(len(inputs["x"]))
         return real(net, inputs)
 
-    monkeypatch.setattr(pipeline, "fused_dense_graph", fuse)
+    monkeypatch.setattr(measure, "fused_dense_graph", fuse)
     row = full_run(*SMALL, "measure.batch_size=[2,3]")
     assert given == [2, 3] and row.speed.fused_dense_latency_ms > 0
     assert "dense/eager+fused_graph" in row.speed.variant_medians_ms

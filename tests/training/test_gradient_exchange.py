@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+from whole_calls import on_every_rank
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.training.ranks import on_every_rank
 from sparsefront.training.trainer import TrainerSettings
 
 TWO = TrainerSettings(accelerator="cpu", devices=2, limit_batches=4, progress_bar=False)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 from program_server import POLL_SECONDS, Program
+from whole_calls import on_every_rank
 
 from sparsefront.errors import InvalidSetting, Obstacle
 from sparsefront.training import machines as signatures
@@ -23,7 +24,7 @@ from sparsefront.training.machines import (
     signed,
     this_machine,
 )
-from sparsefront.training.ranks import RankFailed, on_every_rank
+from sparsefront.training.ranks import RankFailed
 from sparsefront.training.trainer import TrainerSettings
 
 TESTS = Path(__file__).resolve().parents[1]

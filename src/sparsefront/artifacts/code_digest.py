@@ -436,7 +436,7 @@ def _absolute(wanted: Import, module: Module) -> Import | None:
         return None
 
 
-# Modules that name, find and hold what a run is made of, and change no result.
+# Modules that name, find, check and hold what a run is made of, and change no result.
 BOOKKEEPING = (
     "sparsefront.artifacts",
     "sparsefront.config",
@@ -445,6 +445,7 @@ BOOKKEEPING = (
     "sparsefront.gpu",
     "sparsefront.stages.keys",
     "sparsefront.progress",
+    "sparsefront.pruning.storage_check",
 )
 
 

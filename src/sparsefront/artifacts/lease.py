@@ -214,7 +214,7 @@ def held_alone(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterat
     Args:
         waiting: called once where it has to.
     """
-    with working_under(hold_alone(path) or _waited_for(path, waiting)) as lease:
+    with working_under(hold_when_free(path, waiting)) as lease:
         yield lease
 
 
@@ -243,7 +243,10 @@ def do_alone(path: Path, do: Callable[[Lease], Found]) -> Found:
                 log.info("%s: this is done anew", error)
 
 
-def _waited_for(path: Path, waiting: Callable[[], None]) -> Lease:
+def hold_when_free(path: Path, waiting: Callable[[], None] = lambda: None) -> Lease:
+    """As `hold_alone`, but it waits for those that hold the path. `waiting`: called once where it has to."""
+    if (lease := hold_alone(path)) is not None:
+        return lease
     pause, told = 0.01, False
     with spent_on(WAITING):
         while (lease := hold_alone(path)) is None:

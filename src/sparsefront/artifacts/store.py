@@ -23,8 +23,8 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,12 +35,13 @@ from sparsefront.artifacts.durable import PARTIAL, below, noting_free_space, ren
 from sparsefront.artifacts.lease import (
     GONE_S,
     Lease,
-    held_alone,
     hold_alone,
     hold_shared,
+    hold_when_free,
     process_tag,
     remove_dead,
     require_all,
+    working_under,
 )
 from sparsefront.errors import InvalidSetting
 from sparsefront.progress import working_time
@@ -280,6 +281,19 @@ class Artifact:
         return json.loads((self.path / name).read_text())
 
 
+@dataclass(eq=False)
+class Making:
+    """A stage in the making.
+
+    Args:
+        folder: for its files; there, and empty.
+        earlier_seconds: what killed makers spent on what this one went on from; the maker sets it.
+    """
+
+    folder: Path
+    earlier_seconds: float = 0.0
+
+
 class ArtifactStore:
     """Makes each stage once.
 
@@ -293,6 +307,8 @@ class ArtifactStore:
         self.root, self.reuse, self.runnable = root, reuse, runnable
         self._used: dict[str, Held] = {}  # by key; held until the run ends, whatever happens to the `Artifact`
         self._damaged: dict[Path, str] = {}
+        self._held_to_make: dict[Path, Lease] = {}
+        self._made: dict[Path, Artifact] = {}  # by this process, until `get` gives it
 
     def __enter__(self) -> "ArtifactStore":
         return self
@@ -302,7 +318,10 @@ class ArtifactStore:
         for held in self._used.values():
             if held.hold is not None:
                 held.hold.release()
-        self._used.clear()
+        for lease in self._held_to_make.values():
+            lease.release()
+        for kept in (self._used, self._made, self._held_to_make):
+            kept.clear()
 
     def find(self, kind: str, cache_key: dict[str, Any], *, stage: str | None = None) -> Artifact | None:
         """The finished stage, or None: it was never made, it is damaged (reported on the terminal), or it is to be made again."""
@@ -315,25 +334,29 @@ class ArtifactStore:
         """Where the maker of a stage keeps what a later one can resume from; gone once the stage is finished."""
         return self.root / kind / f"{digest(cache_key)}.unfinished"
 
-    def get_or_create(
-        self, kind: str, cache_key: dict[str, Any], make: Callable[[Path], float | None], *, stage: str | None = None
-    ) -> Artifact:
-        """The finished stage, made now if it is missing.
+    def get(self, kind: str, cache_key: dict[str, Any], *, stage: str | None = None) -> Artifact | None:
+        """The finished stage; None where it is missing: this process then holds it, and makes it in `making`.
+
+            while (masks := store.get("prune", key)) is None:
+                with store.making("prune", key) as new:
+                    ...  # writes files into new.folder
+
+        It waits for another process that makes it. A loop, since a process that slept too long loses the stage to another one,
+        and finds what that one made.
 
         Args:
             kind: folder name below the root.
             stage: the entry of root key `stages` that allows making it; None = the one called `kind`.
             cache_key: JSON-able; equal content means an equal stage.
-            make: writes the stage's files into the folder that it is given; may return the seconds that killed makers
-                spent on what it went on from.
         Raises:
             InvalidSetting: it is not there and `stages` does not allow making it, or this user may not read it.
         """
         key = digest(cache_key)
         folder = self.root / kind / key
+        if (made := self._made.pop(folder, None)) is not None:
+            return made
         stage = stage or kind
-        found = self.find(kind, cache_key, stage=stage)
-        if found is not None:
+        if (found := self.find(kind, cache_key, stage=stage)) is not None:
             return found
         if stage not in self.runnable:
             raise InvalidSetting(
@@ -343,61 +366,70 @@ class ArtifactStore:
             )
         folder.parent.mkdir(parents=True, exist_ok=True)
         what = f"{kind} {key}"
-        while True:
-            with held_alone(maker_of(folder), lambda: log.info("waiting for another run that makes %s", what)) as lease:
-                found = self.find(kind, cache_key, stage=stage)  # another process may have finished it while we waited
-                if found is not None:
-                    return found
-                if folder in self._damaged:
-                    log.info("discarded, and made again: %s", folder)
-                try:
-                    return self._make(folder, key, cache_key, make, lease)
-                except Exception as error:
-                    lease.beat()
-                    if not lease.lost:  # of whatever kind: the successor removed what it wrote to
-                        raise
-                    log.warning("%s: %s", what, error)
-            require_all()  # where the whole run was followed, it ends here
+        lease = hold_when_free(maker_of(folder), lambda: log.info("waiting for another run that makes %s", what))
+        self._held_to_make[folder] = lease
+        # Another process may have finished it while we waited.
+        if (found := self.find(kind, cache_key, stage=stage)) is not None:
+            self._held_to_make.pop(folder).release()
+            return found
+        if folder in self._damaged:
+            log.info("discarded, and made again: %s", folder)
+        return None
 
-    def unless_busy(
-        self, kind: str, cache_key: dict[str, Any], make: Callable[[Path], float | None], *, stage: str | None = None
-    ) -> Artifact | None:
-        """As `get_or_create`, but None at once where another process is making it: there is other work to do meanwhile."""
+    def is_made_elsewhere(self, kind: str, cache_key: dict[str, Any]) -> bool:
+        """Whether another process is making the stage, so that `get` would wait."""
         if (free := hold_alone(maker_of(self.root / kind / digest(cache_key)))) is None:
-            return None
+            return True
         free.release()
-        return self.get_or_create(kind, cache_key, make, stage=stage)
+        return False
 
-    def _make(
-        self,
-        folder: Path,
-        key: str,
-        cache_key: dict[str, Any],
-        make: Callable[[Path], float | None],
-        lease: Lease,
-    ) -> Artifact:
+    @contextmanager
+    def making(self, kind: str, cache_key: dict[str, Any]) -> Iterator[Making]:
+        """Around the code that writes the files of a stage that `get` gave to this process; at its end the stage is finished.
+
+        Where the code fails nothing is left. Where this process lost the stage to another one meanwhile, a warning says so.
+        """
+        key = digest(cache_key)
+        folder = self.root / kind / key
+        with working_under(self._held_to_make.pop(folder)) as lease:
+            try:
+                with self._partial_folder(folder) as partial:
+                    with noting_free_space(folder.parent):
+                        partial.mkdir()
+                        start, new = working_time(), Making(partial)
+                        yield new
+                        seconds = new.earlier_seconds + working_time() - start
+                        write_record(partial, seconds, cache_key, used=self._used)
+                        sync_tree(partial)
+                    lease.require()
+                    held = put(partial, folder)
+            except Exception as error:
+                lease.beat()
+                if not lease.lost:  # of whatever kind: the successor removed what it wrote to
+                    raise
+                log.warning("%s %s: %s", kind, key, error)
+        if lease.lost:
+            require_all()  # where the whole run was followed, it ends here
+            return
+        mark_sound(held.path)
+        self._used[key] = held
+        self._made[folder] = Artifact(held.path, key, reused=False, seconds=seconds, held=held)
+
+    @contextmanager
+    def _partial_folder(self, folder: Path) -> Iterator[Path]:
+        """The folder that a maker writes to, which becomes the stage's or is removed."""
+        key = folder.name
         for left_over in folder.parent.glob(f"{key}.partial-*"):  # of killed makers: we hold the stage
             shutil.rmtree(left_over, ignore_errors=True)  # one that slept may write to it at this moment
         partial, unfinished = folder.with_name(f"{key}.partial-{process_tag()}"), folder.with_name(f"{key}.unfinished")
         if not self.reuse:
             shutil.rmtree(unfinished, ignore_errors=True)
         try:
-            with noting_free_space(folder.parent):
-                partial.mkdir()
-                start = working_time()
-                earlier_seconds = make(partial) or 0.0
-                seconds = earlier_seconds + working_time() - start
-                write_record(partial, seconds, cache_key, used=self._used)
-                sync_tree(partial)
-            lease.require()
-            held = put(partial, folder)
+            yield partial
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
         shutil.rmtree(unfinished, ignore_errors=True)
-        mark_sound(held.path)
-        self._used[key] = held
-        return Artifact(held.path, key, reused=False, seconds=seconds, held=held)
 
     def _usable(self, folder: Path, key: str) -> Artifact | None:
         """The newest stage of that name, with every file as it was stored; None where there is none, or it is damaged.

@@ -116,7 +116,9 @@ class Experiment:
         )
 
     def goes_on_to(self, stage: str) -> bool:
-        """Whether this stage, or one after it, is asked for."""
+        """Whether this stage, or one after it, is asked for; without pruning there is nothing to prune, recover and export."""
+        if stage in ("prune", "recover", "export") and not self.pattern.prunes:
+            return False
         return any(STAGES.index(asked) >= STAGES.index(stage) for asked in self.stages)
 
     @property

@@ -1,9 +1,8 @@
 """The pruned layers of a network in their storage formats, and the manifest that describes them."""
 
 import dataclasses
-import inspect
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, ClassVar, Protocol
 
@@ -12,7 +11,6 @@ from pydantic import ConfigDict, Field, NonNegativeInt, TypeAdapter, ValidationE
 from sparsefront_kernels import FORMATS, SparseFormat, mask_structure
 from torch import Tensor, nn
 
-from sparsefront.errors import InvalidSetting
 from sparsefront.masks.weight_view import Permutation, as_matrix
 from sparsefront.patterns.base import Pattern, label
 
@@ -111,38 +109,6 @@ def store(
     family, parameters = storage
     orders = {} if permutation is None else permutation.orders()
     return FORMATS[family].from_dense(weight, mask, **parameters, **orders)
-
-
-# What a pattern, which may be a user's own, names for the storage of its layers, checked before anything is trained.
-
-
-def require_storable(pattern: Pattern, shapes: Iterable[tuple[int, int]], sparsity: float) -> None:
-    """Check `Pattern.storage` for layers of these shapes [N, K], of a mixed pattern that of its candidates.
-
-    Raises:
-        InvalidSetting: key `pattern`: it names no family with its parameters, no family that there is, or parameters that the
-            family's `from_dense` does not take.
-    """
-    for shape in dict.fromkeys(shapes):
-        for own, level in pattern.choices(shape, sparsity):
-            if (wrong := _complaint(own.storage(shape, level))) is not None:
-                families = ", ".join(FORMATS)
-                allowed = f"its storage names {wrong}, for a layer of {list(shape)}; families are {families}"
-                raise InvalidSetting("pattern", own.name, allowed)
-
-
-def _complaint(named: object) -> str | None:
-    """What is wrong with what `storage` returned; None: nothing."""
-    family, parameters = named if isinstance(named, tuple | list) and len(named) == 2 else (None, None)
-    if not isinstance(family, str) or not isinstance(parameters, Mapping):
-        return f"{named!r}, not a family and its parameters as in ('csr', {{}})"
-    if family not in FORMATS:
-        return f"{family!r}, which is no storage family"
-    try:
-        inspect.signature(FORMATS[family].from_dense).bind("weight", "mask", **parameters)
-    except TypeError as error:
-        return f"({family!r}, {parameters}), whose from_dense says: {error}"
-    return None
 
 
 DENSE = "dense"  # the one format that is the weight itself

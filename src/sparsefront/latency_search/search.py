@@ -210,17 +210,18 @@ class SearchRecord:
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """What a search is given beside the network and its scores.
+    """How `sf.prune` searches with an allocation that measures, such as `sf.allocation.LatencySearch`.
 
     Args:
-        timing: of products and of the whole network.
-        held_out: opens a loader of the batches that evaluate assignments.
+        timing: of products and of the whole network; None: on the example inputs of `sf.prune`, else on the first calibration
+            batch, where the network lies and in its own dtypes.
+        held_out: opens a loader of the batches that evaluate assignments; None: the calibration batches.
         stored: gives the table that an earlier search of this network made, or what it is handed makes.
         stored_times: likewise the table without errors, of any network of this architecture.
     """
 
-    timing: Timing
-    held_out: Loader
+    timing: Timing | None = None
+    held_out: Loader | None = None
     stored: Stored = lambda make: make()
     stored_times: Stored = lambda make: make()
 
@@ -229,7 +230,8 @@ class Search:
         task: Task,
         scores: Mapping[str, Tensor],
         pruning: PruningSettings,
-        calibration: Loader,
+        calibration: Calibration,
+        inputs: dict[str, Tensor] | None = None,
         tell: Callable[[str], None] = log.info,
     ) -> tuple[MaskLayout, SearchRecord]:
         """Search for the pattern, order and sparsity of every layer.
@@ -239,21 +241,31 @@ class Search:
             scores: layer that may be pruned -> float32 [N, K].
             pruning: with an allocation that measures.
             calibration: opens a loader of training batches, whose inputs the errors are taken from.
+            inputs: keyword arguments of the network, to time it on where `timing` does not say; None: of the first batch.
             tell: gets a line for each step.
         Raises:
-            InvalidSetting: a budget out of reach, its key written from the root.
+            InvalidSetting: a budget out of reach, its key written from the root; no batches to evaluate by; a dtype that
+                nothing is timed in.
         """
+        if self.held_out is None and next(iter(calibration()), None) is None:
+            allowed = f"is what allocation={pruning.allocation.name} evaluates by: give batches"
+            raise InvalidSetting("calibration", None, allowed)
+        timing = self.timing or _timing_where_it_lies(
+            task.net, calibration.first_inputs() if inputs is None else inputs
+        )
         masks = CandidateMasks(scores, pruning.pattern.parts)
-        table = self.stored(lambda: self._table(task, masks, pruning, calibration))
+        table = self.stored(lambda: self._table(task, masks, pruning, calibration, timing))
         start = working_time()
-        network = SearchedNetwork(task, table, masks, pruning.pattern, self.timing, self.held_out)
+        network = SearchedNetwork(task, table, masks, pruning.pattern, timing, self.held_out or calibration)
         with keys_of("allocation"):
             found = _measuring(pruning).assign(table, network, lambda line: tell(f"search: {line}"))
         tell(f"search: {_told(table, found.assignment)}; predicted {found.predicted_ms:.3f} ms")
         record = SearchRecord(table, found, working_time() - start, network.seconds)
         return network.layout(found.assignment, scores), record
 
-    def _table(self, task: Task, masks: CandidateMasks, pruning: PruningSettings, calibration: Loader) -> ChoiceTable:
+    def _table(
+        self, task: Task, masks: CandidateMasks, pruning: PruningSettings, calibration: Loader, timing: Timing
+    ) -> ChoiceTable:
         layers = list(masks.scores)
         times = self.stored_times(
             lambda: measure_times(
@@ -262,7 +274,7 @@ class Search:
                 pattern=pruning.pattern,
                 ceiling=pruning.sparsity,
                 masks=masks,
-                timing=self.timing,
+                timing=timing,
             )
         )
         seen = NetworkCalibration(task, layers, calibration)
@@ -274,6 +286,12 @@ class Search:
             hessians=seen.sums_over(layers, batches, input_hessian),
             loss=lambda made: pruned_loss(task, made, batches[:WEIGHED_BY]),
         )
+
+
+def _timing_where_it_lies(net: nn.Module, inputs: dict[str, Tensor]) -> Timing:
+    device = next(iter(inputs.values())).device
+    settings = Measure(device="cuda" if device.type == "cuda" else "cpu", dtype=measured_dtype(net))
+    return Timing(inputs, None, settings, KernelChoice())
 
 
 def _measuring(pruning: PruningSettings) -> MeasuringAllocation:
@@ -290,21 +308,3 @@ def _told(table: ChoiceTable, assignment: Assignment) -> str:
         counts[name] = counts.get(name, 0) + len(item.layers)
     ordered = sorted(counts.items(), key=lambda pair: -pair[1])
     return ", ".join(f"{counted(count, 'layer')} {name}" for name, count in ordered)
-
-
-# A search for a latency where nobody says how to make it.
-
-
-def default_search(net: nn.Module, inputs: dict[str, Tensor] | None, calibration: Calibration) -> Search:
-    """The network is timed on `inputs`, else on the first calibration batch, where it lies and in its own dtypes; the calibration
-    batches evaluate it.
-
-    Raises:
-        InvalidSetting: there are no batches; or a dtype that nothing is timed in.
-    """
-    if next(iter(calibration()), None) is None:
-        raise InvalidSetting("calibration", None, "is what allocation=latency_search evaluates by: give batches")
-    timed = calibration.first_inputs() if inputs is None else inputs
-    device = next(iter(timed.values())).device
-    settings = Measure(device="cuda" if device.type == "cuda" else "cpu", dtype=measured_dtype(net))
-    return Search(Timing(timed, None, settings, KernelChoice()), calibration)

@@ -17,7 +17,7 @@ from sparsefront.masks.selection import select_in_layer
 from sparsefront.masks.weight_view import Permutation, as_matrix
 from sparsefront.networks import require_finite
 from sparsefront.patterns.base import Pattern, new_mask, require_divisible, step_groups, validate_sparsity
-from sparsefront.pruning.calibration import score_weights
+from sparsefront.pruning.calibration import Calibration, score_weights
 from sparsefront.pruning.mask_layout import MaskLayout, fix_layout
 from sparsefront.pruning.training_masks import AccumulateMovement
 from sparsefront.schedule.base import Schedule
@@ -74,7 +74,8 @@ class LayoutSearch(Protocol):
         task: Task,
         scores: Mapping[str, Tensor],
         pruning: PruningSettings,
-        calibration: Callable[[], Iterable[Batch]],
+        calibration: Calibration,
+        inputs: dict[str, Tensor] | None,
         tell: Callable[[str], None],
     ) -> tuple[MaskLayout, SearchRecord]:
         """Search.
@@ -84,6 +85,7 @@ class LayoutSearch(Protocol):
             scores: layer that may be pruned -> float32 [N, K].
             pruning: with an allocation that measures.
             calibration: opens a loader of training batches.
+            inputs: keyword arguments of the network, where `sf.prune` was given some.
             tell: gets a line for each step.
         Raises:
             InvalidSetting: what is asked for is out of reach, its key written from the root.

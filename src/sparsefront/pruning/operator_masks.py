@@ -8,10 +8,9 @@ are scattered, and its tiles keep unequally many inputs.
 """
 
 import dataclasses
-import importlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
@@ -22,6 +21,7 @@ from torch import Tensor
 from sparsefront.errors import InvalidSetting
 from sparsefront.importance.magnitude import Magnitude
 from sparsefront.masks.weight_view import as_matrix
+from sparsefront.options import option_classes
 from sparsefront.patterns.base import Pattern
 from sparsefront.settings_class import settings_class
 
@@ -111,7 +111,8 @@ class PatternMasks:
 
     @property
     def settings(self) -> str:
-        own = {name: value for name, value in dataclasses.asdict(self.of).items() if name != "granularity"}
+        given: dict[str, Any] = dataclasses.asdict(self.of) if dataclasses.is_dataclass(self.of) else {}
+        own = {name: value for name, value in given.items() if name != "granularity"}
         every = own | {"importance": f"magnitude_{self.importance.norm}"} | self.weights.settings
         every |= {"compact": True} if self.compact else {}
         return " ".join(f"{name}={_text(value)}" for name, value in every.items())
@@ -152,7 +153,7 @@ def pattern_masks(
     pattern: str = "tile_wise",
     checkpoint: str | None = None,
     layer: str | None = None,
-    norm: str = "l1",
+    norm: Literal["l1", "l2"] = "l1",
     row_spread: float = 0.25,
     column_spread: float = 0.25,
     seed: int = 0,
@@ -171,28 +172,19 @@ def pattern_masks(
     Raises:
         InvalidSetting: no such pattern, a setting that it does not have, or a value that cannot be used.
     """
-    kind = _pattern_class(pattern)
+    patterns = option_classes("sparsefront.patterns")
+    if (kind := patterns.get(pattern)) is None:
+        raise InvalidSetting("pattern", pattern, f"is one of {', '.join(patterns)}")
     allowed = [part.name for part in dataclasses.fields(kind)]
     for key, value in settings.items():
         if key not in allowed:
             raise InvalidSetting(key, value, f"is no setting of {pattern}, which has {', '.join(allowed)}")
+    assert issubclass(kind, Pattern)  # every option of that package is one
     made = kind(**({"granularity": granularity} if kind.uses_granularity else {}), **settings)
     if layer is not None and checkpoint is None:
         raise InvalidSetting("layer", layer, "is a layer of a checkpoint, which is not given")
     weights = CheckpointWeights(checkpoint, layer) if checkpoint else UnevenWeights(row_spread, column_spread, seed)
     return PatternMasks(made, weights, Magnitude(norm), compact)
-
-
-def _pattern_class(name: str) -> type[Pattern]:
-    """The pattern of that name, whose file has its name too."""
-    try:
-        module = importlib.import_module(f"sparsefront.patterns.{name}")
-    except ImportError:
-        module = None
-    for found in vars(module).values() if module else ():
-        if isinstance(found, type) and issubclass(found, Pattern) and getattr(found, "name", None) == name:
-            return found
-    raise InvalidSetting("pattern", name, "the name of a pattern, such as tile_wise, vector_wise or block_wise")
 
 
 def _product(sizes: list[int]) -> int:

@@ -1,12 +1,11 @@
 """Prune a network: scores of its weights become masks, and what they prune becomes zero."""
 
-import importlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from sparsefront.allocation.base import Allocation, MeasuringAllocation
 from sparsefront.errors import InvalidSetting
@@ -16,7 +15,7 @@ from sparsefront.networks import require_finite
 from sparsefront.options import option
 from sparsefront.patterns.base import Pattern
 from sparsefront.progress import counted
-from sparsefront.pruning.calibration import Batches, Calibration, open_calibration, score_weights
+from sparsefront.pruning.calibration import Batches, open_calibration, score_weights
 from sparsefront.pruning.collapse import collapse_warning, require_effect
 from sparsefront.pruning.layers import (
     Layers,
@@ -31,15 +30,13 @@ from sparsefront.pruning.make_masks import LayoutSearch, PruningSettings, make_m
 from sparsefront.pruning.mask_layout import fix_layout
 from sparsefront.pruning.masked_weights import require_none_shared, require_one_sparsity
 from sparsefront.pruning.masks import Masks
+from sparsefront.pruning.storage_check import require_storable
 from sparsefront.pruning.training_masks import AccumulateMovement
 from sparsefront.schedule.base import Schedule
 from sparsefront.tasks.base import Task
 from sparsefront.tasks.plain_task import Loss, PlainTask, named_inputs_on, require_network
 
 log = logging.getLogger(__name__)
-# Imported by name: they read kernels, on whose code the masks of a run without a search do not depend.
-DEFAULT_SEARCH = "sparsefront.latency_search.search"
-STORAGE_CHECK = "sparsefront.export.packed_layers"
 
 
 def prune(
@@ -79,8 +76,7 @@ def prune(
         example_inputs: what the network is called with, such as (x,); None: the first batch of `calibration`, and where
             there is none either, the order of the modules stands for the order of the calls.
         task: instead of `loss`, for tasks of this package.
-        search: of an allocation that measures the network: how it is timed, and the batches that evaluate it; None: it is timed
-            on the example inputs where it lies, and evaluated on the calibration batches.
+        search: how an allocation that measures the network times and evaluates it, such as `sf.Search()`; others need none.
         tell: gets one line: how many layers are pruned, and what was left out; of a search more.
     Returns:
         layer name -> bool mask, shaped like the weight and on its device, True = keep. A dict that also knows its pattern.
@@ -111,8 +107,10 @@ def prune(
     shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
     record = None
     if isinstance(pruning.allocation, MeasuringAllocation):
-        chosen_search = search or _default_search(net, inputs, open_loader)
-        layout, record = chosen_search.layout(task, scores, pruning, open_loader, tell)
+        if search is None:
+            allowed = f"allocation={pruning.allocation.name} measures the network: give it search=sf.Search()"
+            raise InvalidSetting("search", None, allowed)
+        layout, record = search.layout(task, scores, pruning, open_loader, inputs, tell)
     else:
         layout = fix_layout(scores, pruning.pattern, pruning.allocation, sparsity, weight_shapes=shapes)
         require_one_sparsity(net, plan.layers, pruning.allocation.name, layout.sparsities)
@@ -134,10 +132,6 @@ def prune(
     if warning := collapse_warning(sparsities, first, pruning.allocation.name):
         log.warning("prune: %s", warning)  # now: what follows may train for hours
     return Masks(masks, pruning=pruning, layout=layout, ignored=ignored, search=record)
-
-
-def _default_search(net: nn.Module, inputs: dict[str, Tensor] | None, calibration: Calibration) -> LayoutSearch:
-    return importlib.import_module(DEFAULT_SEARCH).default_search(net, inputs, calibration)
 
 
 def pruning_settings(
@@ -180,7 +174,7 @@ def _require_layers(net: nn.Module, plan: PruningPlan, pruning: PruningSettings)
     require_effect(pruning.pattern, pruning.allocation, weight_shapes, pruning.sparsity)
     if isinstance(pruning.allocation, MeasuringAllocation):
         require_none_shared(net, plan.layers, pruning.allocation.name)
-    importlib.import_module(STORAGE_CHECK).require_storable(pruning.pattern, shapes.values(), pruning.sparsity)
+    require_storable(pruning.pattern, shapes.values(), pruning.sparsity)
 
 
 def _told(pruning: PruningSettings, pruned: int, ignored: Mapping[str, str]) -> str:

@@ -136,17 +136,16 @@ def evaluate_splits(bench: Bench, net: nn.Module, what: str) -> SplitQuality:
 
 def evaluate_dense(store: ArtifactStore, keys: StageKeys, bench: Bench, net: nn.Module) -> SplitQuality:
     """The dense network's metrics: evaluated once for all points of a sweep."""
-
-    def make(folder: Path) -> None:
-        log.info("measure: accuracy of the dense network on %s", bench.device.type)
-        found = evaluate_splits(bench, net, "dense")
-        told = {
-            split: None if kept is None else asdict(replace(kept, outcomes=None)) for split, kept in vars(found).items()
-        }
-        (folder / "quality.json").write_text(json.dumps(told))
-        save_outcomes(folder / OUTCOMES, {"dense": found.test.outcomes})
-
-    stored = store.get_or_create("dense_quality", keys.dense_quality, make, stage="measure")
+    while (stored := store.get("dense_quality", keys.dense_quality, stage="measure")) is None:
+        with store.making("dense_quality", keys.dense_quality) as new:
+            log.info("measure: accuracy of the dense network on %s", bench.device.type)
+            made = evaluate_splits(bench, net, "dense")
+            content = {
+                split: None if found is None else asdict(replace(found, outcomes=None))
+                for split, found in vars(made).items()
+            }
+            (new.folder / "quality.json").write_text(json.dumps(content))
+            save_outcomes(new.folder / OUTCOMES, {"dense": made.test.outcomes})
     told = stored.read_json("quality.json")
     found = SplitQuality(**{split: None if kept is None else Evaluation(**kept) for split, kept in told.items()})
     return replace(found, test=replace(found.test, outcomes=load_outcomes(stored.path / OUTCOMES)["dense"]))

@@ -14,6 +14,7 @@ from typing import Any
 
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.config.experiment import Experiment
+from sparsefront.config.sweeps import note_work
 from sparsefront.errors import InvalidSetting
 from sparsefront.progress import counted
 from sparsefront.recovery.training import TrainingPlan
@@ -21,7 +22,7 @@ from sparsefront.stages.bench import Bench
 from sparsefront.stages.keys import recovery_stage_seed, reseed
 from sparsefront.stages.network import load_net, make_task, open_data, unfinished_from, weights_digest
 from sparsefront.training.fit import fit, steps_per_epoch
-from sparsefront.training.ranks import on_every_rank
+from sparsefront.training.ranks import other_ranks_running
 from sparsefront.training.recipe import Optimization
 from sparsefront.training.resume import WEIGHTS, save_weights
 
@@ -43,35 +44,51 @@ class RepeatedCurve(Optimization):
         return super().factor(step % self.period)
 
 
+def begin(
+    experiment: Experiment, store: ArtifactStore, cache_key: dict[str, Any] | None, dense: Artifact, loggers: list
+) -> None:
+    """Train the control before the recovery, unless another run trains it: this one then recovers meanwhile."""
+    if cache_key is not None and not store.is_made_elsewhere(KIND, cache_key):
+        _trained(experiment, store, cache_key, dense, loggers)
+
+
 def run(
     experiment: Experiment,
     store: ArtifactStore,
-    cache_key: dict[str, Any],
+    cache_key: dict[str, Any] | None,
     dense: Artifact,
+    recovered: Artifact,
     loggers: list,
-    *,
-    wait: bool,
 ) -> Artifact | None:
-    """weights.safetensors, training.json.
+    """weights.safetensors, training.json; None where the experiment has no control.
 
-    Args:
-        wait: for another process that trains it; False: None at once in that case.
+    Raises:
+        InvalidSetting: the control took other steps than the recovery, whose budget has fewer steps than rounds.
     """
+    if cache_key is None:
+        return None
+    continued = _trained(experiment, store, cache_key, dense, loggers)
+    given = sum(record["steps"] for record in recovered.read_json("training.json")["rounds"])
+    taken = continued.read_json("training.json")["steps"]
+    if taken != given:
+        allowed = f"took {counted(taken, 'step')} and the recovery {given}, one for each round: give it as many steps as rounds"
+        raise InvalidSetting("control", KIND, allowed)
+    return continued
 
-    def make(folder: Path) -> float:
-        return on_every_rank(
-            train_body,
-            experiment,
-            dense.path,
-            unfinished_from(store, KIND, cache_key, dense.path / WEIGHTS),
-            trainer=experiment.trainer,
-            folder=folder,
-            loggers=loggers,
-            shared=experiment.cache_dir,
-        )
 
-    find = store.get_or_create if wait else store.unless_busy
-    return find(KIND, cache_key, make, stage="recover")
+def _trained(
+    experiment: Experiment, store: ArtifactStore, cache_key: dict[str, Any], dense: Artifact, loggers: list
+) -> Artifact:
+    while (continued := store.get(KIND, cache_key, stage="recover")) is None:
+        given = experiment, dense.path, unfinished_from(store, KIND, cache_key, dense.path / WEIGHTS)
+        with (
+            store.making(KIND, cache_key) as new,
+            other_ranks_running(train, *given, trainer=experiment.trainer, shared=experiment.cache_dir),
+        ):
+            new.earlier_seconds = train(*given, new.folder, loggers)
+    if not continued.reused:
+        note_work(shared_seconds=continued.seconds)
+    return continued
 
 
 def control_plan(experiment: Experiment, steps: int) -> TrainingPlan:
@@ -94,7 +111,7 @@ def control_plan(experiment: Experiment, steps: int) -> TrainingPlan:
     return TrainingPlan(math.ceil(total / steps), curve, plan.lr_key, total)
 
 
-def train_body(experiment: Experiment, dense: Path, unfinished: Path, folder: Path, loggers: list) -> float:
+def train(experiment: Experiment, dense: Path, unfinished: Path, folder: Path, loggers: list) -> float:
     """What every process of the training runs.
 
     Args:
@@ -127,35 +144,24 @@ def train_body(experiment: Experiment, dense: Path, unfinished: Path, folder: Pa
     return trained.earlier_seconds
 
 
-def require_same_steps(continued: Artifact, recovered: Artifact) -> None:
-    """Raises:
-    InvalidSetting: the control took other steps than the recovery, whose budget has fewer steps than rounds.
-    """
-    given = sum(record["steps"] for record in recovered.read_json("training.json")["rounds"])
-    taken = continued.read_json("training.json")["steps"]
-    if taken != given:
-        allowed = f"took {counted(taken, 'step')} and the recovery {given}, one for each round: give it as many steps as rounds"
-        raise InvalidSetting("control", KIND, allowed)
-
-
 def measure(
-    experiment: Experiment, store: ArtifactStore, cache_key: dict[str, Any], continued: Artifact
+    experiment: Experiment, store: ArtifactStore, cache_key: dict[str, Any] | None, continued: Artifact | None
 ) -> dict[str, Any]:
-    """The control's part of a result: field -> value; evaluated once for all points of a sweep."""
-
-    def make(folder: Path) -> None:
-        net = load_net(experiment, continued.path / WEIGHTS)
-        found: dict[str, Any] = {"dense_continued_weights_sha256": weights_digest(net)}
-        bench = Bench.of(experiment, net)
-        bench.ready(net)
-        log.info("measure: accuracy of the dense network that was trained on")
-        for split, prefix in (("test", ""), ("val", "val_")):
-            if split == "val" and not experiment.dataset.valid_fraction:
-                continue
-            quality = bench.quality(net, "dense, trained on", split)
-            found[f"{prefix}{KIND}"] = quality.metrics[bench.task.metric_name]
-            found[f"{prefix}{KIND}_standard_error"] = quality.standard_errors[bench.task.metric_name]
-        (folder / "quality.json").write_text(json.dumps(found))
-
-    found = store.get_or_create("dense_quality", cache_key, make, stage="measure").read_json("quality.json")
-    return found | {"dense_continued_seconds": continued.seconds}
+    """The control's part of a result: field -> value, empty where there is none; evaluated once for all points of a sweep."""
+    if continued is None or cache_key is None:
+        return {}
+    while (stored := store.get("dense_quality", cache_key, stage="measure")) is None:
+        with store.making("dense_quality", cache_key) as new:
+            net = load_net(experiment, continued.path / WEIGHTS)
+            found: dict[str, Any] = {"dense_continued_weights_sha256": weights_digest(net)}
+            bench = Bench.of(experiment, net)
+            bench.ready(net)
+            log.info("measure: accuracy of the dense network that was trained on")
+            for split, prefix in (("test", ""), ("val", "val_")):
+                if split == "val" and not experiment.dataset.valid_fraction:
+                    continue
+                quality = bench.quality(net, "dense, trained on", split)
+                found[f"{prefix}{KIND}"] = quality.metrics[bench.task.metric_name]
+                found[f"{prefix}{KIND}_standard_error"] = quality.standard_errors[bench.task.metric_name]
+            (new.folder / "quality.json").write_text(json.dumps(found))
+    return stored.read_json("quality.json") | {"dense_continued_seconds": continued.seconds}

@@ -6,18 +6,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import pytorch_lightning as pl
-from torch import nn
-
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.config.experiment import Experiment
+from sparsefront.config.sweeps import note_work
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.checkpoint import new_layers
 from sparsefront.progress import counted
 from sparsefront.stages.keys import reseed, stage_seed
 from sparsefront.stages.network import build_net, make_task, open_data, require_rows_and_classes
 from sparsefront.training.fit import Trained, fit, steps_per_epoch
-from sparsefront.training.ranks import on_every_rank
+from sparsefront.training.ranks import other_ranks_running
 from sparsefront.training.recipe import Optimization
 from sparsefront.training.resume import WEIGHTS, SaveEpochWeights, save_weights
 
@@ -26,22 +24,19 @@ log = logging.getLogger(__name__)
 
 def run(experiment: Experiment, store: ArtifactStore, cache_key: dict[str, Any], loggers: list) -> Artifact:
     """weights.safetensors, training.json; with recipe.save_epoch_weights also epoch_weights/, one file per epoch."""
-
-    def make(folder: Path) -> float:
-        return on_every_rank(
-            train_body,
-            experiment,
-            store.unfinished("dense", cache_key),
-            trainer=experiment.trainer,
-            folder=folder,
-            loggers=loggers,
-            shared=experiment.cache_dir,
-        )
-
-    return store.get_or_create("dense", cache_key, make)
+    unfinished = store.unfinished("dense", cache_key)
+    while (dense := store.get("dense", cache_key)) is None:
+        with (
+            store.making("dense", cache_key) as new,
+            other_ranks_running(train, experiment, unfinished, trainer=experiment.trainer, shared=experiment.cache_dir),
+        ):
+            new.earlier_seconds = train(experiment, unfinished, new.folder, loggers)
+    if not dense.reused:
+        note_work(shared_seconds=dense.seconds)
+    return dense
 
 
-def train_body(experiment: Experiment, unfinished: Path, folder: Path, loggers: list) -> float:
+def train(experiment: Experiment, unfinished: Path, folder: Path, loggers: list) -> float:
     """What every process of the training runs.
 
     Args:
@@ -61,43 +56,30 @@ def train_body(experiment: Experiment, unfinished: Path, folder: Path, loggers: 
     data = open_data(experiment, seed=stage_seed(experiment.seed, "dense, order"))
     # All that is needed later, now: a test part that cannot be read is reported before the training, not after it.
     data.setup(None if experiment.goes_on_to("measure") else "fit")
-    require_rows_and_classes(experiment, data, "train")
-    if experiment.goes_on_to("measure"):
-        for split in ("val", "test"):
-            require_rows_and_classes(experiment, data, split)
-    trained = _train(experiment, net, data, unfinished, folder, loggers) if recipe.epochs else Trained()
+    for split in ("train", "val", "test") if experiment.goes_on_to("measure") else ("train",):
+        require_rows_and_classes(experiment, data, split)
+    trained = Trained()
+    if recipe.epochs > 0:
+        total_steps = recipe.epochs * steps_per_epoch(data, experiment.trainer)
+        reseed(stage_seed(experiment.seed, "dense"))
+        log.info(
+            "dense: training %s on %s for %s",
+            experiment.choices["model"],
+            experiment.choices["dataset"],
+            counted(recipe.epochs, "epoch"),
+        )
+        trained = fit(
+            make_task(experiment, net, Optimization(recipe, lr=recipe.lr, total_steps=total_steps)),
+            data,
+            epochs=recipe.epochs,
+            recipe=recipe,
+            trainer=experiment.trainer,
+            loggers=loggers,
+            directory=folder,
+            callbacks=(SaveEpochWeights(folder, unfinished, save_weights),) if recipe.save_epoch_weights else (),
+            unfinished=unfinished,
+            stage="dense",
+        )
     save_weights(net, folder / WEIGHTS)
     (folder / "training.json").write_text(json.dumps(asdict(trained)))
     return trained.earlier_seconds
-
-
-def _train(
-    experiment: Experiment,
-    net: nn.Module,
-    data: pl.LightningDataModule,
-    unfinished: Path,
-    folder: Path,
-    loggers: list,
-) -> Trained:
-    recipe = experiment.recipe
-    steps = steps_per_epoch(data, experiment.trainer)
-    optimization = Optimization(recipe, lr=recipe.lr, total_steps=recipe.epochs * steps)
-    reseed(stage_seed(experiment.seed, "dense"))
-    log.info(
-        "dense: training %s on %s for %s",
-        experiment.choices["model"],
-        experiment.choices["dataset"],
-        counted(recipe.epochs, "epoch"),
-    )
-    return fit(
-        make_task(experiment, net, optimization),
-        data,
-        epochs=recipe.epochs,
-        recipe=recipe,
-        trainer=experiment.trainer,
-        loggers=loggers,
-        directory=folder,
-        callbacks=(SaveEpochWeights(folder, unfinished, save_weights),) if recipe.save_epoch_weights else (),
-        unfinished=unfinished,
-        stage="dense",
-    )

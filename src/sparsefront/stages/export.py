@@ -1,7 +1,6 @@
 """Stage export: masked weights become plain and compressed checkpoints with a manifest."""
 
 import logging
-from pathlib import Path
 from typing import Any
 
 from sparsefront.artifacts.store import Artifact, ArtifactStore
@@ -18,11 +17,10 @@ def run(
     experiment: Experiment, store: ArtifactStore, cache_key: dict[str, Any], pruned: Artifact, recovered: Artifact
 ) -> Artifact:
     """See `export.save.save`."""
-
-    def make(folder: Path) -> None:
-        log.info("export: compressed checkpoint and manifest")
-        weights = recovered.path / WEIGHTS
-        masks = load_masks_of(experiment, pruned.path, recovered.path)
-        save(folder, load_net(experiment, weights), masks, model=experiment.model, weights=weights)
-
-    return store.get_or_create("export", cache_key, make)
+    while (exported := store.get("export", cache_key)) is None:
+        with store.making("export", cache_key) as new:
+            log.info("export: compressed checkpoint and manifest")
+            weights = recovered.path / WEIGHTS
+            masks = load_masks_of(experiment, pruned.path, recovered.path)
+            save(new.folder, load_net(experiment, weights), masks, model=experiment.model, weights=weights)
+    return exported

@@ -107,12 +107,7 @@ def reseed(seed: int) -> None:
 AFTER_PRUNING = ("recovery_epochs", "recovery_lr", "ignore")
 
 
-RESULT_CODE = (
-    "sparsefront.results.record",
-    "sparsefront.results.record",
-    "sparsefront.results.record",
-    "sparsefront.stages.report",
-)
+RESULT_CODE = ("sparsefront.results.record", "sparsefront.stages.report")
 
 
 @dataclass(frozen=True)
@@ -355,8 +350,6 @@ def _place(experiment: Experiment) -> dict[str, Any]:
         ("kernel", "measure"),
         "sparsefront.stages.bench",
         "sparsefront.stages.measure",
-        "sparsefront.stages.measure",
-        "sparsefront.inference.fusion.block_pass",
     )
     kernels = [module for module in modules if module.name.startswith("sparsefront_kernels.")]
     return {

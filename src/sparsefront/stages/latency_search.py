@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Iterable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -15,37 +14,37 @@ from sparsefront.gpu import aside, sharing
 from sparsefront.latency_search.search import Search
 from sparsefront.latency_search.table import Timing
 from sparsefront.stages.bench import Bench
+from sparsefront.stages.keys import StageKeys
 from sparsefront.tasks.base import Batch
 
 TABLE = "table.json"
 
 
-def make_search(
-    experiment: Experiment, store: ArtifactStore, times_key: dict[str, Any], table_key: dict[str, Any], net: nn.Module
-) -> Search:
+def make_search(experiment: Experiment, store: ArtifactStore, keys: StageKeys, net: nn.Module) -> Search:
     """Timed as the measurement will be, at its first size; evaluated on the held-out part of train, on training batches where
     none is held out.
 
     Args:
-        times_key: times are measured once for it, and found by networks of other weights.
-        table_key: the table is made once for it, and found by searches for other latencies.
+        keys: with `choice_times`, which times are measured once for and networks of other weights find, and `choice_table`,
+            which the table is made once for and searches for other latencies find.
         net: only tells the task what its outputs look like.
     """
     bench = Bench.of(experiment, net)
     timing = Timing(bench.inputs, bench.dtype, experiment.measure, experiment.kernel)
 
     def stored(kind: str, key: dict[str, Any], make: Callable[[], ChoiceTable]) -> ChoiceTable:
-        @sharing(bench.device)
-        def write(folder: Path) -> None:
-            (folder / TABLE).write_text(json.dumps(make().to_json()))
-
         with aside(bench.device):  # another process may make it, and want to time
-            found = store.get_or_create(kind, key, write, stage="prune")
+            while (found := store.get(kind, key, stage="prune")) is None:
+                with store.making(kind, key) as new, sharing(bench.device):
+                    (new.folder / TABLE).write_text(json.dumps(make().to_json()))
         return ChoiceTable.from_json(found.read_json(TABLE))
 
     def held_out() -> Iterable[Batch]:
         return bench.data.val_dataloader() if experiment.dataset.valid_fraction else bench.data.train_dataloader()
 
     return Search(
-        timing, held_out, partial(stored, "choice_table", table_key), partial(stored, "choice_times", times_key)
+        timing,
+        held_out,
+        partial(stored, "choice_table", keys.choice_table),
+        partial(stored, "choice_times", keys.choice_times),
     )

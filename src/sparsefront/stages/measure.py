@@ -19,6 +19,7 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.export.checkpoint import Export, read_export
 from sparsefront.gpu import sharing
 from sparsefront.inference.benchmark import benchmark
+from sparsefront.inference.fusion.block_pass import fused_dense_graph
 from sparsefront.inference.swap import kept_dense, save_choices, swap, why_dense
 from sparsefront.inference.swap_report import KEEPS_ALL, SwapReport
 from sparsefront.measure.end_to_end import Alone, time_alone
@@ -33,7 +34,6 @@ from sparsefront.measure.memory import (
 )
 from sparsefront.measure.problems import measured_rates, roofline_fraction
 from sparsefront.measure.timers import LatencySummary
-from sparsefront.measure.variants import Fuse
 from sparsefront.networks import tensors_digest
 from sparsefront.progress import TIMING, counted, spent_on
 from sparsefront.provenance import provenance
@@ -94,21 +94,21 @@ def swap_in(bench: Bench, net: nn.Module, export: Export) -> SparseNetwork:
 
 
 @spent_on(TIMING)
-def dense_speed(bench: Bench, net: nn.Module, fuse: Fuse | None) -> tuple[dict[str, Any], Samples]:
+def dense_speed(bench: Bench, net: nn.Module) -> tuple[dict[str, Any], Samples]:
     """Group `speed` where no kernel is swapped in: there is no sparse latency."""
     log.info("measure: latency of the dense network, %s on %s", _size_in_words(bench), bench.device.type)
-    timed = time_alone(net, bench.inputs, bench.experiment.measure, fuse=fuse)
+    timed = time_alone(net, bench.inputs, bench.experiment.measure, fuse=fused_dense_graph)
     speed = bench.conditions() | _latency("dense", timed.latency) | _dense_side(timed)
     return speed | {"variants_not_timed": timed.not_timed, "variant_medians_ms": timed.medians_ms}, timed.samples_ms
 
 
 @spent_on(TIMING)
-def sparse_speed(
-    bench: Bench, dense_net: nn.Module, sparse: SparseNetwork, fuse: Fuse | None
-) -> tuple[dict[str, Any], Samples]:
+def sparse_speed(bench: Bench, dense_net: nn.Module, sparse: SparseNetwork) -> tuple[dict[str, Any], Samples]:
     """Group `speed` of a sparse network beside the fastest dense version."""
     log.info("measure: latency, %s on %s, dense and sparse in turn", _size_in_words(bench), bench.device.type)
-    timed = benchmark(dense_net, sparse.net, bench.inputs, settings=bench.experiment.measure, fuse=fuse).timed
+    timed = benchmark(
+        dense_net, sparse.net, bench.inputs, settings=bench.experiment.measure, fuse=fused_dense_graph
+    ).timed
     speed = (
         bench.conditions()
         | _latency("dense", timed.dense.latency)
@@ -129,7 +129,7 @@ def sparse_speed(
 
 
 def measured_swap(
-    bench: Bench, dense_net: nn.Module, make_net: Callable[[], nn.Module], export: Export, fuse: Fuse | None
+    bench: Bench, dense_net: nn.Module, make_net: Callable[[], nn.Module], export: Export
 ) -> tuple[SparseNetwork, dict[str, Any], Samples]:
     """A network with kernels and its group `speed`. With kernel=auto the masked network instead, where it is the faster whole.
 
@@ -139,7 +139,7 @@ def measured_swap(
         RuntimeError: as `swap_in`.
     """
     sparse = swap_in(bench, make_net(), export)
-    speed, samples_ms = sparse_speed(bench, dense_net, sparse, fuse)
+    speed, samples_ms = sparse_speed(bench, dense_net, sparse)
     changed = sparse.report.sparse_flops_share or sparse.report.fusion.rewritten
     if bench.device.type != "cuda" or not bench.experiment.kernel.dense_allowed or not changed:
         return sparse, speed, samples_ms
@@ -149,7 +149,7 @@ def measured_swap(
     masked = bench.ready(make_net())
     kept = SparseNetwork(masked, kept_dense(sparse.report, masked, why))
     del sparse  # its memory is the masked network's now
-    return kept, *sparse_speed(bench, dense_net, kept, fuse)
+    return kept, *sparse_speed(bench, dense_net, kept)
 
 
 def latency_curve(
@@ -229,11 +229,9 @@ def run(
     experiment: Experiment,
     store: ArtifactStore,
     keys: StageKeys,
-    *,
     dense: Artifact,
     recovered: Artifact | None,
     exported: Artifact | None,
-    fuse: Fuse | None = None,
 ) -> Artifact:
     """measurements.json (groups of the result), samples.json (every latency sample, in milliseconds),
     outcomes.npz (what each sample of the reporting split adds to the metric) and, where kernels were
@@ -241,51 +239,61 @@ def run(
 
     Args:
         recovered, exported: None for pattern=dense, where the dense network is measured alone.
-        fuse: makes our own fused graph of a dense network, one of the candidates for the fastest dense version.
     """
-
-    def make(folder: Path) -> None:
-        dense_net = load_net(experiment, dense.path / WEIGHTS)
-        digests = {
-            "dataset_digest": digest(experiment.dataset.content()),
-            "dense_weights_sha256": weights_digest(dense_net),
-        }
-        bench = Bench.of(experiment, dense_net)
-        qualities = {"dense": evaluate_dense(store, keys, bench, dense_net)}
-        bench.ready(dense_net)
-        prunable = experiment.model.prunable(dense_net)
-        if recovered is None or exported is None:
-            achieved, reasons = achieved_sparsity(dense_net, {}, prunable), {name: "pattern=dense" for name in prunable}
-            groups, samples_ms = _dense_alone(bench, dense_net, fuse)
-        else:
-            export = read_export(exported.path)
-            digests["masks_sha256"] = tensors_digest(export.masks)
-            masked = load_net(experiment, recovered.path / WEIGHTS)
-            digests["weights_sha256"] = weights_digest(masked)
-            masked = bench.ready(masked)
-            qualities["masked"] = evaluate_splits(bench, masked, "masked")
-            achieved = achieved_sparsity(masked, export.masks, prunable)
-            whole = [name for name, sparsity in achieved.layers.items() if sparsity == 0]
-            reasons = dict.fromkeys(whole, KEEPS_ALL) | export.manifest.dense_layers
-            if experiment.swaps:
-                make_net = partial(load_net, experiment, recovered.path / WEIGHTS)
-                found = _side_by_side(bench, dense_net, masked, make_net, export, fuse, folder)
-                groups, samples_ms, qualities["sparse"] = found
-            else:
-                groups, samples_ms = _dense_alone(bench, dense_net, fuse)
-        clock = groups["speed"].pop("gpu_clock_mhz")
-        content = groups | {
-            "sparsity": _sparsity(achieved, reasons),
-            "quality": quality_fields(bench, qualities),
-            "identity": {**asdict(provenance(bench.device)), "gpu_clock_mhz": clock, **digests},
-            "network": experiment.model.network_facts(dense_net),
-        }
-        (folder / MEASUREMENTS).write_text(json.dumps(content, indent=2))
-        (folder / SAMPLES).write_text(json.dumps(samples_ms))
-        save_all_outcomes(folder, qualities)
-
     _require_measured_without_swap(experiment, store, keys)
-    return store.get_or_create("measure", keys.measure, make)
+    while (measured := store.get("measure", keys.measure)) is None:
+        with store.making("measure", keys.measure) as new:
+            _measure(experiment, store, keys, dense, recovered, exported, new.folder)
+    return measured
+
+
+def _measure(
+    experiment: Experiment,
+    store: ArtifactStore,
+    keys: StageKeys,
+    dense: Artifact,
+    recovered: Artifact | None,
+    exported: Artifact | None,
+    folder: Path,
+) -> None:
+    dense_net = load_net(experiment, dense.path / WEIGHTS)
+    digests = {
+        "dataset_digest": digest(experiment.dataset.content()),
+        "dense_weights_sha256": weights_digest(dense_net),
+    }
+    bench = Bench.of(experiment, dense_net)
+    qualities = {"dense": evaluate_dense(store, keys, bench, dense_net)}
+    bench.ready(dense_net)
+    prunable = experiment.model.prunable(dense_net)
+    if recovered is None or exported is None:
+        achieved, reasons = achieved_sparsity(dense_net, {}, prunable), {name: "pattern=dense" for name in prunable}
+        groups, samples_ms = _dense_alone(bench, dense_net)
+    else:
+        export = read_export(exported.path)
+        digests["masks_sha256"] = tensors_digest(export.masks)
+        masked = load_net(experiment, recovered.path / WEIGHTS)
+        digests["weights_sha256"] = weights_digest(masked)
+        masked = bench.ready(masked)
+        qualities["masked"] = evaluate_splits(bench, masked, "masked")
+        achieved = achieved_sparsity(masked, export.masks, prunable)
+        whole = [name for name, sparsity in achieved.layers.items() if sparsity == 0]
+        reasons = dict.fromkeys(whole, KEEPS_ALL) | export.manifest.dense_layers
+        if experiment.swaps:
+            make_net = partial(load_net, experiment, recovered.path / WEIGHTS)
+            found = _side_by_side(bench, dense_net, masked, make_net, export, folder)
+            groups, samples_ms, qualities["sparse"] = found
+        else:
+            groups, samples_ms = _dense_alone(bench, dense_net)
+    clock = groups["speed"].pop("gpu_clock_mhz")
+    content = groups | {
+        "sparsity": _sparsity(achieved, reasons),
+        "quality": quality_fields(bench, qualities),
+        "identity": {**asdict(provenance(bench.device)), "gpu_clock_mhz": clock, **digests},
+        "network": experiment.model.network_facts(dense_net),
+    }
+    (folder / MEASUREMENTS).write_text(json.dumps(content, indent=2))
+    (folder / SAMPLES).write_text(json.dumps(samples_ms))
+    save_all_outcomes(folder, qualities)
 
 
 def _require_measured_without_swap(experiment: Experiment, store: ArtifactStore, keys: StageKeys) -> None:
@@ -303,13 +311,13 @@ def _require_measured_without_swap(experiment: Experiment, store: ArtifactStore,
         raise InvalidSetting("stages", f"[{','.join(experiment.stages)}]", f"{allowed}; nothing is measured again")
 
 
-def _dense_alone(bench: Bench, net: nn.Module, fuse: Fuse | None) -> tuple[dict[str, Any], Samples]:
+def _dense_alone(bench: Bench, net: nn.Module) -> tuple[dict[str, Any], Samples]:
     """Speed and size where no kernel is swapped in; of the size the weights alone where nothing is timed."""
     if not bench.experiment.measure.latency:
         untimed = bench.evaluation_conditions() | {"gpu_clock_mhz": None}
         return {"speed": untimed, "size": {"weight_bytes_dense": weight_bytes(net)}, "kernels": {}}, {}
-    speed, samples_ms = dense_speed(bench, net, fuse)
-    curve, on_curve = latency_curve(bench, lambda point: dense_speed(point, net, fuse))
+    speed, samples_ms = dense_speed(bench, net)
+    curve, on_curve = latency_curve(bench, lambda point: dense_speed(point, net))
     groups = {"speed": speed | {"curve": curve}, "size": _size("dense", net, bench), "kernels": {}}
     return groups, samples_ms | on_curve
 
@@ -320,7 +328,6 @@ def _side_by_side(
     masked: nn.Module,
     make_net: Callable[[], nn.Module],
     export: Export,
-    fuse: Fuse | None,
     folder: Path,
 ) -> tuple[dict[str, Any], Samples, SplitQuality]:
     """Swap, check against the masked network, evaluate, and time beside the dense baseline; again for each point of the curve.
@@ -331,11 +338,11 @@ def _side_by_side(
     """
 
     def at(point: Bench) -> tuple[dict[str, Any], Samples]:
-        sparse, speed, samples_ms = measured_swap(point, dense_net, make_net, export, fuse)
+        sparse, speed, samples_ms = measured_swap(point, dense_net, make_net, export)
         chosen = {"kernels": sparse.report.kernels, "sparse_flops_share": sparse.report.sparse_flops_share}
         return speed | chosen, samples_ms
 
-    sparse, speed, samples_ms = measured_swap(bench, dense_net, make_net, export, fuse)
+    sparse, speed, samples_ms = measured_swap(bench, dense_net, make_net, export)
     save_choices(sparse.report, folder)
     log.info("measure: accuracy with the sparse kernels running")
     quality = evaluate_splits(bench, sparse.net, "sparse")

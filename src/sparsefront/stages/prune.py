@@ -4,7 +4,6 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -19,7 +18,7 @@ from sparsefront.pruning.make_masks import LayoutSearch
 from sparsefront.pruning.mask_layout import MASKS, save_masks
 from sparsefront.pruning.masks import Masks
 from sparsefront.pruning.prune import prune
-from sparsefront.stages.keys import reseed, stage_seed
+from sparsefront.stages.keys import StageKeys, reseed, stage_seed
 from sparsefront.stages.network import device_of, load_net, make_task, open_data
 from sparsefront.training.compilation import deterministic_algorithms
 from sparsefront.training.resume import WEIGHTS
@@ -32,47 +31,47 @@ log = logging.getLogger(__name__)
 def run(
     experiment: Experiment,
     store: ArtifactStore,
-    cache_key: dict[str, Any],
+    keys: StageKeys,
     dense: Artifact,
-    search: Callable[[nn.Module], LayoutSearch] | None = None,
+    make_search: Callable[[Experiment, ArtifactStore, StageKeys, nn.Module], LayoutSearch],
 ) -> Artifact:
     """masks.safetensors, plan.json (layers that stay dense and why), what `MaskLayout.save` writes, and of a search for a
     latency search.json: what it found.
 
     Args:
-        search: makes such a search for a network of the dense weights; None where there is none.
+        make_search: makes such a search for a network of the dense weights. It is given, not imported: it reads kernels, on
+            whose code masks without a search do not depend.
     """
-
-    @spent_on(PRUNING)
-    def make(folder: Path) -> None:
-        net, device = load_net(experiment, dense.path / WEIGHTS), device_of(experiment)
-        data = open_data(experiment, seed=stage_seed(experiment.seed, "prune, order"))
-        prunable = experiment.model.prunable(net)
-        reseed(stage_seed(experiment.seed, "prune"))
-        with sharing(device), deterministic_algorithms(experiment.trainer.deterministic):
-            masks = prune(
-                net.to(device),
-                experiment.pattern,
-                experiment.sparsity,
-                importance=experiment.importance,
-                allocation=experiment.allocation,
-                schedule=experiment.schedule,
-                calibration=data.train_dataloader,
-                layers=prunable,
-                ignore=experiment.recipe.ignored(prunable),
-                task=make_task(experiment, net),
-                search=None if search is None else search(net),
-                tell=log.info,
-            )
-        if warning := missed_target(experiment, net, masks, prunable):
-            log.warning("%s", warning)  # now: what follows may train for hours
-        save_masks(masks, folder / MASKS)
-        masks.layout.save(folder)
-        (folder / "plan.json").write_text(json.dumps({"dense_layers": masks.ignored}))
-        if masks.search is not None:
-            (folder / SEARCH).write_text(json.dumps(masks.search.to_json(), indent=2))
-
-    return store.get_or_create("prune", cache_key, make)
+    while (pruned := store.get("prune", keys.prune)) is None:
+        with store.making("prune", keys.prune) as new, spent_on(PRUNING):
+            net, device = load_net(experiment, dense.path / WEIGHTS), device_of(experiment)
+            data = open_data(experiment, seed=stage_seed(experiment.seed, "prune, order"))
+            prunable = experiment.model.prunable(net)
+            reseed(stage_seed(experiment.seed, "prune"))
+            with sharing(device), deterministic_algorithms(experiment.trainer.deterministic):
+                net.to(device)
+                masks = prune(
+                    net,
+                    experiment.pattern,
+                    experiment.sparsity,
+                    importance=experiment.importance,
+                    allocation=experiment.allocation,
+                    schedule=experiment.schedule,
+                    calibration=data.train_dataloader,
+                    layers=prunable,
+                    ignore=experiment.recipe.ignored(prunable),
+                    task=make_task(experiment, net),
+                    search=None if keys.choice_table is None else make_search(experiment, store, keys, net),
+                    tell=log.info,
+                )
+            if warning := missed_target(experiment, net, masks, prunable):
+                log.warning("%s", warning)  # now: what follows may train for hours
+            save_masks(masks, new.folder / MASKS)
+            masks.layout.save(new.folder)
+            (new.folder / "plan.json").write_text(json.dumps({"dense_layers": masks.ignored}))
+            if masks.search is not None:
+                (new.folder / SEARCH).write_text(json.dumps(masks.search.to_json(), indent=2))
+    return pruned
 
 
 def missed_target(experiment: Experiment, net: nn.Module, masks: Masks, prunable: Sequence[str]) -> str | None:

@@ -23,18 +23,10 @@ from sparsefront.recovery.rounds import Place
 from sparsefront.stages.keys import recovery_stage_seed, reseed
 from sparsefront.stages.network import build_net, device_of, load_net, make_task, open_data, unfinished_from
 from sparsefront.training.compilation import deterministic_algorithms
-from sparsefront.training.ranks import on_every_rank
+from sparsefront.training.ranks import other_ranks_running
 from sparsefront.training.resume import EPOCH_WEIGHTS, WEIGHTS, epoch_weights_file, save_weights
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class RecoverInputs:
-    """Folders of the stages that this one resumes from."""
-
-    dense: Path
-    pruned: Path
 
 
 @dataclass(frozen=True)
@@ -81,43 +73,39 @@ def run(
     loggers: list,
 ) -> Artifact:
     """weights.safetensors (zeros where pruned), masks.safetensors, training.json (a record of every round)."""
-
-    def make(folder: Path) -> float:
-        return on_every_rank(
-            train_body,
-            experiment,
-            RecoverInputs(dense.path, pruned.path),
-            unfinished_from(store, "recover", cache_key, dense.path / WEIGHTS, pruned.path / MASKS),
-            trainer=experiment.trainer,
-            folder=folder,
-            loggers=loggers,
-            shared=experiment.cache_dir,
-        )
-
-    return store.get_or_create("recover", cache_key, make)
+    while (recovered := store.get("recover", cache_key)) is None:
+        unfinished = unfinished_from(store, "recover", cache_key, dense.path / WEIGHTS, pruned.path / MASKS)
+        given = experiment, dense.path, pruned.path, unfinished
+        with (
+            store.making("recover", cache_key) as new,
+            other_ranks_running(train, *given, trainer=experiment.trainer, shared=experiment.cache_dir),
+        ):
+            new.earlier_seconds = train(*given, new.folder, loggers)
+    return recovered
 
 
-def train_body(experiment: Experiment, paths: RecoverInputs, unfinished: Path, folder: Path, loggers: list) -> float:
+def train(experiment: Experiment, dense: Path, pruned: Path, unfinished: Path, folder: Path, loggers: list) -> float:
     """What every process of the training runs.
 
     Args:
+        dense, pruned: folders of the stages that this one begins with.
         unfinished: what is written here outlives a killed run, which resumes from it.
         folder: where the stage's files go.
     Returns:
         the seconds that killed runs spent on what this one went on from.
     """
-    net, device = load_net(experiment, paths.dense / WEIGHTS), device_of(experiment)
+    net, device = load_net(experiment, dense / WEIGHTS), device_of(experiment)
     with sharing(device), deterministic_algorithms(experiment.trainer.deterministic):
         masks = recover(
             net,
-            load_masks_of(experiment, paths.pruned, paths.pruned),
+            load_masks_of(experiment, pruned, pruned),
             partial(_data_of_round, experiment),
             recovery=experiment.recovery,
             recipe=experiment.recipe,
             trainer=experiment.trainer,
-            dense_net=partial(load_net, experiment, paths.dense / WEIGHTS),
+            dense_net=partial(load_net, experiment, dense / WEIGHTS),
             initial_net=partial(build_net, experiment),
-            epoch_weights=StoredEpochWeights(paths.dense) if experiment.recipe.save_epoch_weights else None,
+            epoch_weights=StoredEpochWeights(dense) if experiment.recipe.save_epoch_weights else None,
             prunable=experiment.model.prunable,
             task=partial(make_task, experiment),
             place=Place(

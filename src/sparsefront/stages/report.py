@@ -3,11 +3,13 @@
 import json
 import logging
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path, PurePath
 from typing import Any
 
-from sparsefront.artifacts.content_digest import file_digest
+from sparsefront.artifacts.content_digest import digest, file_digest
 from sparsefront.artifacts.durable import whole_file
 from sparsefront.artifacts.lease import require_all
 from sparsefront.artifacts.store import Artifact, ArtifactStore, newest
@@ -17,7 +19,7 @@ from sparsefront.patterns.base import modules_of
 from sparsefront.patterns.blocks import windows_text
 from sparsefront.pruning.collapse import collapse_warning, collapsed_layers
 from sparsefront.pruning.mask_layout import MASKS, MaskLayout, load_masks, mask_shapes
-from sparsefront.results.loggers import log_result
+from sparsefront.results.loggers import close_loggers, log_result
 from sparsefront.results.mask_pictures import PrunedLayers
 from sparsefront.results.record import (
     Choice,
@@ -43,11 +45,27 @@ from sparsefront.stages.prune import found_by_search
 log = logging.getLogger(__name__)
 
 
+@contextmanager
+def open_loggers(experiment: Experiment, keys: StageKeys) -> Iterator[list]:
+    """The loggers of this run, under the id that its result has; closed as failed where it fails."""
+    loggers = experiment.logger.build(
+        run_name=experiment.name,
+        output_dir=experiment.output_dir,
+        group=experiment.sweep,
+        config=experiment.settings | {"sparsity": experiment.sparsity, "seed": experiment.seed},
+        run_id=digest(keys.measure),
+    )
+    try:
+        yield loggers
+    except BaseException:
+        close_loggers(loggers, failed=True)
+        raise
+
+
 def run(
     experiment: Experiment,
     store: ArtifactStore,
     keys: StageKeys,
-    *,
     dense: Artifact,
     pruned: Artifact | None,
     recovered: Artifact | None,
@@ -61,19 +79,39 @@ def run(
     Args:
         continued: what the control adds, field -> value; empty where there is none.
     """
-
-    def make(folder: Path) -> None:
-        result = _compose(
-            experiment, dense=dense, pruned=pruned, recovered=recovered, exported=exported, measured=measured
-        ).with_values(continued)
-        for name in (SAMPLES, OUTCOMES):
-            shutil.copy(measured.path / name, folder / name)
-        write_result_json(folder / RESULT_FILE, _sealed(result, folder))
-
-    finished = store.get_or_create("result", keys.result, make, stage="report")
-    result = publish(experiment, finished, pruned=pruned, recovered=recovered)
+    while (finished := store.get("result", keys.result, stage="report")) is None:
+        with store.making("result", keys.result) as new:
+            result = _compose(experiment, dense, pruned, recovered, exported, measured).with_values(continued)
+            for name in (SAMPLES, OUTCOMES):
+                shutil.copy(measured.path / name, new.folder / name)
+            write_result_json(new.folder / RESULT_FILE, _sealed(result, new.folder))
+    result = _publish(experiment, finished, pruned, recovered)
     log_result(loggers, result)
     return result
+
+
+def show_again(experiment: Experiment, store: ArtifactStore, keys: StageKeys) -> Result | None:
+    """The result of an earlier run of this experiment; None where there is none, or it is to be made again."""
+    # reuse=false repeats what `stages` asks for, also where the report, which it may leave out, was finished before.
+    finished = store.find("result", keys.result, stage="report") if experiment.reuse else None
+    if finished is None:
+        return None
+    log.info("finished before, nothing is repeated (reuse=false repeats the stages): %s", finished.path)
+    pruned = recovered = None
+    if experiment.report.mask_pictures:
+        pruned, recovered = store.find("prune", keys.prune), store.find("recover", keys.recover)
+    result = _publish(experiment, finished, pruned, recovered)
+    with open_loggers(experiment, keys) as loggers:
+        log_result(loggers, result, again=True)
+    return result
+
+
+def leave_out(experiment: Experiment, exported: Artifact | None, loggers: list) -> None:
+    """The end of a run whose `stages` end before the report."""
+    if exported is not None and not experiment.goes_on_to("measure"):
+        log.info("exported checkpoint: %s", link_checkpoint(exported.path, experiment.output_dir))
+    close_loggers(loggers)
+    log.info("ended after stage %s, as stages asks: there is no result", experiment.stages[-1])
 
 
 def _sealed(result: Result, folder: Path) -> Result:
@@ -83,9 +121,7 @@ def _sealed(result: Result, folder: Path) -> Result:
     return result.with_values({"record_sha256": record_digest(json.loads(result.to_json()))})
 
 
-def publish(
-    experiment: Experiment, finished: Artifact, *, pruned: Artifact | None, recovered: Artifact | None
-) -> Result:
+def _publish(experiment: Experiment, finished: Artifact, pruned: Artifact | None, recovered: Artifact | None) -> Result:
     """Put a finished result into the run's folder, the common store and the terminal.
 
     Args:
@@ -146,7 +182,6 @@ def _pruned_layers(
 
 def _compose(
     experiment: Experiment,
-    *,
     dense: Artifact,
     pruned: Artifact | None,
     recovered: Artifact | None,

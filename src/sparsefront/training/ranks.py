@@ -136,31 +136,29 @@ class _Report:
     time: float
 
 
-def on_every_rank(
-    body: Callable[..., Any],
-    *arguments: Any,
-    trainer: TrainerSettings,
-    folder: Path,
-    loggers: list,
-    shared: Path | None = None,
-) -> Any:
-    """Call `body(*arguments, folder, loggers)` in `trainer.devices` processes of each machine, this one among them.
+@contextmanager
+def other_ranks_running(
+    body: Callable[..., Any], *arguments: Any, trainer: TrainerSettings, shared: Path | None = None
+) -> Iterator[None]:
+    """While this process runs a training body as rank 0, all other ranks run it too.
 
-    With one device of one machine it is a plain call. Otherwise this process is rank 0; the others get the same arguments,
-    a scratch folder and no loggers, so the body writes its files without asking which rank it is. They share one process group
-    until the body returns, however many fits it runs.
+        with other_ranks_running(train, *arguments, trainer=trainer):
+            train(*arguments, folder, loggers)
+
+    The others, `trainer.devices` on each machine with this one among them, get the same arguments, a scratch folder and no
+    loggers, so the body writes its files without asking which rank it is. They share one process group until the block ends,
+    however many fits it runs. With one device of one machine there are none.
 
     Args:
         body: importable by name, as the arguments can be pickled.
         shared: the folder that all machines see, cache_dir; only several machines need it.
-    Returns:
-        what the body returned here.
     Raises:
-        InvalidSetting: as the body raised it here.
+        InvalidSetting: as the block raised it.
         RankFailed: another process failed or died; holds its message and stack trace.
     """
     if trainer.world_size == 1:
-        return body(*arguments, folder, loggers)
+        yield
+        return
     log.info("starting %d processes", trainer.world_size)
     machine = this_machine(trainer)
     host, elsewhere = HOST, None
@@ -180,7 +178,7 @@ def on_every_rank(
             other.wait_until_ready()
         with member(0, group, store), _watched(others, group, elsewhere):
             try:
-                result = body(*arguments, folder, loggers)
+                yield
             except InvalidSetting:  # one line that every rank finds alike, whichever of them was first
                 raise
             except Exception as error:  # of any kind: after an abort torch says that there is no process group
@@ -188,7 +186,6 @@ def on_every_rank(
                 raise
         for other in others:
             other.wait_until_done()
-        return result
     except BaseException as error:
         if elsewhere is not None:
             elsewhere.fail(f"{type(error).__name__}: {error}")

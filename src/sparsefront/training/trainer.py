@@ -266,7 +266,7 @@ class TrainerSettings:
         """A Trainer that writes nothing but its loggers' files: finished stages are stored by the pipeline.
 
         Raises:
-            RuntimeError: more devices than there are ranks: see `training.ranks.on_every_rank`.
+            RuntimeError: more devices than there are ranks: see `training.ranks.other_ranks_running`.
         """
         import pytorch_lightning as pl
 
@@ -310,7 +310,7 @@ class TrainerSettings:
 
         if distributed.world_size() != self.world_size:
             raise RuntimeError(
-                f"devices={self.world_size}, but {distributed.world_size()} ranks train: call it in on_every_rank"
+                f"devices={self.world_size}, but {distributed.world_size()} ranks train: call it in other_ranks_running"
             )
         if self.exchange_gradients == "after_backward":
             from sparsefront.training.gradient_exchange import ExchangeAfterBackward

@@ -17,7 +17,6 @@ from sparsefront.artifacts.store import ArtifactStore
 from sparsefront.config.experiment import Experiment
 from sparsefront.errors import InvalidSetting, Obstacle
 from sparsefront.export.checkpoint import Export
-from sparsefront.inference.fusion.block_pass import fused_dense_graph
 from sparsefront.inference.swap_report import KEEPS_ALL, SwapReport
 from sparsefront.measure.accuracy import Evaluation
 from sparsefront.measure.memory import achieved_sparsity, dense_layer_bytes, resident_bytes, weight_bytes
@@ -197,7 +196,7 @@ def measure_again(
         return
     # without the dense weights their layers are timed with others: latencies do not depend on values
     beside = bench.ready(dense or masked)
-    sparse, speed, _ = measured_swap(bench, beside, lambda: copy.deepcopy(masked), export, fused_dense_graph)
+    sparse, speed, _ = measured_swap(bench, beside, lambda: copy.deepcopy(masked), export)
     yield from _compare("sparse", evaluate_splits(bench, sparse.net, "sparse"), result, outcomes)
     yield _kernels(result, export, sparse, bench, same_device=same_dtype)
     yield _speedup(result, speed)
