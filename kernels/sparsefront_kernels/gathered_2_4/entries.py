@@ -1,9 +1,8 @@
 """The kernels of the gathered_2_4 family: sparse products on Hopper, and the gathered family's kernels on dense panels."""
 
 from sparsefront_kernels.format import SparseFormat
-from sparsefront_kernels.gathered.cuda.entries import ENTRY as CUDA
-from sparsefront_kernels.gathered.cuda.entries import gathered_sm90_product, sixteen_bits_unsupported_reason
-from sparsefront_kernels.gathered.cuda.tuning import HALVED_KERNEL, HALVED_LAUNCHES
+from sparsefront_kernels.gathered.sm90 import ENTRY as SM90
+from sparsefront_kernels.gathered.sm90 import HALVED_KERNEL, HALVED_LAUNCHES, sm90_unsupported_reason
 from sparsefront_kernels.gathered.small_m.entries import ENTRY as SMALL_M
 from sparsefront_kernels.gathered.triton.entries import ENTRY as TRITON
 from sparsefront_kernels.gathered_2_4.packed_weight import pack_for_gathered_2_4_sm90, tile_unsupported_reason
@@ -13,7 +12,7 @@ from sparsefront_kernels.problem import LAYOUTS, Problem
 
 
 def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
-    return sixteen_bits_unsupported_reason(problem, tile_unsupported_reason(stored.tile))
+    return sm90_unsupported_reason(problem, tile_unsupported_reason(stored.tile))
 
 
 ENTRIES = (
@@ -27,7 +26,7 @@ ENTRIES = (
     KernelEntry(
         name=HALVED_KERNEL,
         family="gathered_2_4",
-        product=gathered_sm90_product,
+        product=SM90.product,
         pack=pack_for_gathered_2_4_sm90,
         unsupported=_unsupported,
         requires_cuda=True,
@@ -35,5 +34,5 @@ ENTRIES = (
         fuses_epilogue=True,
         tunable=HALVED_LAUNCHES,
     ),
-    *(filled_entry(entry, "gathered_2_4") for entry in (CUDA, SMALL_M, TRITON)),
+    *(filled_entry(entry, "gathered_2_4") for entry in (SM90, SMALL_M, TRITON)),
 )

@@ -6,8 +6,7 @@ from torch.nn.functional import pad
 
 from sparsefront_kernels.common.indices import GROUP
 from sparsefront_kernels.common.wgmma_layout import halved_panels
-from sparsefront_kernels.gathered.cuda.mma_tiles import HALF, K_BLOCK
-from sparsefront_kernels.gathered.cuda.packed_weight import CudaPackedWeight, in_whole_runs, side_by_side
+from sparsefront_kernels.gathered.sm90_packing import HALF, K_BLOCK, Sm90PackedWeight, in_whole_runs, side_by_side
 from sparsefront_kernels.gathered_2_4.format import Gathered24Format
 
 WINDOWS = K_BLOCK // GROUP  # of a k-block
@@ -22,7 +21,7 @@ def tile_unsupported_reason(tile: int) -> str | None:
     return f"takes tiles of a multiple of {HALF} outputs, not of {tile}: windows of different tiles have no inputs in common"
 
 
-def pack_for_gathered_2_4_sm90(stored: Gathered24Format) -> CudaPackedWeight:
+def pack_for_gathered_2_4_sm90(stored: Gathered24Format) -> Sm90PackedWeight:
     """Lay the weight out for the kernel on the format's device.
 
     Sixteen windows of a tile, 64 inputs, are a k-block; 64 outputs a half, and two halves a CTA tile. Halves of one tile share
@@ -53,8 +52,8 @@ def pack_for_gathered_2_4_sm90(stored: Gathered24Format) -> CudaPackedWeight:
     spare = torch.cat([inputs, inputs.new_full((1, K_BLOCK), -1)])  # the last one has no inputs
     counts = torch.tensor([len(blocks) for blocks in listed], dtype=torch.int64, device=device)
     outputs = torch.cat([outputs[: len(order)][order], outputs[len(order) :]])
-    compact, place = side_by_side(outputs[: len(order)], stored.shape[0])
-    return CudaPackedWeight(
+    compact, compact_index = side_by_side(outputs[: len(order)], stored.shape[0])
+    return Sm90PackedWeight(
         n=stored.shape[0],
         k=stored.shape[1],
         panels=panels,
@@ -65,7 +64,7 @@ def pack_for_gathered_2_4_sm90(stored: Gathered24Format) -> CudaPackedWeight:
         whole_runs=in_whole_runs(outputs),
         lengths=(*(len(cta_tiles[index]) for index in order), *[0] * pruned),
         compact=compact,
-        place=place,
+        compact_index=compact_index,
     )
 
 
