@@ -310,7 +310,7 @@ def test_a_line_of_the_ablation(modules, session):
 
 
 def test_launches_of_the_gpu_at_hand_do_not_count_for_a_while(modules):
-    from sparsefront_kernels.gathered.cuda.tuning import LAUNCHES
+    from sparsefront_kernels.gathered.sm90 import LAUNCHES
     from sparsefront_kernels.tuning.store import tuned_kernel
 
     from sparsefront.measure import timers

@@ -12,10 +12,10 @@ from in_layout import every_layout, in_layout
 from sparsefront_kernels import FORMATS, Problem
 from sparsefront_kernels.bench.families import family_masks
 from sparsefront_kernels.common.wgmma_layout import whole_panels
-from sparsefront_kernels.gathered.cuda.packed_weight import dense_weight
-from sparsefront_kernels.gathered.cuda.schedule import schedule_tensors
-from sparsefront_kernels.gathered.cuda.tuning import HALVED_LAUNCHES, CudaProblem, candidates
-from sparsefront_kernels.gathered_2_4.packed_weight import pack_for_gathered_2_4_sm90
+from sparsefront_kernels.gathered.sm90 import HALVED_LAUNCHES, Sm90Problem, candidates
+from sparsefront_kernels.gathered.sm90_packing import dense_weight
+from sparsefront_kernels.gathered.sm90_schedule import schedule_tensors
+from sparsefront_kernels.gathered_2_4.sm90 import pack_for_sm90
 
 CPU = torch.device("cpu")
 HALF = torch.float16
@@ -114,7 +114,7 @@ class TestPacking:
     )
     def test_the_walk_of_the_kernel_gives_the_product(self, tile, n, k, density, dropped, seed, m):
         stored = stored_weight(tile, n, k, density, seed, dropped)
-        packed = pack_for_gathered_2_4_sm90(stored)
+        packed = pack_for_sm90(stored)
         x = torch.randn(m, k, dtype=torch.float64)
         torch.testing.assert_close(product_from_packed(packed, x), x @ stored.to_dense().double().t())
         assert list(packed.lengths) == sorted(packed.lengths, reverse=True)
@@ -122,13 +122,12 @@ class TestPacking:
     @pytest.mark.parametrize("tile", [64, 128, 192])
     def test_the_weight_is_rebuilt_from_what_the_kernel_reads(self, tile):
         stored = stored_weight(tile, 500, 150)
-        packed = pack_for_gathered_2_4_sm90(stored)
-        dense = dense_weight(packed.panels, packed.k_blocks, packed.cta_tiles, packed.outputs, packed.n, packed.k)
-        assert torch.equal(dense, stored.to_dense())
+        packed = pack_for_sm90(stored)
+        assert torch.equal(dense_weight(packed), stored.to_dense())
 
     def test_narrow_tiles_are_unsupported(self):
         with pytest.raises(ValueError, match="takes tiles of a multiple of 64 outputs, not of 32"):
-            pack_for_gathered_2_4_sm90(stored_weight(32, 100, 50))
+            pack_for_sm90(stored_weight(32, 100, 50))
 
 
 class TestEntries:
@@ -143,12 +142,12 @@ class TestEntries:
         assert "needs a CUDA device" in reason(wide)
         assert "not of 16" in reason(stored_weight(16, 130, 50))
 
-    def test_only_the_kernel_for_many_rows_reads_halved_panels(self):
-        halved = CudaProblem(64, 1024, 1024, 8, 64, halved=True)
-        assert all(launch.wide for launch in candidates(halved, 132))
-        assert not all(launch.wide for launch in candidates(CudaProblem(64, 1024, 1024, 8, 64), 132))
-        packed = pack_for_gathered_2_4_sm90(stored_weight(64, 130, 50))
-        assert CudaProblem.of(packed, 64).halved and HALVED_LAUNCHES.kernel == "gathered_2_4_sm90"
+    def test_only_the_persistent_kernel_reads_halved_panels(self):
+        halved = Sm90Problem(64, 1024, 1024, 8, 64, halved=True)
+        assert all(launch.persistent for launch in candidates(halved, 132))
+        assert not all(launch.persistent for launch in candidates(Sm90Problem(64, 1024, 1024, 8, 64), 132))
+        packed = pack_for_sm90(stored_weight(64, 130, 50))
+        assert Sm90Problem.of(packed, 64).halved and HALVED_LAUNCHES.kernel == "gathered_2_4_sm90"
 
     def test_the_benchmark_draws_the_sparsity(self):
         drawn = family_masks("gathered_2_4").source("equal", 64).draw(512, 512, 0.75, CPU)

@@ -14,7 +14,7 @@ from sparsefront_kernels import entry
 from sparsefront_kernels.bench.poison import poisoned_memory
 from sparsefront_kernels.common.epilogue import with_epilogue
 from sparsefront_kernels.common.operands import RUN_BYTES, run_length
-from sparsefront_kernels.gathered import cuda, indexed, simt, small_m
+from sparsefront_kernels.gathered import indexed, simt, sm90, small_m
 from sparsefront_kernels.problem import LAYOUTS
 from sparsefront_kernels.tuning import launches
 from torch import Tensor
@@ -24,24 +24,32 @@ SEEDS = range(2 * len(OCCASIONS))
 
 @dataclass(frozen=True)
 class Kernel:
-    """name: of the entries; launch: of the function in its `op` module; stored: what of its arguments holds the weight."""
+    """name: of the entry; launch: of the function in `op`; stored: what of its arguments holds the weight, if not `packed`."""
 
     name: str
-    folder: ModuleType
+    op: ModuleType
+    entries: ModuleType
     launch: str
-    stored: tuple[str, ...]
+    stored: tuple[str, ...] = ()
 
 
 KERNELS = [
-    Kernel("gathered_sm90", cuda, "launch_gathered_sm90", ("panels", "k_blocks", "cta_tiles", "outputs")),
-    Kernel("gathered_simt", simt, "launch_gathered_simt", ("panels", "kept", "tiles", "outputs")),
+    Kernel("gathered_sm90", sm90, sm90, "launch_gathered_sm90"),
+    Kernel("gathered_simt", simt.op, simt.entries, "launch_gathered_simt", ("panels", "kept", "tiles", "outputs")),
     Kernel(
         "gathered_indexed",
-        indexed,
+        indexed.op,
+        indexed.entries,
         "launch_gathered_indexed",
         ("panels", "kept", "starts", "places", "tiles", "outputs"),
     ),
-    Kernel("gathered_small_m", small_m, "launch_gathered_small_m", ("panels", "lists", "row_tiles", "outputs")),
+    Kernel(
+        "gathered_small_m",
+        small_m.op,
+        small_m.entries,
+        "launch_gathered_small_m",
+        ("panels", "lists", "row_tiles", "outputs"),
+    ),
 ]
 
 
@@ -53,26 +61,39 @@ def launched(request, monkeypatch):
     kernel, asked = request.param, []
 
     def stand_in(
-        x: Tensor, y: Tensor, *, launch, bias=None, activation="none", residual=None, y_row_major=False, **packed
+        x: Tensor,
+        y: Tensor,
+        packed=None,
+        *,
+        launch,
+        bias=None,
+        activation="none",
+        residual=None,
+        y_row_major=False,
+        **parts,
     ) -> None:
         asked.append(launch)
-        by_output = kernel.folder is not small_m and not y_row_major
-        if kernel.folder is not small_m:
+        by_output = kernel.op is not small_m.op and not y_row_major
+        if kernel.op is not small_m.op:
             assert all(is_aligned(matrix) for matrix in (x, y, residual) if matrix is not None)
             assert x.shape[1] % run_length(x.dtype) == 0
         assert bias is None or (bias.is_contiguous() and bias.dtype != torch.float64)
         assert residual is None or (residual.shape, residual.dtype) == (y.shape, y.dtype)
-        rows = x if kernel.folder is small_m else x.t()
+        rows = x if kernel.op is small_m.op else x.t()
         k, n = rows.shape[1], y.shape[0 if by_output else 1]
-        weight = kernel.folder.op.dense_weight(*(packed[name] for name in kernel.stored), n=n, k=k)
+        if packed is None:
+            weight = kernel.op.dense_weight(*(parts[name] for name in kernel.stored), n=n, k=k)
+        else:
+            weight = kernel.op.dense_weight(packed)
+        assert weight.shape == (n, k)
         sums = (rows.double() @ weight.double().t())[: y.shape[1 if by_output else 0]]
         product = with_epilogue(
             sums, bias, activation, residual.t() if by_output and residual is not None else residual
         )
         y.copy_(product.t() if by_output else product)
 
-    monkeypatch.setattr(kernel.folder.op, kernel.launch, stand_in)
-    monkeypatch.setattr(kernel.folder.entries, "hopper_unsupported_reason", lambda problem, library: None)
+    monkeypatch.setattr(kernel.op, kernel.launch, stand_in)
+    monkeypatch.setattr(kernel.entries, "hopper_unsupported_reason", lambda problem, library: None)
     monkeypatch.setattr(launches, "num_sms", lambda device: 132)
     return kernel.name, asked
 

@@ -7,9 +7,8 @@ import torch
 from in_layout import every_layout, in_layout
 from sparsefront_kernels import FORMATS, Problem
 from sparsefront_kernels.common.epilogue import ACTIVATIONS
-from sparsefront_kernels.gathered.cuda import tuning
-from sparsefront_kernels.gathered.cuda.launch import PACKED_FIELDS, launch_gathered_sm90
-from sparsefront_kernels.gathered.cuda.packed_weight import pack_for_sm90
+from sparsefront_kernels.gathered.sm90 import SPACE, launch_gathered_sm90
+from sparsefront_kernels.gathered.sm90_packing import pack_for_sm90
 
 KINDS = ["plain", "inside_nan", "transposed"]
 FUSING = [kernel.name for kernel in every_layout() if kernel.family == "gathered" and kernel.fuses_epilogue]
@@ -153,7 +152,6 @@ class TestOnHopper:
             torch.randn(640, 700, device="cuda", dtype=torch.float16), mask, tile=tile
         )
         packed = pack_for_sm90(stored)
-        tensors = {name: getattr(packed, name) for name in PACKED_FIELDS}
         x = torch.randn(700, 1032, device="cuda", dtype=torch.float16)
         bias = torch.randn(640, device="cuda")
         for shape, layout in (((640, 1032), "feature_major"), ((1029, 640), "feature_to_row")):
@@ -161,17 +159,17 @@ class TestOnHopper:
             used = x[:, :1029] if row_major else x
             for residual in (None, torch.randn(shape, device="cuda", dtype=torch.float16)):
                 expected = expected_product(used, stored, bias, layout, activation=activation, residual=residual)
-                for launch in tuning.SPACE:
+                for launch in SPACE:
                     y = torch.full(shape, torch.nan, device="cuda", dtype=torch.float16)
                     launch_gathered_sm90(
                         x,
                         y,
+                        packed,
                         bias=bias,
                         launch=launch,
                         y_row_major=row_major,
                         activation=activation,
                         residual=residual,
-                        **tensors,
                     )
                     assert_close(y, expected)
 

@@ -6,8 +6,8 @@ from in_layout import every_layout, in_layout
 from random_problems import precision_allowed
 from sparsefront_kernels import FORMATS, Problem
 from sparsefront_kernels.common.epilogue import ACTIVATIONS
-from sparsefront_kernels.gathered.cuda import packed_weight as cuda_packed_weight
-from sparsefront_kernels.gathered.cuda.packed_weight import pack_for_sm90
+from sparsefront_kernels.gathered import sm90_packing
+from sparsefront_kernels.gathered.sm90_packing import pack_for_sm90
 from sparsefront_kernels.gathered.triton import packed_weight as triton_packed_weight
 from sparsefront_kernels.gathered.triton.packed_weight import pack_for_triton
 
@@ -140,7 +140,5 @@ def test_the_dense_weight_comes_back_from_either_table(seed):
     from_tiles = triton_packed_weight.dense_weight(
         plain.values, plain.kept_inputs, plain.tile_offsets, plain.outputs, n, k
     )
-    from_halves = cuda_packed_weight.dense_weight(
-        paired.panels, paired.k_blocks, paired.cta_tiles, paired.outputs, n, k
-    )
+    from_halves = sm90_packing.dense_weight(paired)
     assert torch.equal(from_tiles, stored.to_dense()) and torch.equal(from_halves, stored.to_dense())

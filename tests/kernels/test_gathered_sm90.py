@@ -8,9 +8,8 @@ import torch
 from in_layout import every_layout, in_layout
 from sparsefront_kernels import FORMATS, Problem
 from sparsefront_kernels.common.operands import aligned_by_input
-from sparsefront_kernels.gathered.cuda import tuning
-from sparsefront_kernels.gathered.cuda.launch import PACKED_FIELDS, launch_gathered_sm90
-from sparsefront_kernels.gathered.cuda.packed_weight import pack_for_sm90
+from sparsefront_kernels.gathered.sm90 import SPACE, launch_gathered_sm90
+from sparsefront_kernels.gathered.sm90_packing import pack_for_sm90
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 ENTRIES = tuple(kernel.name for kernel in every_layout() if kernel.name.startswith("gathered_sm90"))
@@ -65,10 +64,9 @@ class TestOnGPU:
         bias = torch.randn(640, device="cuda")
         x = torch.randn(700, 1032, device="cuda", dtype=torch.float16)
         expected = stored.to_dense().double() @ x.double() + bias.double()[:, None]
-        for launch in tuning.SPACE:
+        for launch in SPACE:
             y = torch.full((640, 1032), torch.nan, device="cuda", dtype=torch.float16)
-            tensors = {name: getattr(packed, name) for name in PACKED_FIELDS}
-            launch_gathered_sm90(x, y, bias=bias, launch=launch, **tensors)
+            launch_gathered_sm90(x, y, packed, bias=bias, launch=launch)
             assert_close(y, expected)
 
     def test_many_steps_and_items(self, assert_close):
@@ -89,11 +87,10 @@ class TestOnGPU:
         )
         packed = pack_for_sm90(stored)
         x = torch.randn(2000, 512, device="cuda", dtype=torch.float16)
-        tensors = {name: getattr(packed, name) for name in PACKED_FIELDS}
-        for launch in tuning.SPACE:
+        for launch in SPACE:
             first = torch.empty(512, 512, device="cuda", dtype=torch.float16)
-            launch_gathered_sm90(x, first, bias=None, launch=launch, **tensors)
+            launch_gathered_sm90(x, first, packed, launch=launch)
             for _ in range(10):
                 again = torch.full_like(first, torch.nan)
-                launch_gathered_sm90(x, again, bias=None, launch=launch, **tensors)
+                launch_gathered_sm90(x, again, packed, launch=launch)
                 assert torch.equal(first, again), launch

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sparsefront_kernels import FORMATS
-from sparsefront_kernels.gathered.cuda.packed_weight import pack_for_sm90
+from sparsefront_kernels.gathered.sm90_packing import pack_for_sm90
 
 
 def stored_weight(n, k, tile, density, seed, *, dropped=0.0):

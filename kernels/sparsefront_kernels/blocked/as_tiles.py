@@ -8,13 +8,11 @@ import torch
 
 from sparsefront_kernels.blocked.cuda.packed_weight import HALF
 from sparsefront_kernels.blocked.format import BlockedFormat
-from sparsefront_kernels.common.device_support import hopper_unsupported_reason
 from sparsefront_kernels.format import SparseFormat
-from sparsefront_kernels.gathered.cuda import narrow, wide
-from sparsefront_kernels.gathered.cuda.entries import gathered_sm90_product
-from sparsefront_kernels.gathered.cuda.packed_weight import CudaPackedWeight, pack_for_sm90, tile_unsupported_reason
-from sparsefront_kernels.gathered.cuda.tuning import LAUNCHES
 from sparsefront_kernels.gathered.format import GatheredFormat
+from sparsefront_kernels.gathered.sm90 import ENTRY as GATHERED_SM90
+from sparsefront_kernels.gathered.sm90 import LAUNCHES, sm90_unsupported_reason
+from sparsefront_kernels.gathered.sm90_packing import Sm90PackedWeight, pack_for_sm90, tile_unsupported_reason
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.problem import LAYOUTS, Problem
 
@@ -43,7 +41,7 @@ def as_tiles(stored: BlockedFormat) -> GatheredFormat:
     )
 
 
-def _pack(stored: BlockedFormat) -> CudaPackedWeight:
+def _pack(stored: BlockedFormat) -> Sm90PackedWeight:
     return pack_for_sm90(as_tiles(stored))
 
 
@@ -56,17 +54,13 @@ def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
             f"is for blocks of fewer than {HALF} outputs or up to {MOST_ROWS_OF_HIGH_BLOCKS} rows: these fill a tensor-core "
             f"instruction, see blocked_sm90"
         )
-    return (
-        tile_unsupported_reason(height)
-        or hopper_unsupported_reason(problem, narrow.LIBRARY)
-        or hopper_unsupported_reason(problem, wide.LIBRARY)
-    )
+    return sm90_unsupported_reason(problem, tile_unsupported_reason(height))
 
 
 ENTRY = KernelEntry(
     name=KERNEL,
     family="blocked",
-    product=gathered_sm90_product,
+    product=GATHERED_SM90.product,
     pack=_pack,
     unsupported=_unsupported,
     requires_cuda=True,

@@ -1,10 +1,10 @@
 """The kernels of the gathered family."""
 
-from sparsefront_kernels.gathered.cuda.entries import ENTRY as HOPPER
 from sparsefront_kernels.gathered.indexed.entries import ENTRY as INDEXED
 from sparsefront_kernels.gathered.quack.entries import ENTRY as QUACK
 from sparsefront_kernels.gathered.reference import gathered_reference
 from sparsefront_kernels.gathered.simt.entries import ENTRY as SIMT
+from sparsefront_kernels.gathered.sm90 import ENTRY as SM90
 from sparsefront_kernels.gathered.small_m.entries import ENTRY as SMALL_M
 from sparsefront_kernels.gathered.triton.entries import ENTRY as TRITON
 from sparsefront_kernels.gathered.triton.tf32_entries import ENTRY as TRITON_TF32
@@ -19,7 +19,7 @@ ENTRIES = (
         fuses_epilogue=True,
     ),
     TRITON,
-    HOPPER,
+    SM90,
     SIMT,
     INDEXED,
     SMALL_M,

@@ -1,4 +1,4 @@
-"""Gathered storage whose panels are 2:4 sparse themselves: half of a panel's values, and two bits for the place of each."""
+"""Gathered storage whose panels are 2:4 sparse themselves: half of a panel's values, and two bits for the index of each."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Self
@@ -10,7 +10,6 @@ from torch.nn.functional import pad
 from sparsefront_kernels.common.indices import GROUP, packed_places, places_of_kept, unpacked_places
 from sparsefront_kernels.format import SparseFormat, check_weight_and_mask, matrix_shape, zero_where_pruned
 from sparsefront_kernels.gathered.format import GatheredFormat
-from sparsefront_kernels.gathered_2_4.windows import windows_of_inputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,15 +18,15 @@ class Gathered24Format(SparseFormat):
 
         W, tile = 2                          stored
                k0 k1 k2 k3 k4 k5
-        n0   [  a  b  .  .  .  . ]  tile 0   window 0  inputs 0 1 3 4    values  a b   places  0 1
+        n0   [  a  b  .  .  .  . ]  tile 0   window 0  inputs 0 1 3 4    values  a b   indices  0 1
         n1   [  .  .  .  c  d  . ]                                               c d           2 3
 
-    Outputs that keep nothing are not stored. Where an output keeps fewer than two of a window, zeros fill up unused places.
+    Outputs that keep nothing are not stored. Where an output keeps fewer than two of a window, zeros fill up what is unused.
 
     Args:
         tile: outputs per tile; the last one may have fewer, and is filled up with zeros.
         values: [windows, tile, 2].
-        metadata: uint8 [windows, ceil(tile / 2)], as `common.two_of_four.packed_places` has them for the outputs of a window.
+        metadata: uint8 [windows, ceil(tile / 2)], as `common.indices.packed_places` has them for the outputs of a window.
         inputs: int32 [windows, 4], rising; where a window has fewer, -1 at its end.
         tile_offsets: int64 [tiles + 1]; tile t owns windows tile_offsets[t] to tile_offsets[t + 1].
         output_index: int32 [stored outputs], rising; tile t owns `tile` of them from t * tile on.
@@ -43,7 +42,7 @@ class Gathered24Format(SparseFormat):
 
     @classmethod
     def from_dense(cls, weight: Tensor, mask: Tensor, *, tile: int) -> Self:
-        """Store any mask, in as few windows as its inputs allow in their order (`windows.windows_of_inputs`).
+        """Store any mask, in as few windows as its inputs allow in their order (`_windows_of_inputs`).
 
         Tiles whose outputs keep two of every four of its inputs need a window for every four.
 
@@ -64,12 +63,12 @@ class Gathered24Format(SparseFormat):
         there, columns = inputs >= 0, inputs.clamp(min=0)
         at = tile_of[:, None, None], torch.arange(tile, device=mask.device)[:, None], columns[:, None, :]
         groups = kept[at] & there[:, None, :]  # [windows, tile, 4]
-        places = places_of_kept(groups, 2, family=cls.family)
+        indices = places_of_kept(groups, 2, family=cls.family)
         return cls(
             shape=matrix_shape(weight),
             tile=tile,
-            values=torch.where(groups, of_tiles[at], 0.0).gather(2, places),
-            metadata=packed_places(places),
+            values=torch.where(groups, of_tiles[at], 0.0).gather(2, indices),
+            metadata=packed_places(indices),
             inputs=inputs.to(torch.int32),
             tile_offsets=offsets,
             output_index=stored.to(torch.int32),
@@ -82,8 +81,8 @@ class Gathered24Format(SparseFormat):
 
     def panels(self) -> Tensor:
         """[windows, tile, 4], zeros inside: what the outputs of each window's tile have for its inputs."""
-        places = unpacked_places(self.metadata, self.tile)
-        return self.values.new_zeros(*self.values.shape[:2], GROUP).scatter(2, places, self.values)
+        indices = unpacked_places(self.metadata, self.tile)
+        return self.values.new_zeros(*self.values.shape[:2], GROUP).scatter(2, indices, self.values)
 
     def to_dense(self) -> Tensor:
         n, k = self.shape
@@ -134,9 +133,9 @@ class Gathered24Format(SparseFormat):
         for name, dtype in dtypes.items():
             if getattr(self, name).dtype != dtype:
                 raise ValueError(f"gathered_2_4: {name} must be {dtype}, not {getattr(self, name).dtype}")
-        places = unpacked_places(self.metadata, self.tile)
-        if (places[..., 0] >= places[..., 1]).any():
-            raise ValueError("gathered_2_4: the two places of a window must rise")
+        indices = unpacked_places(self.metadata, self.tile)
+        if (indices[..., 0] >= indices[..., 1]).any():
+            raise ValueError("gathered_2_4: the two indices of a window must rise")
         if windows and (int(self.inputs.min()) < -1 or int(self.inputs.max()) >= k):
             raise ValueError(f"gathered_2_4: inputs must lie in [-1, {k})")
         outputs = self.output_index
@@ -151,14 +150,42 @@ def _in_tiles(matrix: Tensor, tile: int) -> Tensor:
 
 def _windows(kept: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Of bool [tiles, tile, K]: each window's tile, its inputs int64 [windows, 4], and `tile_offsets`."""
-    window = windows_of_inputs(kept)
+    window = _windows_of_inputs(kept)
     counts = window.amax(dim=1) + 1
     offsets = pad(counts.cumsum(0), (1, 0))
     tile, column = (window >= 0).nonzero(as_tuple=True)  # tile by tile, rising
     number = offsets[tile] + window[tile, column]
     widths = number.bincount(minlength=int(offsets[-1]))
-    place = torch.arange(len(number), device=kept.device) - (widths.cumsum(0) - widths)[number]
+    position = torch.arange(len(number), device=kept.device) - (widths.cumsum(0) - widths)[number]
     inputs = column.new_full((len(widths), GROUP), -1)
-    inputs[number, place] = column
+    inputs[number, position] = column
     tile_of = torch.arange(len(kept), device=kept.device).repeat_interleave(counts, output_size=len(widths))
     return tile_of, inputs, offsets
+
+
+def _windows_of_inputs(kept: Tensor) -> Tensor:
+    """Windows of neighboring inputs, each as long as it can be.
+
+    A window takes the next input that any output keeps until it has four or an output would keep a third one. Where every
+    output keeps two of every window, as `tile_2_4` prunes, that finds these windows, also where all outputs have dropped the
+    same input of one.
+
+    Args:
+        kept: bool [tiles, outputs, K].
+    Returns:
+        int64 [tiles, K], the number of each input's window in its tile, -1 where no output keeps it.
+    """
+    by_input = kept.permute(2, 0, 1).contiguous()  # [K, tiles, outputs]
+    alive = by_input.any(dim=2)
+    count = kept.new_zeros(kept.shape[:2], dtype=torch.int8)  # of each output in the window
+    width = kept.new_zeros(len(kept), dtype=torch.int64)
+    window = torch.zeros_like(width)
+    found = []
+    for of_outputs, of_tiles in zip(by_input.to(torch.int8), alive, strict=True):
+        more = count + of_outputs
+        full = of_tiles & ((more > 2).any(dim=1) | (width == GROUP))
+        count = torch.where(full[:, None], of_outputs, more)
+        width = width.masked_fill(full, 0) + of_tiles
+        window = window + full
+        found.append(window)
+    return torch.stack(found, dim=1).masked_fill(~alive.t(), -1)

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from sparsefront_kernels.csr.cuda import ENTRY as OVERLAY
 from sparsefront_kernels.format import SparseFormat
-from sparsefront_kernels.gathered.cuda.entries import ENTRY as TILES
+from sparsefront_kernels.gathered.sm90 import ENTRY as TILES
 from sparsefront_kernels.gathered_overlay.format import GatheredOverlayFormat
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.problem import Problem

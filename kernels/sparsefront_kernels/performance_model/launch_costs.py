@@ -8,8 +8,8 @@ a launch must be chosen on every GPU. All were fitted to measurements on an H200
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sparsefront_kernels.gathered.cuda.parameters import CudaLaunch
     from sparsefront_kernels.gathered.simt.spmm import SimtLaunch
+    from sparsefront_kernels.gathered.sm90 import Sm90Launch
 
 # Of the Hopper kernel, by (columns of a block, blocks to a multiprocessor): of the launch, of a work tile beyond its
 # k-blocks, of a k-block.
@@ -48,7 +48,7 @@ _STREAMED, _GATHERED = 4.25e6, 5.5e6  # bytes a microsecond
 _FEWEST_BLOCKS = 60  # that stream at the full rate
 
 
-def cuda_us(launch: "CudaLaunch", work_tiles: int, amount: float, num_sms: int) -> float:
+def cuda_us(launch: "Sm90Launch", work_tiles: int, amount: float, num_sms: int) -> float:
     """Rounds of blocks, each a start, its k-blocks and its stores.
 
     Args:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from sparsefront_kernels.gathered.cuda.schedule import ALL
+from sparsefront_kernels.gathered.sm90_schedule import ALL
 
 CLUSTERS = (1, 2, 4)  # blocks
 SPLITS = (2, 4)  # blocks that share the k-blocks of a work tile

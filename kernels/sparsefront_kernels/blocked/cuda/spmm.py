@@ -12,7 +12,7 @@ from sparsefront_kernels.blocked.cuda.parameters import BlockedLaunch
 from sparsefront_kernels.blocked.cuda.work import work_tensors
 from sparsefront_kernels.common.epilogue import ACTIVATION_CODES
 from sparsefront_kernels.common.wgmma_layout import is_halved
-from sparsefront_kernels.gathered.cuda.parameters import BIAS_TYPES, epilogue_arguments
+from sparsefront_kernels.gathered.sm90 import BIAS_TYPES, epilogue_arguments
 from sparsefront_kernels.problem import Convolution
 
 LIBRARY = "blocked_sm90"

@@ -15,7 +15,7 @@ from sparsefront_kernels.blocked.cuda.parameters import (
     clusters_of,
 )
 from sparsefront_kernels.common.wgmma_layout import HALVED_PANEL_BYTES
-from sparsefront_kernels.gathered.cuda.schedule import ALL, schedule
+from sparsefront_kernels.gathered.sm90_schedule import ALL, schedule
 from sparsefront_kernels.tuning import TunedLaunches
 
 KERNEL, HALVED_KERNEL = "blocked_sm90", "blocked_2_4_sm90"

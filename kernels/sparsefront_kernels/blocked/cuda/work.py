@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sparsefront_kernels.blocked.cuda.parameters import COLUMNS_OF_SPLIT, BlockedLaunch
-from sparsefront_kernels.gathered.cuda.schedule import MOST_SCHEDULES, schedule_tensors
+from sparsefront_kernels.gathered.sm90_schedule import MOST_SCHEDULES, schedule_tensors
 
 
 def work_tensors(

@@ -3,16 +3,22 @@
 import pytest
 import torch
 from sparsefront_kernels import FORMATS, Problem, registry
-from sparsefront_kernels.gathered.cuda import tuning
-from sparsefront_kernels.gathered.cuda.packed_weight import pack_for_sm90
-from sparsefront_kernels.gathered.cuda.parameters import CudaLaunch
-from sparsefront_kernels.gathered.cuda.schedule import ALL
-from sparsefront_kernels.gathered.cuda.tuning import LAUNCHES, SPACE, CudaProblem, candidates, predicted_us
+from sparsefront_kernels.gathered.sm90 import (
+    KERNEL,
+    LAUNCHES,
+    SPACE,
+    Sm90Launch,
+    Sm90Problem,
+    candidates,
+    predicted_us,
+)
+from sparsefront_kernels.gathered.sm90_packing import pack_for_sm90
+from sparsefront_kernels.gathered.sm90_schedule import ALL
 from sparsefront_kernels.tuning import launches, store
 from sparsefront_kernels.tuning.launches import chosen_launch
 
-LARGE = CudaProblem(m=4096, k=4096, n=4096, cta_tiles=32, k_blocks=1024)
-SMALL = CudaProblem(m=256, k=1024, n=1024, cta_tiles=8, k_blocks=64)
+LARGE = Sm90Problem(m=4096, k=4096, n=4096, cta_tiles=32, k_blocks=1024)
+SMALL = Sm90Problem(m=256, k=1024, n=1024, cta_tiles=8, k_blocks=64)
 
 
 def test_every_launch_of_the_space_is_possible():
@@ -23,14 +29,14 @@ def test_every_launch_of_the_space_is_possible():
 @pytest.mark.parametrize(
     "launch",
     [
-        CudaLaunch(256, 5, 4, 1),  # more shared memory than there is
-        CudaLaunch(256, 3, 4, 2),  # registers for one block only
-        CudaLaunch(128, 6, 4, 2),
-        CudaLaunch(128, 3, 4, 1),  # fewer stages than teams of producers
-        CudaLaunch(128, 3, 4, 2, 2),  # no registers left to add up with
-        CudaLaunch(64, 4, 4, 2, 8),  # partial sums would not fit
-        CudaLaunch(96, 4, 4, 1),
-        CudaLaunch(64, 4, 0, 1),
+        Sm90Launch(256, 5, 4, 1),  # more shared memory than there is
+        Sm90Launch(256, 3, 4, 2),  # registers for one block only
+        Sm90Launch(128, 6, 4, 2),
+        Sm90Launch(128, 3, 4, 1),  # fewer stages than teams of producers
+        Sm90Launch(128, 3, 4, 2, 2),  # no registers left to add up with
+        Sm90Launch(64, 4, 4, 2, 8),  # partial sums would not fit
+        Sm90Launch(96, 4, 4, 1),
+        Sm90Launch(64, 4, 0, 1),
     ],
 )
 def test_impossible_launches(launch):
@@ -46,23 +52,25 @@ def test_candidates_are_few_and_start_with_the_best_predicted():
         assert predicted[0] == min(predicted_us(problem, launch, 132) for launch in SPACE)
 
 
-def test_model_prefers_wide_blocks_for_large_products_and_narrow_ones_for_small():
+def test_the_model_prefers_many_columns_for_large_products_and_few_for_small():
     assert candidates(LARGE, 132)[0].block_m == 256
     assert candidates(SMALL, 132)[0].block_m == 64
 
 
 def test_orders_of_work_are_tried_where_there_are_several_columns_of_blocks():
-    assert {launch.raster_swizzle for launch in candidates(LARGE, 132) if not launch.wide} == {4, 16, 64}
+    assert {launch.raster_swizzle for launch in candidates(LARGE, 132) if not launch.persistent} == {4, 16, 64}
     assert {
-        launch.raster_swizzle for launch in candidates(CudaProblem(64, 1024, 1024, 8, 64), 132) if not launch.wide
+        launch.raster_swizzle for launch in candidates(Sm90Problem(64, 1024, 1024, 8, 64), 132) if not launch.persistent
     } == {64}
 
 
-def test_the_kernel_for_many_rows_is_tried_in_groups_where_there_are_many_pairs():
-    large = CudaProblem(4096, 5120, 20480, 107, 107 * 40)
-    assert [launch.raster_swizzle for launch in candidates(large, 132) if launch.wide] == [ALL, 32]
+def test_the_persistent_kernel_is_tried_in_groups_where_there_are_many_cta_tiles():
+    large = Sm90Problem(4096, 5120, 20480, 107, 107 * 40)
+    assert [launch.raster_swizzle for launch in candidates(large, 132) if launch.persistent] == [ALL, 32]
     assert [
-        launch.raster_swizzle for launch in candidates(CudaProblem(4096, 4096, 4096, 32, 32 * 32), 132) if launch.wide
+        launch.raster_swizzle
+        for launch in candidates(Sm90Problem(4096, 4096, 4096, 32, 32 * 32), 132)
+        if launch.persistent
     ] == [ALL]
 
 
@@ -76,13 +84,13 @@ def test_tunable_serves_every_layout(nothing_tuned, monkeypatch):
     problem = Problem(m=60, k=96, n=256, dtype=torch.float16, device="cuda", layout="row_major")
     chosen = tunable.candidates(packed, problem)[-1]
     tunable.remember(packed, problem, chosen, 1.0)
-    assert LAUNCHES.launch_for(CudaProblem.of(packed, 64), torch.device("cuda")) == chosen
+    assert LAUNCHES.launch_for(Sm90Problem.of(packed, 64), torch.device("cuda")) == chosen
 
 
 def test_measured_launches_are_used_for_their_shape_only(nothing_tuned):
-    odd = CudaLaunch(64, 4, 16, 2)
+    odd = Sm90Launch(64, 4, 16, 2)
     LAUNCHES.record(LARGE, odd, 123.456, "Some GPU")
-    near = CudaProblem(LARGE.m, LARGE.k, LARGE.n, LARGE.cta_tiles, LARGE.k_blocks + 3)
+    near = Sm90Problem(LARGE.m, LARGE.k, LARGE.n, LARGE.cta_tiles, LARGE.k_blocks + 3)
     assert chosen_launch(LAUNCHES, LARGE, "Some GPU", 132) == chosen_launch(LAUNCHES, near, "Some GPU", 132) == odd
     assert chosen_launch(LAUNCHES, SMALL, "Some GPU", 132) == candidates(SMALL, 132, slack=1.0)[0]
     assert chosen_launch(LAUNCHES, LARGE, "Another GPU", 132) == candidates(LARGE, 132, slack=1.0)[0]
@@ -92,7 +100,7 @@ def test_a_trial_counts_before_what_was_measured_until_it_ends(nothing_tuned, mo
     monkeypatch.setattr(launches, "num_sms", lambda device: 132)
     packed = pack_for_sm90(FORMATS["gathered"].from_dense(torch.randn(256, 96), torch.ones(256, 96) > 0, tile=128))
     problem = Problem(m=64, k=96, n=256, dtype=torch.float16, device=torch.device("cpu"))
-    measured, tried = CudaLaunch(64, 4, 16, 2), CudaLaunch(128, 6, 16, 1)
+    measured, tried = Sm90Launch(64, 4, 16, 2), Sm90Launch(128, 6, 16, 1)
     untuned = LAUNCHES.launch(packed, problem)
     LAUNCHES.try_out(packed, problem, tried)
     assert LAUNCHES.launch(packed, problem) == tried and LAUNCHES.on_trial(packed, problem)
@@ -108,17 +116,17 @@ def test_a_trial_counts_before_what_was_measured_until_it_ends(nothing_tuned, mo
 
 
 def test_nearest_number_of_steps_is_taken(nothing_tuned):
-    few, many = CudaLaunch(64, 4, 16, 2), CudaLaunch(128, 6, 16, 1)
-    LAUNCHES.record(CudaProblem(64, 64, 128, 1, 2), few, 1.0, "GPU")
-    LAUNCHES.record(CudaProblem(64, 64, 128, 1, 20), many, 1.0, "GPU")
-    assert chosen_launch(LAUNCHES, CudaProblem(64, 64, 128, 1, 8), "GPU", 132) == few
-    assert chosen_launch(LAUNCHES, CudaProblem(64, 64, 128, 1, 14), "GPU", 132) == many
+    few, many = Sm90Launch(64, 4, 16, 2), Sm90Launch(128, 6, 16, 1)
+    LAUNCHES.record(Sm90Problem(64, 64, 128, 1, 2), few, 1.0, "GPU")
+    LAUNCHES.record(Sm90Problem(64, 64, 128, 1, 20), many, 1.0, "GPU")
+    assert chosen_launch(LAUNCHES, Sm90Problem(64, 64, 128, 1, 8), "GPU", 132) == few
+    assert chosen_launch(LAUNCHES, Sm90Problem(64, 64, 128, 1, 14), "GPU", 132) == many
 
 
 def test_uneven_lists_have_launches_of_their_own_and_else_those_of_equal_lists(nothing_tuned):
-    equal = CudaProblem(64, 64, 512, 4, 16, (4, 4, 4, 4))
-    uneven = CudaProblem(64, 64, 512, 4, 16, (9, 4, 3, 0))
-    of_equal, of_uneven = CudaLaunch(64, 4, 16, 2), CudaLaunch(128, 6, 16, 1)
+    equal = Sm90Problem(64, 64, 512, 4, 16, (4, 4, 4, 4))
+    uneven = Sm90Problem(64, 64, 512, 4, 16, (9, 4, 3, 0))
+    of_equal, of_uneven = Sm90Launch(64, 4, 16, 2), Sm90Launch(128, 6, 16, 1)
     LAUNCHES.record(equal, of_equal, 1.0, "GPU")
     assert chosen_launch(LAUNCHES, uneven, "GPU", 132) == of_equal
     LAUNCHES.record(uneven, of_uneven, 1.0, "GPU")
@@ -129,9 +137,9 @@ def test_uneven_lists_have_launches_of_their_own_and_else_those_of_equal_lists(n
 def test_shipped_tables_hold_possible_launches():
     for path in (store.Path(store.__file__).parent / "shipped").glob("*.json"):
         kernels = store._read(path)["kernels"]
-        for entry in kernels.get(tuning.KERNEL, {"entries": {}})["entries"].values():
+        for entry in kernels.get(KERNEL, {"entries": {}})["entries"].values():
             parameters = {name: value for name, value in entry.items() if name != "latency_us"}
-            assert CudaLaunch(**parameters).possible, (path.name, entry)
+            assert Sm90Launch(**parameters).possible, (path.name, entry)
 
 
 def test_launch_for_asks_the_device():

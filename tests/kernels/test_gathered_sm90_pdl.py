@@ -5,21 +5,20 @@ from dataclasses import replace
 import pytest
 import torch
 from sparsefront_kernels import FORMATS
-from sparsefront_kernels.gathered.cuda.launch import PACKED_FIELDS, launch_gathered_sm90
-from sparsefront_kernels.gathered.cuda.packed_weight import pack_for_sm90
-from sparsefront_kernels.gathered.cuda.parameters import CudaLaunch
+from sparsefront_kernels.gathered.sm90 import Sm90Launch, launch_gathered_sm90
+from sparsefront_kernels.gathered.sm90_packing import pack_for_sm90
 
 REPLAYS = 20
 # (side of the square weight, columns, launch): grids that leave room for the next kernel's blocks, and ones that do not
 CASES = [
-    (512, 256, CudaLaunch(64, 4, 4, 2)),
-    (1024, 256, CudaLaunch(64, 8, 4, 1)),
-    (2048, 512, CudaLaunch(128, 6, 4, 1)),
-    (1024, 256, CudaLaunch(64, 4, 4, 2, splits=2)),
-    (1024, 512, CudaLaunch(128, 6, 4, 1, splits=4)),
-    (2048, 2048, CudaLaunch(256, 4, 4, 1)),
-    (1024, 256, CudaLaunch(64, 8, 4, 1, prefetch=True)),
-    (512, 256, CudaLaunch(64, 4, 4, 2, prefetch=True)),
+    (512, 256, Sm90Launch(64, 4, 4, 2)),
+    (1024, 256, Sm90Launch(64, 8, 4, 1)),
+    (2048, 512, Sm90Launch(128, 6, 4, 1)),
+    (1024, 256, Sm90Launch(64, 4, 4, 2, splits=2)),
+    (1024, 512, Sm90Launch(128, 6, 4, 1, splits=4)),
+    (2048, 2048, Sm90Launch(256, 4, 4, 1)),
+    (1024, 256, Sm90Launch(64, 8, 4, 1, prefetch=True)),
+    (512, 256, Sm90Launch(64, 4, 4, 2, prefetch=True)),
 ]
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("hopper")]
@@ -30,8 +29,7 @@ def product_of(side, launch):
     mask = (torch.rand(side // 128, side, device="cuda") < 0.1).repeat_interleave(128, 0)
     weight = torch.randn(side, side, device="cuda", dtype=torch.float16) * 0.1
     packed = pack_for_sm90(FORMATS["gathered"].from_dense(weight, mask, tile=128))
-    tensors = {name: getattr(packed, name) for name in PACKED_FIELDS}
-    return lambda x, y, pdl: launch_gathered_sm90(x, y, bias=None, launch=replace(launch, pdl=pdl), **tensors)
+    return lambda x, y, pdl: launch_gathered_sm90(x, y, packed, launch=replace(launch, pdl=pdl))
 
 
 def chain(multiply, sources, pdl):
@@ -72,7 +70,7 @@ def test_chains_give_the_same_bits_with_and_without(side, columns, launch):
 
 def test_capture_on_two_streams_after_a_memset():
     side, columns = 1024, 256
-    multiply = product_of(side, CudaLaunch(64, 4, 4, 2))
+    multiply = product_of(side, Sm90Launch(64, 4, 4, 2))
     x = torch.randn(side, columns, device="cuda", dtype=torch.float16)
     expected = [torch.empty_like(x) for _ in range(3)]
     for source, target in zip([x, *expected], expected, strict=False):

@@ -1,4 +1,4 @@
-"""Which block of the grid computes which work tiles, in the kernel for many rows: equal work for every block.
+"""Which block of the grid computes which work tiles, in the persistent kernel: equal work for every block.
 
 A work tile is the 128 outputs of a CTA tile by some columns of Y: 256 where there is much work. Tiles are dealt out in a
 rasterization order in which operands stay in L2 (`raster_swizzle` CTA tiles over some columns, then over the next columns; then
@@ -81,11 +81,11 @@ def schedule(lengths: tuple[int, ...], m: int, blocks: int, raster_swizzle: int 
 class _Order:
     """The order in which work tiles are dealt out.
 
-    First the `long` longest CTA tiles, in tiles of `long_width` columns. Then the others: the first `wide` times 256 columns in
+    First the `long` longest CTA tiles, in tiles of `long_width` columns. Then the others: the first `full` times 256 columns in
     tiles of 256, in a rasterization order; the other columns in tiles of `width`. What is pruned comes last and fills the gaps.
     """
 
-    wide: int
+    full: int
     width: int
     long: int
     long_width: int
@@ -94,17 +94,17 @@ class _Order:
     def steps(self, m: int, kept: int, cta_tiles: int) -> Iterator[tuple[int, int, list[tuple[int, int]]]]:
         """(First CTA tile, the one behind the last, columns): for each of the columns all of these CTA tiles."""
         yield 0, self.long, _columns(m, 0, self.long_width)
-        columns = _columns(m, self.wide, self.width)
+        columns = _columns(m, self.full, self.width)
         for begin in range(self.long, kept, self.raster_swizzle):
-            yield begin, min(begin + self.raster_swizzle, kept), columns[: self.wide]
-        yield self.long, kept, columns[self.wide :]
+            yield begin, min(begin + self.raster_swizzle, kept), columns[: self.full]
+        yield self.long, kept, columns[self.full :]
         yield kept, cta_tiles, _columns(m, 0, WIDEST)
 
 
-def _columns(m: int, wide: int, width: int) -> list[tuple[int, int]]:
-    """(First column, columns) of the work tiles of a CTA tile: `wide` of 256 columns, then some of `width`."""
-    columns = [(column, WIDEST) for column in range(0, min(wide * WIDEST, m), WIDEST)]
-    columns += [(column, width) for column in range(wide * WIDEST, m, width)]
+def _columns(m: int, full: int, width: int) -> list[tuple[int, int]]:
+    """(First column, columns) of the work tiles of a CTA tile: `full` of 256 columns, then some of `width`."""
+    columns = [(column, WIDEST) for column in range(0, min(full * WIDEST, m), WIDEST)]
+    columns += [(column, width) for column in range(full * WIDEST, m, width)]
     return [(first, min(count, -(-(m - first) // 64) * 64)) for first, count in columns]
 
 

@@ -1,4 +1,6 @@
-"""Gathered panels that are 2:4 sparse themselves, laid out for the gathered family's Hopper kernel for many rows."""
+"""`gathered_2_4_sm90`: the persistent kernel of `gathered_sm90`, whose panels hold two of every four inputs."""
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -6,32 +8,35 @@ from torch.nn.functional import pad
 
 from sparsefront_kernels.common.indices import GROUP
 from sparsefront_kernels.common.wgmma_layout import halved_panels
-from sparsefront_kernels.gathered.cuda.mma_tiles import HALF, K_BLOCK
-from sparsefront_kernels.gathered.cuda.packed_weight import CudaPackedWeight, in_whole_runs, side_by_side
+from sparsefront_kernels.format import SparseFormat
+from sparsefront_kernels.gathered.sm90 import ENTRY as GATHERED_SM90
+from sparsefront_kernels.gathered.sm90 import HALVED_KERNEL, HALVED_LAUNCHES, sm90_unsupported_reason
+from sparsefront_kernels.gathered.sm90_packing import HALF, K_BLOCK, Sm90PackedWeight, in_whole_runs, side_by_side
 from sparsefront_kernels.gathered_2_4.format import Gathered24Format
+from sparsefront_kernels.problem import Problem
 
-WINDOWS = K_BLOCK // GROUP  # of a k-block
-USES = (15, 240)  # of a k-block by half 0 and by half 1: all of its MMA tiles
-_NONE = [(-1, 0, -1, -1)]  # in place of k-blocks where all outputs are pruned
+_WINDOWS = K_BLOCK // GROUP  # of a k-block
+_USES = (15, 240)  # of a k-block by half 0 and by half 1: all of its MMA tiles
+_NONE = [(-1, 0, -1, -1)]  # instead of k-blocks where all outputs are pruned
 
 
-def tile_unsupported_reason(tile: int) -> str | None:
+def _tile_unsupported_reason(tile: int) -> str | None:
     """Why halves of 64 outputs cannot be cut from tiles of this width, or None."""
     if tile % HALF == 0:
         return None
     return f"takes tiles of a multiple of {HALF} outputs, not of {tile}: windows of different tiles have no inputs in common"
 
 
-def pack_for_gathered_2_4_sm90(stored: Gathered24Format) -> CudaPackedWeight:
+def pack_for_sm90(stored: Gathered24Format) -> Sm90PackedWeight:
     """Lay the weight out for the kernel on the format's device.
 
     Sixteen windows of a tile, 64 inputs, are a k-block; 64 outputs a half, and two halves a CTA tile. Halves of one tile share
     its k-blocks, those of different tiles use their own.
 
     Raises:
-        ValueError: a tile width that `tile_unsupported_reason` rejects.
+        ValueError: a tile width that is no multiple of 64.
     """
-    if reason := tile_unsupported_reason(stored.tile):
+    if reason := _tile_unsupported_reason(stored.tile):
         raise ValueError(f"gathered_2_4: {reason}")
     inputs, panels, begins = _k_blocks_of_tiles(stored)
     parts = stored.tile // HALF
@@ -42,7 +47,7 @@ def pack_for_gathered_2_4_sm90(stored: Gathered24Format) -> CudaPackedWeight:
         for half, tile in enumerate(tiles[first : first + 2]):
             for number in range(begins[tile], begins[tile + 1]):
                 block = blocks.setdefault(number, [0, -1, -1])
-                block[0] += USES[half]
+                block[0] += _USES[half]
                 block[1 + half] = number * parts + (first + half) % parts
         cta_tiles.append([(number, *block) for number, block in blocks.items()])
     order = sorted(range(len(cta_tiles)), key=lambda index: -len(cta_tiles[index]))
@@ -53,8 +58,8 @@ def pack_for_gathered_2_4_sm90(stored: Gathered24Format) -> CudaPackedWeight:
     spare = torch.cat([inputs, inputs.new_full((1, K_BLOCK), -1)])  # the last one has no inputs
     counts = torch.tensor([len(blocks) for blocks in listed], dtype=torch.int64, device=device)
     outputs = torch.cat([outputs[: len(order)][order], outputs[len(order) :]])
-    compact, place = side_by_side(outputs[: len(order)], stored.shape[0])
-    return CudaPackedWeight(
+    compact, compact_index = side_by_side(outputs[: len(order)], stored.shape[0])
+    return Sm90PackedWeight(
         n=stored.shape[0],
         k=stored.shape[1],
         panels=panels,
@@ -65,7 +70,7 @@ def pack_for_gathered_2_4_sm90(stored: Gathered24Format) -> CudaPackedWeight:
         whole_runs=in_whole_runs(outputs),
         lengths=(*(len(cta_tiles[index]) for index in order), *[0] * pruned),
         compact=compact,
-        place=place,
+        compact_index=compact_index,
     )
 
 
@@ -77,14 +82,14 @@ def _k_blocks_of_tiles(stored: Gathered24Format) -> tuple[Tensor, Tensor, list[i
         the k-blocks of each tile begin, with their number at the end.
     """
     tile_of, counts = stored.window_tiles(), stored.tile_offsets.diff()
-    k_blocks = -(-counts // WINDOWS)
+    k_blocks = -(-counts // _WINDOWS)
     begins = pad(k_blocks.cumsum(0), (1, 0))
     rank = torch.arange(len(tile_of), device=stored.device) - stored.tile_offsets[:-1][tile_of]
-    at = begins[tile_of] + rank // WINDOWS, rank % WINDOWS
+    at = begins[tile_of] + rank // _WINDOWS, rank % _WINDOWS
     total = int(begins[-1])
-    inputs = torch.full((total, WINDOWS, GROUP), -1, dtype=torch.int64, device=stored.device)
+    inputs = torch.full((total, _WINDOWS, GROUP), -1, dtype=torch.int64, device=stored.device)
     inputs[at] = stored.inputs.long()
-    panels = stored.values.new_zeros(total, WINDOWS, stored.tile, GROUP)
+    panels = stored.values.new_zeros(total, _WINDOWS, stored.tile, GROUP)
     panels[at] = stored.panels()
     whole = panels.transpose(1, 2).reshape(-1, HALF, K_BLOCK)
     return inputs.flatten(1), halved_panels(whole), begins.tolist()
@@ -100,3 +105,17 @@ def _outputs(stored: Gathered24Format) -> tuple[Tensor, int]:
 
 def _in_cta_tiles(index: Tensor) -> Tensor:
     return pad(index, (0, -index.numel() % (2 * HALF)), value=-1).view(-1, 2 * HALF)
+
+
+def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
+    return sm90_unsupported_reason(problem, _tile_unsupported_reason(stored.tile))
+
+
+ENTRY = replace(
+    GATHERED_SM90,
+    name=HALVED_KERNEL,
+    family="gathered_2_4",
+    pack=pack_for_sm90,
+    unsupported=_unsupported,
+    tunable=HALVED_LAUNCHES,
+)

@@ -1,4 +1,4 @@
-"""Which work tiles the blocks of the kernel for many rows get: all of Y once, in equal shares."""
+"""Which work tiles the blocks of the persistent kernel get: all of Y once, in equal shares."""
 
 from itertools import pairwise
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sparsefront_kernels.gathered.cuda.schedule import ALL, WIDTHS, schedule, schedule_tensors
+from sparsefront_kernels.gathered.sm90_schedule import ALL, WIDTHS, schedule, schedule_tensors
 from sparsefront_kernels.performance_model.launch_costs import cuda_tile_cycles
 
 EQUAL, UNEVEN, LONG = (16,) * 32, tuple(range(40, 8, -2)), (64, *[20] * 10, 0, 0)

@@ -1,1 +1,0 @@
-"""`gathered_sm90`: 16-bit products on Hopper's tensor cores."""

@@ -1,0 +1,490 @@
+"""`gathered_sm90`: 16-bit products on the tensor cores of compute capability 9.0.
+
+Two kernels read the same packed weight. In the cluster kernel (csrc/gathered_sm90_cluster.cu) a block computes 64 or 128 columns
+of Y, and the blocks of a cluster may share a tile's inputs. The persistent kernel (csrc/gathered_sm90_persistent.cu), for many
+rows, computes up to 256 columns at once in an order that the host has dealt out (`sm90_schedule.py`).
+"""
+
+import ctypes
+import functools
+import itertools
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from sparsefront_kernels import cuda_library
+from sparsefront_kernels.common.device_support import hopper_unsupported_reason
+from sparsefront_kernels.common.epilogue import ACTIVATION_CODES
+from sparsefront_kernels.common.launch import num_sms
+from sparsefront_kernels.common.operands import (
+    aligned_by_input,
+    aligned_like,
+    bias_for_kernel,
+    check_epilogue,
+    check_operands,
+    deliver,
+    empty_output,
+)
+from sparsefront_kernels.common.wgmma_layout import is_halved
+from sparsefront_kernels.format import SparseFormat
+from sparsefront_kernels.gathered.sm90_packing import (
+    K_BLOCK_MMA_TILES,
+    Sm90PackedWeight,
+    dense_weight,
+    pack_for_sm90,
+    tile_unsupported_reason,
+)
+from sparsefront_kernels.gathered.sm90_schedule import ALL, schedule, schedule_tensors
+from sparsefront_kernels.kernel_op import kernel_entry
+from sparsefront_kernels.performance_model.launch_costs import cuda_many_rows_us, cuda_us
+from sparsefront_kernels.problem import LAYOUTS, Problem
+from sparsefront_kernels.tuning import TunedLaunches
+
+KERNEL, HALVED_KERNEL = "gathered_sm90", "gathered_2_4_sm90"
+CLUSTER_LIBRARY, PERSISTENT_LIBRARY = "gathered_sm90_cluster", "gathered_sm90_persistent"
+VERSION = 2  # raised when a change of the kernel makes old measurements useless
+
+ALIGNMENT = 8  # elements: X is read and Y written in runs of 16 bytes
+SHARED_BYTES = 233_472  # of a multiprocessor
+FIXED_BYTES = 5_888  # of a block: what the driver reserves, barriers, lists, and alignment
+BIAS_TYPES = {torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}
+# (columns, blocks to a multiprocessor) that are compiled: a stage for each group of producer warps at least
+_FEWEST_STAGES = {(64, 1): 2, (64, 2): 2, (128, 1): 4, (128, 2): 2, (256, 1): 4}
+
+
+@dataclass(frozen=True, order=True)
+class Sm90Launch:
+    """Launch parameters.
+
+    Args:
+        block_m: columns of Y per block of the grid: 64 or 128; 256: the persistent kernel.
+        stages: of the pipeline, 2 to 8.
+        raster_swizzle: CTA tiles whose blocks are neighbors in the order of work; in the persistent kernel those that go
+            through all columns before the next ones begin.
+        blocks_per_sm: blocks of the grid that share a multiprocessor.
+        splits: blocks, 1 to 8, that share the kept inputs of one work tile and add up through their shared memories.
+        prefetch: whether the first weights are brought into L2 while the kernel before still runs; it pays where that takes
+            a good part of the time, and costs where memory is busy.
+        pdl: programmatic dependent launch: blocks may start before the previous kernel has ended, and wait for it before
+            they read anything.
+    """
+
+    block_m: int
+    stages: int
+    raster_swizzle: int
+    blocks_per_sm: int
+    splits: int = 1
+    prefetch: bool = False
+    pdl: bool = True
+
+    @property
+    def persistent(self) -> bool:
+        """Whether the persistent kernel runs; of the other parameters it takes `raster_swizzle` and `pdl` only."""
+        return self.block_m == 256
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of one block: X and the weights of both halves, 64 inputs to a stage."""
+        return FIXED_BYTES + self.stages * 128 * (self.block_m + 128)
+
+    @property
+    def _sums_bytes(self) -> int:
+        """What the blocks that share inputs send to each of them, in memory of its stages."""
+        return -(-(self.block_m // 32) // self.splits) * (self.splits - 1) * 16_384
+
+    @property
+    def possible(self) -> bool:
+        """Whether the block fits into shared memory; one of 256 columns also fills the registers."""
+        return (
+            _FEWEST_STAGES.get((self.block_m, self.blocks_per_sm), 9) <= self.stages <= 8
+            and self.raster_swizzle >= 1
+            and 1 <= self.splits <= (1 if (self.block_m, self.blocks_per_sm) == (128, 2) else 8)
+            and self.stages * 128 * (self.block_m + 128) >= self._sums_bytes
+            and self.shared_bytes * self.blocks_per_sm <= SHARED_BYTES
+        )
+
+
+def gathered_sm90(
+    x: Tensor,
+    packed: Sm90PackedWeight,
+    bias: Tensor | None,
+    *,
+    residual: Tensor | None,
+    activation: str,
+    x_feature_major: bool,
+    y_feature_major: bool,
+) -> Tensor:
+    """Y = activation(X · Wᵀ + bias) + residual.
+
+    Args:
+        x: [M, K], or [K, M] where x_feature_major; float16 or bfloat16 as the weight, any strides. The kernel reads
+            aligned [K, M]: other layouts, an M that is no multiple of 8 and unaligned rows cost a copy of X.
+        bias: [N], any float dtype, or None.
+        residual: of Y's shape and dtype, any strides, or None; unaligned rows cost a copy.
+        activation: a name of `common.epilogue.ACTIVATIONS`.
+    Returns:
+        [M, N], or [N, M] where y_feature_major, contiguous, in x's dtype; added up in float32. A copy of Y is paid
+        feature-major where M is no multiple of 8; row-major where outputs are dropped or permuted (not `whole_runs`): what is
+        computed is then written feature-major, side by side, and a second kernel makes rows of it.
+    Raises:
+        ValueError: operands that do not fit together, or no such activation.
+    """
+    check_operands(x, packed.panels, bias, k=packed.k, n=packed.n, feature_major=x_feature_major)
+    y = empty_output(x, packed.n, x_feature_major, y_feature_major)
+    check_epilogue(y, activation, residual)
+    if y.numel() == 0:
+        return y
+    m = x.shape[1 if x_feature_major else 0]
+    with torch.cuda.device_of(x):
+        by_input = aligned_by_input(x, feature_major=x_feature_major)
+        padded_m = by_input.shape[1]
+        problem = Sm90Problem.of(packed, padded_m)
+        launch = launches_of(problem).launch_for(problem, x.device)
+        if not y_feature_major and not packed.whole_runs:
+            sums = x.new_empty(packed.compact.numel(), padded_m)
+            if kept := len(packed.compact):
+                computed = replace(
+                    packed,
+                    n=packed.compact.numel(),
+                    cta_tiles=packed.cta_tiles[:kept],
+                    outputs=packed.compact,
+                    lengths=packed.lengths[:kept],
+                    k_blocks_of_each=0,
+                )
+                launch_gathered_sm90(by_input, sums, computed, launch=launch)
+            _expand(sums, packed.compact_index, y, bias_for_kernel(bias), activation, residual)
+            return y
+        direct = padded_m == m or not y_feature_major
+        target = y if direct else x.new_empty(packed.n, padded_m)
+        launch_gathered_sm90(
+            by_input,
+            target,
+            packed,
+            launch=launch,
+            bias=bias_for_kernel(bias),
+            y_row_major=not y_feature_major,
+            activation=activation,
+            residual=None if residual is None else aligned_like(target, residual),
+        )
+        if not direct:
+            deliver(target, y, feature_major=y_feature_major)
+    return y
+
+
+def _expand(
+    sums: Tensor, index: Tensor, y: Tensor, bias: Tensor | None, activation: str, residual: Tensor | None
+) -> None:
+    from sparsefront_kernels.gathered.triton.expand import expand_rows  # Triton may be absent
+
+    if residual is not None and residual.stride(1) != 1:
+        residual = residual.contiguous()
+    expand_rows(sums, index, y, bias, activation, residual)
+
+
+def launch_gathered_sm90(
+    x: Tensor,
+    y: Tensor,
+    packed: Sm90PackedWeight,
+    *,
+    launch: Sm90Launch,
+    bias: Tensor | None = None,
+    y_row_major: bool = False,
+    activation: str = "none",
+    residual: Tensor | None = None,
+) -> None:
+    """Write Y[N, M] = activation(W · X[K, M] + bias) + residual on the current stream of x's device, which must be current.
+
+    Args:
+        x: [K, M] with M contiguous, 16-byte aligned in every row; M a multiple of 8.
+        y: [N, M], likewise; or [M, N] where y_row_major, likewise, and with as many rows as are wanted, at most M. Every
+            element is written.
+        packed: `whole_runs` holds where y_row_major.
+        bias: [N] contiguous, float16, bfloat16 or float32, or None. The persistent kernel rounds the sums to Y's dtype before
+            the activation, and again where a residual is added.
+        activation: a name of `common.epilogue.ACTIVATION_CODES`.
+        residual: of y's shape and dtype, aligned as y, or None.
+    Raises:
+        RuntimeError: the launch failed.
+    """
+    launch_kernel = _launch_persistent if launch.persistent else _launch_cluster
+    launch_kernel(x, y, packed, launch, bias, y_row_major, activation, residual)
+
+
+def _launch_cluster(
+    x: Tensor,
+    y: Tensor,
+    packed: Sm90PackedWeight,
+    launch: Sm90Launch,
+    bias: Tensor | None,
+    y_row_major: bool,
+    activation: str,
+    residual: Tensor | None,
+) -> None:
+    panels, k_blocks, cta_tiles = packed.panels, packed.k_blocks, packed.cta_tiles
+    m = x.shape[1]
+    work_tiles = len(cta_tiles) * -(-m // launch.block_m)
+    # a cluster whose blocks split the k-blocks has one work tile; others take several, as many as run at once
+    clusters = work_tiles
+    if launch.splits == 1:
+        clusters = min(work_tiles, launch.blocks_per_sm * num_sms(x.device))
+    error = _cluster_function()(
+        *(tensor.data_ptr() for tensor in (x, panels, k_blocks, cta_tiles, packed.outputs)),
+        *epilogue_arguments(x, y, bias, residual),
+        packed.k_blocks_of_each,
+        len(k_blocks) - packed.k_blocks_of_each * len(cta_tiles),
+        0 if bias is None else BIAS_TYPES[bias.dtype],
+        ACTIVATION_CODES[activation],
+        int(y_row_major),
+        int(x.dtype == torch.bfloat16),
+        m,
+        y.shape[0 if y_row_major else 1],
+        len(cta_tiles),
+        launch.block_m,
+        launch.stages,
+        launch.raster_swizzle,
+        launch.splits,
+        int(launch.pdl),
+        _mma_tiles_of_each_half(panels, k_blocks, cta_tiles) if launch.prefetch else -1,
+        launch.blocks_per_sm,
+        clusters,
+        torch.cuda.current_stream(x.device).cuda_stream,
+    )
+    if error:
+        raise RuntimeError(f"gathered_sm90_cluster: CUDA error {error} at launch ({launch})")
+
+
+def _mma_tiles_of_each_half(panels: Tensor, k_blocks: Tensor, cta_tiles: Tensor) -> int:
+    """How many MMA tiles each half of each CTA tile uses if they use all, as tiles of at least 128 do; else 0.
+
+    Only a prefetch hint: a wrong guess prefetches other panels.
+    """
+    mma_tiles, rest = divmod(len(panels), 2 * len(cta_tiles))
+    return mma_tiles if rest == 0 and -(-mma_tiles // K_BLOCK_MMA_TILES) * len(cta_tiles) == len(k_blocks) else 0
+
+
+def _launch_persistent(
+    x: Tensor,
+    y: Tensor,
+    packed: Sm90PackedWeight,
+    launch: Sm90Launch,
+    bias: Tensor | None,
+    y_row_major: bool,
+    activation: str,
+    residual: Tensor | None,
+) -> None:
+    m = x.shape[1]
+    work, begins = schedule_tensors(packed.lengths, m, num_sms(x.device), launch.raster_swizzle, x.device)
+    error = _persistent_function()(
+        *(tensor.data_ptr() for tensor in (x, packed.panels, packed.k_blocks, work, begins, packed.outputs)),
+        *epilogue_arguments(x, y, bias, residual),
+        0 if bias is None else BIAS_TYPES[bias.dtype],
+        ACTIVATION_CODES[activation],
+        int(y_row_major),
+        int(x.dtype == torch.bfloat16),
+        int(is_halved(packed.panels)),
+        m,
+        y.shape[0 if y_row_major else 1],
+        len(begins) - 1,
+        int(launch.pdl),
+        torch.cuda.current_stream(x.device).cuda_stream,
+    )
+    if error:
+        raise RuntimeError(f"gathered_sm90_persistent: CUDA error {error} at launch")
+
+
+def epilogue_arguments(x: Tensor, y: Tensor, bias: Tensor | None, residual: Tensor | None) -> tuple[int | None, ...]:
+    """Addresses of bias, residual and y, then the row strides of x, residual and y in elements, as both libraries take them."""
+    return (
+        None if bias is None else bias.data_ptr(),
+        None if residual is None else residual.data_ptr(),
+        y.data_ptr(),
+        x.stride(0),
+        0 if residual is None else residual.stride(0),
+        y.stride(0),
+    )
+
+
+@functools.cache
+def _cluster_function() -> ctypes._CFuncPtr:
+    function = cuda_library.load(CLUSTER_LIBRARY).sparsefront_gathered_sm90_cluster
+    function.argtypes = [ctypes.c_void_p] * 8 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 17 + [ctypes.c_void_p]
+    function.restype = ctypes.c_int
+    return function
+
+
+@functools.cache
+def _persistent_function() -> ctypes._CFuncPtr:
+    function = cuda_library.load(PERSISTENT_LIBRARY).sparsefront_gathered_sm90_persistent
+    function.argtypes = [ctypes.c_void_p] * 9 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 9 + [ctypes.c_void_p]
+    function.restype = ctypes.c_int
+    return function
+
+
+_RASTER_SWIZZLES = (64, 16, 4)  # the first is best for most large products
+_PERSISTENT_RASTER_SWIZZLE = (
+    32  # 132 blocks then work on four times 256 columns: half of L2 for weights, half for rows of X
+)
+_HALVED_SWIZZLES = (_PERSISTENT_RASTER_SWIZZLE, 8, 2)  # the persistent kernel serves all M there
+_SPLITS = (1, 2, 3, 4)
+_STAGES = {(256, 1): 4, (128, 1): 6, (128, 2): 3, (64, 1): 8, (64, 2): 4}  # as many as fit: fewer were never faster
+
+PERSISTENT = Sm90Launch(256, 4, ALL, 1)  # the persistent kernel makes its own schedule
+SPACE = (PERSISTENT,) + tuple(
+    launch
+    for (block_m, blocks_per_sm), raster_swizzle, splits, prefetch in itertools.product(
+        _STAGES, _RASTER_SWIZZLES, _SPLITS, (False, True)
+    )
+    if block_m != PERSISTENT.block_m
+    and (
+        launch := Sm90Launch(block_m, _STAGES[block_m, blocks_per_sm], raster_swizzle, blocks_per_sm, splits, prefetch)
+    ).possible
+)
+
+
+@dataclass(frozen=True)
+class Sm90Problem:
+    """What decides how fast launch parameters are.
+
+    Args:
+        m, k, n: of the product.
+        cta_tiles, k_blocks: CTA tiles of two halves, and how many k-blocks all of them have together.
+        lengths: k-blocks of each CTA tile, most first; empty: all alike.
+        halved: whether panels hold two of every four inputs, which the persistent kernel alone reads.
+    """
+
+    m: int
+    k: int
+    n: int
+    cta_tiles: int
+    k_blocks: int
+    lengths: tuple[int, ...] = ()
+    halved: bool = False
+
+    @classmethod
+    def of(cls, packed: Sm90PackedWeight, m: int) -> "Sm90Problem":
+        """Of a packed weight and m rows of X, which the kernel reads padded."""
+        padded = -(-m // ALIGNMENT) * ALIGNMENT
+        halved = is_halved(packed.panels)
+        return cls(padded, packed.k, packed.n, len(packed.cta_tiles), len(packed.k_blocks), packed.lengths, halved)
+
+    @property
+    def shape(self) -> str:
+        return f"{self._sizes}{self._lists}k_blocks="
+
+    @property
+    def shape_of_equal_lists(self) -> str:
+        return f"{self._sizes}k_blocks="
+
+    @property
+    def _sizes(self) -> str:
+        return f"m={self.m} k={self.k} n={self.n} "
+
+    @property
+    def _lists(self) -> str:
+        """Describes uneven lists, which need other launches than equal ones: how many CTA tiles keep inputs, and how much
+        longer than the mean the longest list is, in tenths. Layers of one network then share what was measured."""
+        kept = [length for length in self.lengths if length]
+        if not kept or self.lengths[0] - self.lengths[-1] <= 1:
+            return ""
+        return f"kept={len(kept)} longest={max(kept) * len(kept) / sum(kept):.1f} "
+
+    @property
+    def amount(self) -> float:
+        """k-blocks of a CTA tile."""
+        return self.k_blocks / max(1, self.cta_tiles)
+
+
+def predicted_us(problem: Sm90Problem, launch: Sm90Launch, num_sms: int) -> float:
+    """By the launch level of the performance model."""
+    if launch.persistent:
+        lengths = problem.lengths or (round(problem.amount),) * problem.cta_tiles
+        return cuda_many_rows_us(schedule(lengths, problem.m, num_sms, launch.raster_swizzle).cycles)
+    work_tiles = problem.cta_tiles * -(-problem.m // launch.block_m) * launch.splits
+    return cuda_us(launch, work_tiles, problem.amount, num_sms)
+
+
+def candidates(problem: Sm90Problem, num_sms: int, *, slack: float = 1.4, most: int = 18) -> list[Sm90Launch]:
+    """The launches worth timing, best predicted first: those predicted within `slack` of the best, `most` at most.
+
+    The model does not predict how the rasterization order affects caches: other orders are tried with the two best only.
+    """
+    if problem.halved:
+        return [
+            PERSISTENT,
+            *(
+                replace(PERSISTENT, raster_swizzle=cta_tiles)
+                for cta_tiles in _HALVED_SWIZZLES
+                if cta_tiles < problem.cta_tiles
+            ),
+        ]
+    predicted = {launch: predicted_us(problem, launch, num_sms) for launch in SPACE}
+    bound = slack * min(predicted.values())
+    worth = [
+        launch for launch in SPACE if launch.raster_swizzle in (_RASTER_SWIZZLES[0], ALL) and predicted[launch] <= bound
+    ]
+    others = 2 * (len(_RASTER_SWIZZLES) - 1)
+    worth = sorted(worth, key=lambda launch: predicted[launch])[: most - others]
+    worth += [
+        replace(best, raster_swizzle=raster_swizzle)
+        for best in worth[:2]
+        if best.block_m < problem.m and not best.persistent
+        for raster_swizzle in _RASTER_SWIZZLES[1:]
+    ]
+    found = sorted(worth, key=lambda launch: predicted[launch])
+    if PERSISTENT in found and problem.cta_tiles > _PERSISTENT_RASTER_SWIZZLE:
+        found.insert(found.index(PERSISTENT) + 1, replace(PERSISTENT, raster_swizzle=_PERSISTENT_RASTER_SWIZZLE))
+    return found
+
+
+def _launches(kernel: str) -> TunedLaunches:
+    return TunedLaunches(
+        kernel,
+        VERSION,
+        Sm90Launch,
+        describe=lambda packed, problem: Sm90Problem.of(packed, problem.m),
+        worth_timing=candidates,
+        untuned=lambda problem, num_sms: candidates(problem, num_sms, slack=1.0)[0],
+        similar=lambda problem: problem.shape_of_equal_lists,
+    )
+
+
+LAUNCHES, HALVED_LAUNCHES = _launches(KERNEL), _launches(HALVED_KERNEL)
+
+
+def launches_of(problem: Sm90Problem) -> TunedLaunches:
+    """What was measured for weights like these."""
+    return HALVED_LAUNCHES if problem.halved else LAUNCHES
+
+
+def sm90_unsupported_reason(problem: Problem, other_reason: str | None = None) -> str | None:
+    """Why the kernels are unsupported: they take 16-bit types, and their instructions exist on compute capability 9.0 alone.
+
+    Args:
+        other_reason: named where the dtype is supported.
+    """
+    if problem.dtype not in (torch.float16, torch.bfloat16):
+        return f"takes float16 or bfloat16, not {problem.dtype}"
+    return (
+        other_reason
+        or hopper_unsupported_reason(problem, CLUSTER_LIBRARY)
+        or hopper_unsupported_reason(problem, PERSISTENT_LIBRARY)
+    )
+
+
+def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
+    return sm90_unsupported_reason(problem, tile_unsupported_reason(stored.tile))
+
+
+ENTRY = kernel_entry(
+    KERNEL,
+    "gathered",
+    weight=Sm90PackedWeight,
+    run=gathered_sm90,
+    dense=dense_weight,
+    pack=pack_for_sm90,
+    unsupported=_unsupported,
+    layouts=LAYOUTS,
+    fuses_epilogue=True,
+    tunable=LAUNCHES,
+)
