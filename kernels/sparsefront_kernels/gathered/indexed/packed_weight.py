@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sparsefront_kernels.gathered.cta_tiles import cut_into_cta_tiles
-from sparsefront_kernels.gathered.format import GatheredFormat
+from sparsefront_kernels.gathered.format import GatheredFormat, cut_into_cta_tiles
 
 LIST_OUTPUTS, LISTS = 8, 16  # outputs that share a list; lists of a block of the grid
 WIDTH = LIST_OUTPUTS * LISTS

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.gathered.cta_tiles import cut_into_cta_tiles, width_unsupported_reason
-from sparsefront_kernels.gathered.format import GatheredFormat
+from sparsefront_kernels.gathered.format import GatheredFormat, cut_into_cta_tiles, width_unsupported_reason
 
 WIDTHS = (128, 64, 32)  # outputs of a block of the grid
 
