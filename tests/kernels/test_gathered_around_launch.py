@@ -3,6 +3,7 @@
 It takes only what the kernel takes: aligned rows, whole runs, the kernel's own layout.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -24,24 +25,23 @@ SEEDS = range(2 * len(OCCASIONS))
 
 @dataclass(frozen=True)
 class Kernel:
-    """name: of the entries; launch: of the function in its `op` module; stored: what of its arguments holds the weight."""
+    """name: of the entry and, after `launch_`, of its launch; module: that calls it; checks: that asks for Hopper."""
 
     name: str
-    folder: ModuleType
-    launch: str
-    stored: tuple[str, ...]
+    module: ModuleType
+    checks: ModuleType
+    dense_weight: Callable[..., Tensor]
+
+
+def dense_sm90(*, panels: Tensor, k_blocks: Tensor, cta_tiles: Tensor, outputs: Tensor, n: int, k: int, **_) -> Tensor:
+    return cuda.op.dense_weight(panels, k_blocks, cta_tiles, outputs, n=n, k=k)
 
 
 KERNELS = [
-    Kernel("gathered_sm90", cuda, "launch_gathered_sm90", ("panels", "k_blocks", "cta_tiles", "outputs")),
-    Kernel("gathered_simt", simt, "launch_gathered_simt", ("panels", "kept", "tiles", "outputs")),
-    Kernel(
-        "gathered_indexed",
-        indexed,
-        "launch_gathered_indexed",
-        ("panels", "kept", "starts", "places", "tiles", "outputs"),
-    ),
-    Kernel("gathered_small_m", small_m, "launch_gathered_small_m", ("panels", "lists", "row_tiles", "outputs")),
+    Kernel("gathered_sm90", cuda.op, cuda.entries, dense_sm90),
+    Kernel("gathered_simt", simt, simt, simt.dense_weight),
+    Kernel("gathered_indexed", indexed, indexed, indexed.dense_weight),
+    Kernel("gathered_small_m", small_m, small_m, small_m.dense_weight),
 ]
 
 
@@ -53,26 +53,26 @@ def launched(request, monkeypatch):
     kernel, asked = request.param, []
 
     def stand_in(
-        x: Tensor, y: Tensor, *, launch, bias=None, activation="none", residual=None, y_row_major=False, **packed
+        x: Tensor, y: Tensor, *packed, launch, bias=None, activation="none", residual=None, y_row_major=False, **tensors
     ) -> None:
         asked.append(launch)
-        by_output = kernel.folder is not small_m and not y_row_major
-        if kernel.folder is not small_m:
+        by_output = kernel.module is not small_m and not y_row_major
+        if kernel.module is not small_m:
             assert all(is_aligned(matrix) for matrix in (x, y, residual) if matrix is not None)
             assert x.shape[1] % run_length(x.dtype) == 0
         assert bias is None or (bias.is_contiguous() and bias.dtype != torch.float64)
         assert residual is None or (residual.shape, residual.dtype) == (y.shape, y.dtype)
-        rows = x if kernel.folder is small_m else x.t()
+        rows = x if kernel.module is small_m else x.t()
         k, n = rows.shape[1], y.shape[0 if by_output else 1]
-        weight = kernel.folder.op.dense_weight(*(packed[name] for name in kernel.stored), n=n, k=k)
+        weight = kernel.dense_weight(*packed) if packed else kernel.dense_weight(**tensors, n=n, k=k)
         sums = (rows.double() @ weight.double().t())[: y.shape[1 if by_output else 0]]
         product = with_epilogue(
             sums, bias, activation, residual.t() if by_output and residual is not None else residual
         )
         y.copy_(product.t() if by_output else product)
 
-    monkeypatch.setattr(kernel.folder.op, kernel.launch, stand_in)
-    monkeypatch.setattr(kernel.folder.entries, "hopper_unsupported_reason", lambda problem, library: None)
+    monkeypatch.setattr(kernel.module, f"launch_{kernel.name}", stand_in)
+    monkeypatch.setattr(kernel.checks, "hopper_unsupported_reason", lambda problem, library: None)
     monkeypatch.setattr(launches, "num_sms", lambda device: 132)
     return kernel.name, asked
 

@@ -2,11 +2,11 @@
 
 from sparsefront_kernels.gathered.cuda.entries import ENTRY as SM90
 from sparsefront_kernels.gathered.format import GatheredFormat
-from sparsefront_kernels.gathered.indexed.entries import ENTRY as INDEXED
+from sparsefront_kernels.gathered.indexed import ENTRY as INDEXED
 from sparsefront_kernels.gathered.quack.entries import ENTRY as QUACK
 from sparsefront_kernels.gathered.reference import gathered_reference
-from sparsefront_kernels.gathered.simt.entries import ENTRY as SIMT
-from sparsefront_kernels.gathered.small_m.entries import ENTRY as SMALL_M
+from sparsefront_kernels.gathered.simt import ENTRY as SIMT
+from sparsefront_kernels.gathered.small_m import ENTRY as SMALL_M
 from sparsefront_kernels.gathered.triton.entries import ENTRY as TRITON
 from sparsefront_kernels.gathered.triton.tf32_entries import ENTRY as TRITON_TF32
 from sparsefront_kernels.kernel_entry import KernelEntry

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sparsefront_kernels.gathered.cuda.parameters import CudaLaunch
-    from sparsefront_kernels.gathered.simt.spmm import SimtLaunch
+    from sparsefront_kernels.gathered.simt import SimtLaunch
 
 # Of the Hopper kernel, by (columns of a block, blocks to a multiprocessor): of the launch, of a work tile beyond its
 # k-blocks, of a k-block.
