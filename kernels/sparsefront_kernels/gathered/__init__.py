@@ -7,8 +7,8 @@ from sparsefront_kernels.gathered.quack.entries import ENTRY as QUACK
 from sparsefront_kernels.gathered.reference import gathered_reference
 from sparsefront_kernels.gathered.simt import ENTRY as SIMT
 from sparsefront_kernels.gathered.small_m import ENTRY as SMALL_M
-from sparsefront_kernels.gathered.triton.entries import ENTRY as TRITON
-from sparsefront_kernels.gathered.triton.tf32_entries import ENTRY as TRITON_TF32
+from sparsefront_kernels.gathered.triton import ENTRY as TRITON
+from sparsefront_kernels.gathered.triton import TF32_ENTRY as TRITON_TF32
 from sparsefront_kernels.kernel_entry import KernelEntry
 
 FORMAT = GatheredFormat

@@ -5,7 +5,7 @@ from sparsefront_kernels.gathered.cuda.entries import ENTRY as CUDA
 from sparsefront_kernels.gathered.cuda.entries import gathered_sm90_product, sixteen_bits_unsupported_reason
 from sparsefront_kernels.gathered.cuda.tuning import HALVED_KERNEL, HALVED_LAUNCHES
 from sparsefront_kernels.gathered.small_m import ENTRY as SMALL_M
-from sparsefront_kernels.gathered.triton.entries import ENTRY as TRITON
+from sparsefront_kernels.gathered.triton import ENTRY as TRITON
 from sparsefront_kernels.gathered_2_4.packed_weight import pack_for_gathered_2_4_sm90, tile_unsupported_reason
 from sparsefront_kernels.gathered_2_4.reference import gathered_2_4_reference
 from sparsefront_kernels.kernel_entry import KernelEntry, filled_entry
