@@ -3,7 +3,7 @@
 from sparsefront_kernels.gathered.cuda.entries import ENTRY as SM90
 from sparsefront_kernels.gathered.format import GatheredFormat
 from sparsefront_kernels.gathered.indexed import ENTRY as INDEXED
-from sparsefront_kernels.gathered.quack.entries import ENTRY as QUACK
+from sparsefront_kernels.gathered.quack import ENTRY as QUACK
 from sparsefront_kernels.gathered.reference import gathered_reference
 from sparsefront_kernels.gathered.simt import ENTRY as SIMT
 from sparsefront_kernels.gathered.small_m import ENTRY as SMALL_M
