@@ -13,9 +13,8 @@ import triton
 from in_layout import in_layout
 from sparsefront_kernels import FORMATS
 from sparsefront_kernels.blocked import triton_spmm as blocked
-from sparsefront_kernels.gathered.triton import expand, transpose
-from sparsefront_kernels.gathered.triton import spmm as gathered
-from sparsefront_kernels.gathered.triton.tf32_tuning import KERNEL as GATHERED_TF32
+from sparsefront_kernels.gathered import triton_spmm as gathered
+from sparsefront_kernels.gathered.triton import KERNEL_TF32 as GATHERED_TF32
 from sparsefront_kernels.n_m import triton_rebuild
 from sparsefront_kernels.n_m import triton_spmm as n_m
 from sparsefront_kernels.norm import layer_norm_columns, triton_norm
@@ -32,7 +31,7 @@ POINTERS = {
     torch.uint8: "*u8",
 }
 LAUNCH_OPTIONS = ("num_warps", "num_stages", "maxnreg")
-MODULES = (gathered, expand, transpose, blocked, n_m, triton_rebuild, triton_norm, triton_epilogue)
+MODULES = (gathered, blocked, n_m, triton_rebuild, triton_norm, triton_epilogue)
 
 
 class Recorder:
@@ -84,8 +83,8 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, triton.runtime.JITFuncti
             in_layout(name).run(torch.ones(256, 256, dtype=dtype), in_layout(name).pack(stored), weight[0])
         yield from launches_of(f"{name} {parameters} {dtype}", recorders)
     with recorded() as recorders:
-        places = torch.arange(256, dtype=torch.int32)
-        expand.expand_rows(weight, places, torch.empty_like(weight), weight[0], "gelu", weight)
+        index = torch.arange(256, dtype=torch.int32)
+        gathered.expand_rows(weight, index, torch.empty_like(weight), weight[0], "gelu", weight)
     yield from launches_of(f"expand {dtype}", recorders)
     for features in (768, 1024, 5000):  # the last is not held in registers
         columns, parameters = torch.ones(features, 64, dtype=dtype), torch.ones(features, dtype=dtype)

@@ -24,32 +24,17 @@ SEEDS = range(2 * len(OCCASIONS))
 
 @dataclass(frozen=True)
 class Kernel:
-    """name: of the entry; launch: of the function in `op`; stored: what of its arguments holds the weight, if not `packed`."""
+    """name: of the entry and, after `launch_`, of its launch; module: of the kernel."""
 
     name: str
-    op: ModuleType
-    entries: ModuleType
-    launch: str
-    stored: tuple[str, ...] = ()
+    module: ModuleType
 
 
 KERNELS = [
-    Kernel("gathered_sm90", sm90, sm90, "launch_gathered_sm90"),
-    Kernel("gathered_simt", simt.op, simt.entries, "launch_gathered_simt", ("panels", "kept", "tiles", "outputs")),
-    Kernel(
-        "gathered_indexed",
-        indexed.op,
-        indexed.entries,
-        "launch_gathered_indexed",
-        ("panels", "kept", "starts", "places", "tiles", "outputs"),
-    ),
-    Kernel(
-        "gathered_small_m",
-        small_m.op,
-        small_m.entries,
-        "launch_gathered_small_m",
-        ("panels", "lists", "row_tiles", "outputs"),
-    ),
+    Kernel("gathered_sm90", sm90),
+    Kernel("gathered_simt", simt),
+    Kernel("gathered_indexed", indexed),
+    Kernel("gathered_small_m", small_m),
 ]
 
 
@@ -61,30 +46,18 @@ def launched(request, monkeypatch):
     kernel, asked = request.param, []
 
     def stand_in(
-        x: Tensor,
-        y: Tensor,
-        packed=None,
-        *,
-        launch,
-        bias=None,
-        activation="none",
-        residual=None,
-        y_row_major=False,
-        **parts,
+        x: Tensor, y: Tensor, packed, *, launch, bias=None, activation="none", residual=None, y_row_major=False
     ) -> None:
         asked.append(launch)
-        by_output = kernel.op is not small_m.op and not y_row_major
-        if kernel.op is not small_m.op:
+        by_output = kernel.module is not small_m and not y_row_major
+        if kernel.module is not small_m:
             assert all(is_aligned(matrix) for matrix in (x, y, residual) if matrix is not None)
             assert x.shape[1] % run_length(x.dtype) == 0
         assert bias is None or (bias.is_contiguous() and bias.dtype != torch.float64)
         assert residual is None or (residual.shape, residual.dtype) == (y.shape, y.dtype)
-        rows = x if kernel.op is small_m.op else x.t()
+        rows = x if kernel.module is small_m else x.t()
         k, n = rows.shape[1], y.shape[0 if by_output else 1]
-        if packed is None:
-            weight = kernel.op.dense_weight(*(parts[name] for name in kernel.stored), n=n, k=k)
-        else:
-            weight = kernel.op.dense_weight(packed)
+        weight = kernel.module.dense_weight(packed)
         assert weight.shape == (n, k)
         sums = (rows.double() @ weight.double().t())[: y.shape[1 if by_output else 0]]
         product = with_epilogue(
@@ -92,8 +65,8 @@ def launched(request, monkeypatch):
         )
         y.copy_(product.t() if by_output else product)
 
-    monkeypatch.setattr(kernel.op, kernel.launch, stand_in)
-    monkeypatch.setattr(kernel.entries, "hopper_unsupported_reason", lambda problem, library: None)
+    monkeypatch.setattr(kernel.module, f"launch_{kernel.name}", stand_in)
+    monkeypatch.setattr(kernel.module, "hopper_unsupported_reason", lambda problem, library: None)
     monkeypatch.setattr(launches, "num_sms", lambda device: 132)
     return kernel.name, asked
 

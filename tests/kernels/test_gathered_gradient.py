@@ -6,10 +6,8 @@ from in_layout import every_layout, in_layout
 from random_problems import precision_allowed
 from sparsefront_kernels import FORMATS, Problem
 from sparsefront_kernels.common.epilogue import ACTIVATIONS
-from sparsefront_kernels.gathered import sm90_packing
+from sparsefront_kernels.gathered import sm90_packing, triton
 from sparsefront_kernels.gathered.sm90_packing import pack_for_sm90
-from sparsefront_kernels.gathered.triton import packed_weight as triton_packed_weight
-from sparsefront_kernels.gathered.triton.packed_weight import pack_for_triton
 
 KERNELS = [kernel.name for kernel in every_layout() if kernel.family == "gathered" and kernel.requires_cuda]
 WEIGHTS = ["gathered-uneven", "gathered-kept", "gathered-pruned"]
@@ -112,13 +110,11 @@ def test_opcheck(kernel, setting):
     """PyTorch's own checks, those of registered gradients included."""
     _, packed, problem = setting("gathered-uneven")
     x, bias, residual = operands(problem)
-    ops = ("gathered_sm90", "gathered_triton", "gathered_simt", "gathered_indexed", "gathered_small_m")
-    op = getattr(torch.ops.sparsefront, next(name for name in ops if kernel.name.startswith(name))).default
+    op = getattr(torch.ops.sparsefront, kernel.kernel.name).default
     given = {"x": x, "bias": bias, "residual": residual, "activation": "gelu_tanh"} | vars(packed)
     given |= {
         "x_feature_major": problem.x_shape[0] == problem.k,
         "y_feature_major": problem.y_shape[0] == problem.n,
-        "tf32": kernel.dtype_name == "tf32",
     }
     torch.library.opcheck(op, tuple(given[argument.name] for argument in op._schema.arguments))
 
@@ -136,9 +132,7 @@ def test_the_dense_weight_comes_back_from_either_table(seed):
     stored = FORMATS["gathered"].from_dense(
         torch.randn(n, k, generator=generator), mask, tile=tile, drop_empty_outputs=bool(seed % 2)
     )
-    plain, paired = pack_for_triton(stored), pack_for_sm90(stored)
-    from_tiles = triton_packed_weight.dense_weight(
-        plain.values, plain.kept_inputs, plain.tile_offsets, plain.outputs, n, k
-    )
+    plain, paired = triton.pack_for_triton(stored), pack_for_sm90(stored)
+    from_tiles = triton.dense_weight(plain)
     from_halves = sm90_packing.dense_weight(paired)
     assert torch.equal(from_tiles, stored.to_dense()) and torch.equal(from_halves, stored.to_dense())

@@ -9,26 +9,30 @@ from in_layout import InLayout
 from sparsefront_kernels import FORMATS, Problem, entry
 from sparsefront_kernels.bench.weights import random_groups
 from sparsefront_kernels.common.epilogue import with_epilogue
-from sparsefront_kernels.gathered.indexed import tuning
-from sparsefront_kernels.gathered.indexed.packed_weight import (
+from sparsefront_kernels.gathered.indexed import (
     HEADER,
+    KERNEL,
+    LAUNCHES,
     LIST_OUTPUTS,
     LISTS,
     MOST_STEPS,
     OCTET,
+    SPACE,
     WIDTH,
+    IndexedLaunch,
+    IndexedProblem,
+    candidates,
     dense_weight,
+    launch_gathered_indexed,
     pack_for_indexed,
+    predicted_us,
 )
-from sparsefront_kernels.gathered.indexed.spmm import IndexedLaunch, launch_gathered_indexed
-from sparsefront_kernels.gathered.indexed.tuning import LAUNCHES, SPACE, IndexedProblem, candidates, predicted_us
 from sparsefront_kernels.problem import LAYOUTS
 from sparsefront_kernels.tuning import store
 from sparsefront_kernels.tuning.launches import chosen_launch
 
 KERNELS = {layout: InLayout(entry("gathered_indexed"), layout) for layout in LAYOUTS}
-STORED = ("panels", "kept", "starts", "places", "tiles", "outputs")
-READ = (*STORED, "most_steps")  # what a launch takes of the packed weight
+STORED = ("panels", "kept", "starts", "row_indices", "tiles", "outputs")
 TILES = (1, 2, 4, 8, 16)
 LARGEST = 400
 
@@ -50,17 +54,17 @@ def read_by_the_kernel(packed):
         for stage in range(first, first + count):
             (row, step), (last_row, last_step) = packed.starts[stage : stage + 2].tolist()
             rows, steps = packed.kept[row:last_row].long(), last_step - step
-            block = packed.places[16 * (stage + step) :][: 16 + 16 * steps]
+            block = packed.row_indices[16 * (stage + step) :][: 16 + 16 * steps]
             assert 0 < len(rows) <= 64 and 0 < steps <= packed.most_steps and steps % 8 == 0
             assert block[:4].view(torch.int32).item() == steps // 8 and (rows.diff() > 0).all()
             for warp, group in ((warp, group) for warp in range(4) for group in range(4)):
-                places = block[16:].view(steps // 8, 16, 8)[:, warp * 4 + group].flatten().long()
+                indices = block[16:].view(steps // 8, 16, 8)[:, warp * 4 + group].flatten().long()
                 slots = warp * 32 + group * 4 + torch.tensor([0, 1, 2, 3, 16, 17, 18, 19])
                 own = outputs[slots]
                 weights = packed.panels[step:last_step][:, slots]
                 assert not weights[:, own < 0].any()
                 here = own >= 0
-                target, inputs = own[here][None].expand(steps, -1), rows[places][:, None].expand(-1, int(here.sum()))
+                target, inputs = own[here][None].expand(steps, -1), rows[indices][:, None].expand(-1, int(here.sum()))
                 dense.index_put_((target, inputs), weights[:, here], accumulate=True)
     return dense, owned
 
@@ -73,8 +77,7 @@ class TestPackedWeight:
         packed = pack_for_indexed(stored)
         dense, owned = read_by_the_kernel(packed)
         assert torch.equal(dense, stored.to_dense()) and (owned == 1).all()
-        again = dense_weight(*(getattr(packed, name) for name in STORED), n=packed.n, k=packed.k)
-        assert torch.equal(again, dense)
+        assert torch.equal(dense_weight(packed), dense)
         assert packed.most_steps in (8, 16, 24, 32) and packed.panels.shape[1] == WIDTH
         assert all(getattr(packed, name).is_contiguous() for name in STORED)
         bounds = packed.starts[:, 1][torch.cat([packed.tiles[:, 0], packed.tiles.sum(1)[-1:]]).long()]
@@ -160,7 +163,7 @@ class TestLaunches:
 
     def test_shipped_launches_are_possible(self):
         for path in (store.Path(store.__file__).parent / "shipped").glob("*.json"):
-            for entry_ in store._read(path)["kernels"].get(tuning.KERNEL, {"entries": {}})["entries"].values():
+            for entry_ in store._read(path)["kernels"].get(KERNEL, {"entries": {}})["entries"].values():
                 assert IndexedLaunch(entry_["columns"], entry_["splits"]) in SPACE
 
 
@@ -190,14 +193,11 @@ class TestOnGPU:
         packed, bias = pack_for_indexed(stored), torch.randn(300, device="cuda")
         x, residual = torch.randn(700, 1036, device="cuda"), torch.randn(300, 1036, device="cuda")
         sums = stored.to_dense().double() @ x.double()
-        tensors = {name: getattr(packed, name) for name in READ}
         epilogues = [(None, "none", None), (bias, "none", residual), (bias, "gelu", residual), (None, "relu", None)]
         for launch in SPACE:
             for added, activation, plus in epilogues:
                 y = torch.full((300, 1036), torch.nan, device="cuda")
-                launch_gathered_indexed(
-                    x, y, bias=added, activation=activation, residual=plus, launch=launch, **tensors
-                )
+                launch_gathered_indexed(x, y, packed, bias=added, activation=activation, residual=plus, launch=launch)
                 plus = None if plus is None else plus.t()
                 assert_close(y, with_epilogue(sums.t(), added, activation, plus).t())
 
@@ -206,10 +206,9 @@ class TestOnGPU:
         stored = balanced(256, 20480, 16, 32, 8, "cuda")
         x = torch.randn(20480, 512, device="cuda")
         packed, expected = pack_for_indexed(stored), stored.to_dense().double() @ x.double()
-        tensors = {name: getattr(packed, name) for name in READ}
         for launch in SPACE:
             y = torch.full((256, 512), torch.nan, device="cuda")
-            launch_gathered_indexed(x, y, bias=None, activation="none", residual=None, launch=launch, **tensors)
+            launch_gathered_indexed(x, y, packed, bias=None, activation="none", residual=None, launch=launch)
             assert_close(y, expected)
 
     def test_uneven_tiles_and_many_blocks(self, assert_close):
@@ -234,12 +233,11 @@ class TestOnGPU:
         for kept in (4, 16):
             packed = pack_for_indexed(balanced(512, 2048, kept, 32, 8, "cuda"))
             x = torch.randn(2048, 512, device="cuda")
-            tensors = {name: getattr(packed, name) for name in READ}
             for launch in SPACE:
                 first = torch.empty(512, 512, device="cuda")
-                common = {"bias": None, "activation": "none", "residual": None, "launch": launch} | tensors
-                launch_gathered_indexed(x, first, **common)
+                common = {"bias": None, "activation": "none", "residual": None, "launch": launch}
+                launch_gathered_indexed(x, first, packed, **common)
                 for _ in range(10):
                     again = torch.full_like(first, torch.nan)
-                    launch_gathered_indexed(x, again, **common)
+                    launch_gathered_indexed(x, again, packed, **common)
                     assert torch.equal(first, again), launch

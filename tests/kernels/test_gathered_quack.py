@@ -15,11 +15,16 @@ from sparsefront_kernels.bench.poison import poisoned_memory
 from sparsefront_kernels.bench.provider import checked
 from sparsefront_kernels.bench.setting import Setting
 from sparsefront_kernels.bench.shapes import Shape
-from sparsefront_kernels.gathered.quack import entries, library, product
-from sparsefront_kernels.gathered.quack.library import K_BLOCK, QuackLaunch
-from sparsefront_kernels.gathered.quack.op import gathered_quack
-from sparsefront_kernels.gathered.quack.packed_weight import dense_weight, pack_for_quack
-from sparsefront_kernels.gathered.quack.tuning import QuackProblem, candidates
+from sparsefront_kernels.gathered import quack as gathered_quack
+from sparsefront_kernels.gathered.quack import (
+    K_BLOCK,
+    QuackLaunch,
+    QuackProblem,
+    candidates,
+    dense_weight,
+    pack_for_quack,
+    problem_unsupported_reason,
+)
 from sparsefront_kernels.tuning import launches
 
 NAME = "gathered_quack"
@@ -57,9 +62,11 @@ def asked(monkeypatch, nothing_tuned):
             gathered = a[:, kept[start:stop].long()].double()
             out[group] = (gathered @ b[start:stop].double()).to(out.dtype)
 
-    monkeypatch.setattr(product, "grouped_gemm", stand_in)
+    monkeypatch.setattr(gathered_quack, "grouped_gemm", stand_in)
     monkeypatch.setattr(
-        entries, "unsupported_reason", lambda problem: None if problem.dtype.itemsize == 2 else "takes 16 bits"
+        gathered_quack,
+        "problem_unsupported_reason",
+        lambda problem: None if problem.dtype.itemsize == 2 else "takes 16 bits",
     )
     monkeypatch.setattr(launches, "num_sms", lambda device: 132)
     return found
@@ -130,8 +137,7 @@ def test_tables_hold_the_weight(cases, weight):
     if stored.tile % 8:
         pytest.skip("no group")
     packed = pack_for_quack(stored)
-    dense = dense_weight(packed.panels, packed.kept, packed.offsets, packed.rows, packed.k)
-    assert torch.equal(dense, stored.to_dense())
+    assert torch.equal(dense_weight(packed), stored.to_dense())
     counts, own = packed.offsets.diff(), stored.tile_offsets.diff()
     assert ((counts >= own) & (counts < own + K_BLOCK) & (counts % K_BLOCK == 0)).all(), (
         "no k-block more than there was"
@@ -166,9 +172,8 @@ def test_gradient_of_x(asked, cases):
 def test_opcheck(asked, cases, weight):
     stored, problem = stored_and_problem(cases, weight)
     packed = entry(NAME).pack(stored)
-    names = ("panels", "kept", "offsets", "order", "rows", "n", "k", "consecutive")
-    arguments = (torch.randn(problem.x_shape).half(), *(getattr(packed, name) for name in names))
-    torch.library.opcheck(gathered_quack, arguments)
+    x, bias = torch.randn(problem.x_shape).half(), torch.randn(problem.n)
+    torch.library.opcheck(torch.ops.sparsefront.gathered_quack.default, (x, *vars(packed).values(), bias, True, True))
 
 
 def pretend_gpu(monkeypatch, capability=(9, 0)):
@@ -177,9 +182,11 @@ def pretend_gpu(monkeypatch, capability=(9, 0)):
 
 
 def missing(monkeypatch, package):
-    real = library.importlib.util.find_spec
+    real = gathered_quack.importlib.util.find_spec
     monkeypatch.setattr(
-        library.importlib.util, "find_spec", lambda name: None if name == package else real(name) or SimpleNamespace()
+        gathered_quack.importlib.util,
+        "find_spec",
+        lambda name: None if name == package else real(name) or SimpleNamespace(),
     )
 
 
@@ -202,8 +209,8 @@ def test_reason_where_a_package_is_absent(monkeypatch, package, reason):
     pretend_gpu(monkeypatch)
     missing(monkeypatch, package)
     problem = Problem(8, 8, 8, torch.float16, torch.device("cuda"), "feature_major")
-    assert library.unsupported_reason(problem) == f"{reason}: it comes with sparsefront's extra `quack`"
-    assert PEERS["quack_compact"].unsupported_reason("fp16", 0.5) == library.unsupported_reason(problem), (
+    assert problem_unsupported_reason(problem) == f"{reason}: it comes with sparsefront's extra `quack`"
+    assert PEERS["quack_compact"].unsupported_reason("fp16", 0.5) == problem_unsupported_reason(problem), (
         "the peer says the same"
     )
     assert PEERS["quack_compact"].unsupported_reason("fp32", 0.5) == "it gathers 16-bit types alone"
@@ -212,17 +219,17 @@ def test_reason_where_a_package_is_absent(monkeypatch, package, reason):
 def test_reasons_of_other_gpus_and_of_a_broken_installation(monkeypatch):
     problem = Problem(8, 8, 8, torch.float16, torch.device("cuda"), "feature_major")
     pretend_gpu(monkeypatch, (10, 0))
-    assert library.unsupported_reason(problem) == "was tried on compute capability 9.0 alone, this GPU has 10.0"
+    assert problem_unsupported_reason(problem) == "was tried on compute capability 9.0 alone, this GPU has 10.0"
     pretend_gpu(monkeypatch)
     missing(monkeypatch, "nothing")
 
     def broken():
         raise OSError("libcute.so: not found\nin all places")
 
-    library._import_error.cache_clear()
-    monkeypatch.setattr(library, "_modules", broken)
-    assert library.unsupported_reason(problem) == "quack-kernels cannot be imported: libcute.so: not found"
-    library._import_error.cache_clear()
+    gathered_quack._import_error.cache_clear()
+    monkeypatch.setattr(gathered_quack, "_modules", broken)
+    assert problem_unsupported_reason(problem) == "quack-kernels cannot be imported: libcute.so: not found"
+    gathered_quack._import_error.cache_clear()
 
 
 def test_the_call_of_quack(monkeypatch):
@@ -234,7 +241,7 @@ def test_the_call_of_quack(monkeypatch):
     monkeypatch.setitem(sys.modules, "quack.gemm_config", SimpleNamespace(GemmConfig=lambda **settings: settings))
     a, b, out, offsets, kept = (torch.zeros(1) for _ in range(5))
     launch = QuackLaunch(256, 128, True, cluster_m=2)
-    library.grouped_gemm(a, b, out, offsets=offsets, kept=kept, order=None, launch=launch)
+    gathered_quack.grouped_gemm(a, b, out, offsets=offsets, kept=kept, order=None, launch=launch)
     ((operands, settings),) = calls
     assert operands == (a, b, out) and settings.keys() == {"cu_seqlens_k", "A_idx", "batch_idx_permute", "config"}
     assert settings["cu_seqlens_k"] is offsets and settings["A_idx"] is kept and settings["batch_idx_permute"] is None

@@ -10,18 +10,26 @@ from in_layout import InLayout
 from sparsefront_kernels import FORMATS, Problem, entry
 from sparsefront_kernels.common.epilogue import with_epilogue
 from sparsefront_kernels.common.operands import aligned_by_input, aligned_like
-from sparsefront_kernels.gathered.simt import tuning
-from sparsefront_kernels.gathered.simt.op import gathered_simt
-from sparsefront_kernels.gathered.simt.packed_weight import WIDTHS, dense_weight, pack_for_simt
-from sparsefront_kernels.gathered.simt.spmm import SimtLaunch, launch_gathered_simt
-from sparsefront_kernels.gathered.simt.tuning import LAUNCHES, SPACE, SimtProblem, candidates, predicted_us
-from sparsefront_kernels.problem import LAYOUTS
+from sparsefront_kernels.gathered.simt import (
+    KERNEL,
+    LAUNCHES,
+    MOST_CANDIDATES,
+    SPACE,
+    WIDTHS,
+    SimtLaunch,
+    SimtProblem,
+    candidates,
+    dense_weight,
+    launch_gathered_simt,
+    pack_for_simt,
+    predicted_us,
+)
+from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR, Y_FEATURE_MAJOR
 from sparsefront_kernels.tuning import store
 from sparsefront_kernels.tuning.launches import chosen_launch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 KERNELS = {layout: InLayout(entry("gathered_simt"), layout) for layout in LAYOUTS}
-READ = ("panels", "kept", "tiles", "outputs", "kept_of_each")  # what a launch takes of the packed weight
 TILES = (4, 8, 16, 32, 64, 96, 128, 192, 256)
 LARGEST = 600
 LARGE = SimtProblem(m=4096, k=4096, n=4096, width=32, tiles=128, kept=128 * 2048)
@@ -47,8 +55,7 @@ class TestTables:
         packed = pack_for_simt(stored)
         dense, owned = rebuilt(packed)
         assert torch.equal(dense, stored.to_dense())
-        again = dense_weight(packed.panels, packed.kept, packed.tiles, packed.outputs, packed.n, packed.k)
-        assert torch.equal(again, dense)
+        assert torch.equal(dense_weight(packed), dense)
         assert (owned == 1).all()
         counts = packed.tiles[:, 1]
         assert (counts.diff() <= 0).all() and counts.sum() == len(packed.kept) == len(packed.panels)
@@ -101,7 +108,7 @@ class TestLaunches:
     def test_candidates_are_few_and_start_with_the_best_predicted(self, problem):
         chosen = candidates(problem, 132)
         predicted = [predicted_us(problem, launch, 132) for launch in chosen]
-        assert 0 < len(chosen) <= tuning.MOST_CANDIDATES
+        assert 0 < len(chosen) <= MOST_CANDIDATES
         assert predicted == sorted(predicted)
         assert predicted[0] == min(predicted_us(problem, launch, 132) for launch in SPACE[32])
 
@@ -124,7 +131,7 @@ class TestLaunches:
     def test_shipped_launches_are_possible(self):
         for path in (store.Path(store.__file__).parent / "shipped").glob("*.json"):
             kernels = store._read(path)["kernels"]
-            for key, entry_ in kernels.get(tuning.KERNEL, {"entries": {}})["entries"].items():
+            for key, entry_ in kernels.get(KERNEL, {"entries": {}})["entries"].items():
                 width = int(re.search(r"width=(\d+)", key)[1])
                 parameters = {name: value for name, value in entry_.items() if name != "latency_us"}
                 assert SimtLaunch(**parameters).possible(width), (path.name, key)
@@ -164,18 +171,14 @@ class TestWithoutGPU:
         assert aligned_like(target, copy) is copy
         assert torch.equal(aligned_like(target, residual[:, :5])[:, :5], residual[:, :5])
 
-    @pytest.mark.parametrize("x_feature_major", [False, True])
-    @pytest.mark.parametrize("y_feature_major", [False, True])
-    def test_fake_kernel_gives_the_shape(self, x_feature_major, y_feature_major):
+    @pytest.mark.parametrize("layout", LAYOUTS)
+    def test_fake_kernel_gives_the_shape(self, layout):
         packed = pack_for_simt(draw_gathered(random.Random(3), tile=64, largest=LARGEST))
         n, k = packed.n, packed.k
         with FakeTensorMode(allow_non_fake_inputs=True):
-            x = torch.empty((k, 5) if x_feature_major else (5, k))
-            tensors = (packed.panels, packed.kept, packed.tiles, packed.outputs)
-            y = gathered_simt(
-                x, *tensors, None, None, packed.kept_of_each, n, k, "none", x_feature_major, y_feature_major
-            )
-        assert y.shape == ((n, 5) if y_feature_major else (5, n))
+            x = torch.empty((k, 5) if layout in X_FEATURE_MAJOR else (5, k))
+            y = KERNELS[layout].run(x, packed, None)
+        assert y.shape == ((n, 5) if layout in Y_FEATURE_MAJOR else (5, n))
 
     def test_operands_that_do_not_fit(self):
         packed = pack_for_simt(draw_gathered(random.Random(3), tile=64, largest=LARGEST))
@@ -202,14 +205,13 @@ class TestOnGPU:
         packed, bias = pack_for_simt(stored), torch.randn(300, device="cuda")
         x, residual = torch.randn(700, 1036, device="cuda"), torch.randn(300, 1036, device="cuda")
         sums = stored.to_dense().double() @ x.double()
-        tensors = {name: getattr(packed, name) for name in READ}
         epilogues = [(None, "none", None), (bias, "none", residual), (bias, "gelu", residual), (None, "relu", None)]
         for index, launch in enumerate(SPACE[packed.width]):
             for stages in {launch.stages, 2}:
                 chosen = SimtLaunch(launch.columns, launch.warp_split_k, stages, launch.splits)
                 added, activation, plus = epilogues[index % len(epilogues)]
                 y = torch.full((300, 1036), torch.nan, device="cuda")
-                launch_gathered_simt(x, y, bias=added, activation=activation, residual=plus, launch=chosen, **tensors)
+                launch_gathered_simt(x, y, packed, bias=added, activation=activation, residual=plus, launch=chosen)
                 plus = None if plus is None else plus.t()
                 assert_close(y, with_epilogue(sums.t(), added, activation, plus).t())
 
@@ -220,10 +222,9 @@ class TestOnGPU:
         )
         x = torch.randn(20480, 512, device="cuda")
         packed, expected = pack_for_simt(stored), stored.to_dense().double() @ x.double()
-        tensors = {name: getattr(packed, name) for name in READ}
         for launch in (launch for launch in SPACE[32] if launch.splits in (1, 8)):
             y = torch.full((64, 512), torch.nan, device="cuda")
-            launch_gathered_simt(x, y, bias=None, activation="none", residual=None, launch=launch, **tensors)
+            launch_gathered_simt(x, y, packed, bias=None, activation="none", residual=None, launch=launch)
             assert_close(y, expected)
 
     def test_uneven_tiles_and_many_blocks(self, assert_close):
@@ -250,12 +251,11 @@ class TestOnGPU:
         for tile in (32, 64):
             stored = FORMATS["gathered"].from_dense(torch.randn(512, 2000, device="cuda"), mask, tile=tile)
             packed, x = pack_for_simt(stored), torch.randn(2000, 512, device="cuda")
-            tensors = {name: getattr(packed, name) for name in READ}
             for launch in SPACE[tile]:
                 first = torch.empty(512, 512, device="cuda")
-                common = {"bias": None, "activation": "none", "residual": None, "launch": launch} | tensors
-                launch_gathered_simt(x, first, **common)
+                common = {"bias": None, "activation": "none", "residual": None, "launch": launch}
+                launch_gathered_simt(x, first, packed, **common)
                 for _ in range(10):
                     again = torch.full_like(first, torch.nan)
-                    launch_gathered_simt(x, again, **common)
+                    launch_gathered_simt(x, again, packed, **common)
                     assert torch.equal(first, again), launch

@@ -9,10 +9,21 @@ import torch
 from in_layout import InLayout
 from sparsefront_kernels import FORMATS, Problem, entry
 from sparsefront_kernels.common.epilogue import ACTIVATIONS, with_epilogue
-from sparsefront_kernels.gathered.small_m import op, tuning
-from sparsefront_kernels.gathered.small_m.packed_weight import dense_weight, pack_for_small_m, row_tile_width
-from sparsefront_kernels.gathered.small_m.spmm import PDL_MODES, SmallMLaunch, launch_gathered_small_m
-from sparsefront_kernels.gathered.small_m.tuning import LAUNCHES, ROW_X_LAUNCHES, SPACE, SmallMProblem, candidates
+from sparsefront_kernels.gathered.small_m import (
+    KERNEL,
+    KERNEL_ROW_X,
+    LAUNCHES,
+    PDL_MODES,
+    ROW_X_LAUNCHES,
+    SPACE,
+    SmallMLaunch,
+    SmallMProblem,
+    candidates,
+    dense_weight,
+    launch_gathered_small_m,
+    pack_for_small_m,
+    row_tile_width,
+)
 from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR, Y_FEATURE_MAJOR
 from sparsefront_kernels.tuning import store
 from sparsefront_kernels.tuning.launches import chosen_launch
@@ -51,7 +62,7 @@ def product_from_packed(packed, x):
     for (first, count), outputs in zip(packed.row_tiles.tolist(), packed.outputs, strict=True):
         sums = torch.zeros(packed.width, x.shape[1], dtype=torch.float64)
         own = slice(first, first + count)
-        for places, chunk in zip((packed.lists[own].int() & 0xFFFF).tolist(), packed.panels[own], strict=True):
+        for inputs, chunk in zip((packed.lists[own].int() & 0xFFFF).tolist(), packed.panels[own], strict=True):
             lanes = chunk.view(-1, 32, 8)
             if chunk.dtype == torch.float32:  # two runs of 4 elements a lane, a pair of outputs after the other
                 lanes = chunk.view(-1, 2, 32, 2, 2).permute(0, 2, 1, 4, 3).reshape(-1, 32, 8)
@@ -59,16 +70,16 @@ def product_from_packed(packed, x):
                 for q in range(4):
                     for element in range(8):
                         i, h = element // 4 * 2 + element % 2, element // 2 % 2
-                        k = places[4 * q + i]
+                        k = inputs[4 * q + i]
                         weights = lanes[:, 4 * r + q, element].double()  # of each fragment
                         if k == 0xFFFF:
                             assert not weights.any()
                         else:
                             sums[8 * h + r :: 16] += weights[:, None] * x[k]
-        for place, output in enumerate(outputs.tolist()):
+        for row, output in enumerate(outputs.tolist()):
             if output >= 0:
                 assert y[output].isnan().all()
-                y[output] = sums[place]
+                y[output] = sums[row]
     return y
 
 
@@ -85,9 +96,7 @@ class TestTables:
     @pytest.mark.parametrize("seed", range(20))
     def test_the_dense_weight_comes_back(self, seed, dtype):
         stored = draw_stored(random.Random(seed), dtype)
-        packed = pack_for_small_m(stored)
-        tensors = (packed.panels, packed.lists, packed.row_tiles, packed.outputs)
-        assert torch.equal(dense_weight(*tensors, packed.n, packed.k), stored.to_dense())
+        assert torch.equal(dense_weight(pack_for_small_m(stored)), stored.to_dense())
 
     def test_inputs_beyond_a_signed_16_bit_number(self):
         mask = torch.zeros(16, 65_535, dtype=torch.bool)
@@ -102,10 +111,10 @@ class TestTables:
         ("tile", "width"),
         [(1, 16), (8, 16), (16, 16), (24, 32), (32, 32), (96, 32), (100, 16), (128, 128), (192, 64), (256, 128)],
     )
-    def test_strips_are_wide_and_not_padded_much(self, tile, width):
+    def test_row_tiles_are_wide_and_not_padded_much(self, tile, width):
         assert row_tile_width(tile) == width
 
-    def test_equal_strips_are_known_as_such_and_longest_come_first_otherwise(self):
+    def test_equal_row_tiles_are_known_as_such_and_longest_come_first_otherwise(self):
         mask = torch.zeros(256, 96, dtype=torch.bool)
         mask[:, :40] = True
         packed = pack_for_small_m(FORMATS["gathered"].from_dense(torch.randn(256, 96).half(), mask, tile=128))
@@ -173,7 +182,7 @@ class TestLaunches:
         assert chosen_launch(ROW_X_LAUNCHES, near, "Some GPU", 132) != odd
 
     def test_shipped_tables_hold_possible_launches(self):
-        names = (tuning.KERNEL, tuning.KERNEL_ROW_X)
+        names = (KERNEL, KERNEL_ROW_X)
         for path, name in itertools.product(store.SHIPPED.glob("*.json"), names):
             kernels = store._read(path)["kernels"]
             for key, measured in kernels.get(name, {"entries": {}})["entries"].items():
@@ -271,15 +280,13 @@ class TestOnGPU:
         packed, bias = pack_for_small_m(stored), torch.randn(640, device="cuda")
         x = torch.randn(1700, m, device="cuda", dtype=dtype).t()
         expected = x.double() @ stored.to_dense().double().t() + bias.double()
-        names = ("panels", "lists", "row_tiles", "outputs", "chunks_of_each", "most_chunks", "in_order")
-        arguments = {name: getattr(packed, name) for name in names} | {"activation": "none", "residual": None}
         for number, launch in enumerate(SPACE):
             chosen = replace(launch, pdl=PDL_MODES[number % len(PDL_MODES)])
             if not chosen.possible(m, packed.width, dtype.itemsize, packed.most_chunks):
                 continue
             first, second = (torch.full((m, 640), torch.nan, device="cuda", dtype=dtype) for _ in range(2))
             for y in (first, second):
-                launch_gathered_small_m(x, y, bias=bias, launch=chosen, **arguments)
+                launch_gathered_small_m(x, y, packed, bias=bias, activation="none", residual=None, launch=chosen)
             assert_close(first, expected)
             assert torch.equal(first, second), chosen
 
@@ -339,4 +346,3 @@ class TestOnGPU:
         expected = x.double() @ stored.to_dense().double().t()
         assert_close(kernel.run(x, kernel.pack(stored), None), expected)
         assert_close(kernel.run(x[:5], kernel.pack(stored), None), expected[:5])
-        assert op.MOST_ROWS == 64

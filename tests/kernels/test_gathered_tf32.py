@@ -7,14 +7,14 @@ import torch
 from in_layout import InLayout
 from sparsefront_kernels import FORMATS, Problem, entry
 from sparsefront_kernels.common.launch import LaunchShape
-from sparsefront_kernels.gathered.triton import tf32_tuning
-from sparsefront_kernels.gathered.triton.packed_weight import pack_for_triton
-from sparsefront_kernels.gathered.triton.tf32_tuning import (
+from sparsefront_kernels.gathered.triton import (
     LAUNCHES,
+    MOST_CANDIDATES,
     SHARED_BYTES,
     SMALLEST_SHARED_BYTES,
     Tf32Problem,
     candidates,
+    pack_for_triton,
     shared_bytes,
 )
 from sparsefront_kernels.problem import LAYOUTS
@@ -69,7 +69,7 @@ def test_product(layout, weight, cases, device, activations, expected_product, p
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
 def test_candidates(problem):
     chosen = candidates(problem)
-    assert 0 < len(chosen) <= tf32_tuning.MOST_CANDIDATES and len(set(chosen)) == len(chosen)
+    assert 0 < len(chosen) <= MOST_CANDIDATES and len(set(chosen)) == len(chosen)
     assert all(shared_bytes(launch) <= SHARED_BYTES and launch.block_n == problem.block_n for launch in chosen)
     untuned = candidates(problem, shared_limit=SMALLEST_SHARED_BYTES)[0]
     assert shared_bytes(untuned) <= SMALLEST_SHARED_BYTES
@@ -111,7 +111,7 @@ class TestOnGPU:
 
     @pytest.mark.parametrize("tile", [32, 128])
     def test_every_candidate(self, tile, allowed):
-        from sparsefront_kernels.gathered.triton.spmm import launch_gathered_triton
+        from sparsefront_kernels.gathered.triton_spmm import launch_gathered_triton
 
         mask = (torch.rand(512 // tile, 700, device="cuda") < 0.4).repeat_interleave(tile, 0)
         stored = FORMATS["gathered"].from_dense(torch.randn(512, 700, device="cuda"), mask, tile=tile)

@@ -121,9 +121,9 @@ def deliver(target: Tensor, y: Tensor, *, feature_major: bool) -> None:
 
 def transpose_into(source: Tensor, target: Tensor) -> None:
     """Write source [R, C], with C contiguous, transposed into target [C, R], with R contiguous."""
-    from sparsefront_kernels.gathered.triton import transpose  # Triton may be absent
+    from sparsefront_kernels.gathered import triton_spmm  # Triton may be absent
 
-    transpose.transpose_into(source, target)
+    triton_spmm.transpose_into(source, target)
 
 
 def has_aligned_rows(matrix: Tensor) -> bool:

@@ -6,6 +6,7 @@ from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from sparsefront_kernels.common.indices import permutation
 from sparsefront_kernels.format import SparseFormat, check_weight_and_mask, matrix_shape, zero_where_pruned
@@ -103,6 +104,21 @@ class GatheredFormat(SparseFormat):
         index = self.output_index
         return index.numel() == self.shape[0] and bool((index.diff() > 0).all())
 
+    @property
+    def keeps(self) -> Tensor:
+        """The inputs that each tile keeps, bool [tiles, K]."""
+        keeps = torch.zeros(self.tiles, self.shape[1], dtype=torch.bool, device=self.device)
+        tile_of = torch.repeat_interleave(torch.arange(self.tiles, device=self.device), self.tile_offsets.diff())
+        keeps[tile_of, self.kept_inputs.long()] = True
+        return keeps
+
+    @property
+    def dropped_outputs(self) -> Tensor:
+        """The outputs that no tile stores, int32, ascending."""
+        stored = torch.zeros(self.shape[0], dtype=torch.bool, device=self.device)
+        stored[self.output_index.long()] = True
+        return (~stored).nonzero().flatten().to(torch.int32)
+
     def panels(self) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Per tile: its outputs (int32 [w]), its inputs (int32 [c]) and its panel [c, w], all views."""
         bounds = self.tile_offsets.tolist()
@@ -144,6 +160,42 @@ class GatheredFormat(SparseFormat):
             raise ValueError("gathered: output_index names an output twice")
         _check_range("kept_inputs", self.kept_inputs, limit=k)
         _check_ascending("kept_inputs", self.kept_inputs, restarts=self.tile_offsets[1:-1])
+
+
+def width_unsupported_reason(tile: int, width: int) -> str | None:
+    """Why CTA tiles of this width cannot be cut from tiles, or None."""
+    if tile % width == 0 or width % tile == 0:
+        return None
+    return f"takes tiles that divide {width} or are multiples of it, not tiles of {tile} outputs"
+
+
+def cut_into_cta_tiles(stored: GatheredFormat, width: int) -> tuple[Tensor, Tensor]:
+    """Cut wide tiles into CTA tiles that have the same list, unite narrow ones, whose lists are then united too.
+
+    Outputs that are not stored form CTA tiles at the end that keep nothing, so that each output is in one CTA tile.
+
+    Args:
+        width: outputs of a CTA tile; it divides the tile or is a multiple of it.
+    Returns:
+        outputs, int32 [cta_tiles, width], -1 where a CTA tile is not full; the inputs they keep, bool [cta_tiles, K].
+    Raises:
+        ValueError: a width that `width_unsupported_reason` rejects.
+    """
+    if reason := width_unsupported_reason(stored.tile, width):
+        raise ValueError(f"gathered: {reason}")
+    outputs, keeps = in_rows(stored.output_index, width), stored.keeps
+    if stored.tile >= width:
+        keeps = keeps[torch.arange(len(outputs), device=stored.device) * width // stored.tile]
+    else:
+        together = width // stored.tile
+        keeps = pad(keeps, (0, 0, 0, -len(keeps) % together)).view(-1, together, keeps.shape[1]).any(dim=1)
+    outputs = torch.cat([outputs, in_rows(stored.dropped_outputs, width)])
+    return outputs, pad(keeps, (0, 0, 0, len(outputs) - len(keeps)))
+
+
+def in_rows(index: Tensor, length: int) -> Tensor:
+    """[ceil(len / length), length], filled up with -1."""
+    return pad(index, (0, -index.numel() % length), value=-1).view(-1, length)
 
 
 def _shared_inputs(mask: Tensor, tile: int, *, fill: bool) -> Tensor:

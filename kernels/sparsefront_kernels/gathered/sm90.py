@@ -175,7 +175,7 @@ def gathered_sm90(
 def _expand(
     sums: Tensor, index: Tensor, y: Tensor, bias: Tensor | None, activation: str, residual: Tensor | None
 ) -> None:
-    from sparsefront_kernels.gathered.triton.expand import expand_rows  # Triton may be absent
+    from sparsefront_kernels.gathered.triton_spmm import expand_rows  # Triton may be absent
 
     if residual is not None and residual.stride(1) != 1:
         residual = residual.contiguous()

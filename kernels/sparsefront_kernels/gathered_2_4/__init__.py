@@ -7,8 +7,8 @@ from torch import Tensor
 
 from sparsefront_kernels.gathered.reference import gathered_reference
 from sparsefront_kernels.gathered.sm90 import ENTRY as GATHERED_SM90
-from sparsefront_kernels.gathered.small_m.entries import ENTRY as GATHERED_SMALL_M
-from sparsefront_kernels.gathered.triton.entries import ENTRY as GATHERED_TRITON
+from sparsefront_kernels.gathered.small_m import ENTRY as GATHERED_SMALL_M
+from sparsefront_kernels.gathered.triton import ENTRY as GATHERED_TRITON
 from sparsefront_kernels.gathered_2_4.format import Gathered24Format
 from sparsefront_kernels.gathered_2_4.sm90 import ENTRY as SM90
 from sparsefront_kernels.kernel_entry import KernelEntry, filled_entry

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sparsefront_kernels.csr.entries import TORCH as OVERLAY
 from sparsefront_kernels.format import SparseFormat
-from sparsefront_kernels.gathered.triton.entries import ENTRY as TILES
+from sparsefront_kernels.gathered.triton import ENTRY as TILES
 from sparsefront_kernels.gathered_overlay.format import GatheredOverlayFormat
 from sparsefront_kernels.gathered_overlay.in_turn import ENTRY as CUDA
 from sparsefront_kernels.gathered_overlay.reference import gathered_overlay_reference

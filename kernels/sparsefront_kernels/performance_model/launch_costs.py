@@ -8,7 +8,7 @@ a launch must be chosen on every GPU. All were fitted to measurements on an H200
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sparsefront_kernels.gathered.simt.spmm import SimtLaunch
+    from sparsefront_kernels.gathered.simt import SimtLaunch
     from sparsefront_kernels.gathered.sm90 import Sm90Launch
 
 # Of the Hopper kernel, by (columns of a block, blocks to a multiprocessor): of the launch, of a work tile beyond its

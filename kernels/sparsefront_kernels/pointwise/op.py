@@ -26,7 +26,7 @@ def transposed(x: Tensor) -> Tensor:
     """[R, C], with the elements of a row side by side, as [C, R], contiguous."""
     if not x.is_cuda or x.numel() == 0:
         return x.t().clone(memory_format=torch.contiguous_format)
-    from sparsefront_kernels.gathered.triton.transpose import transpose_into
+    from sparsefront_kernels.gathered.triton_spmm import transpose_into
 
     y = x.new_empty(x.shape[1], x.shape[0])
     with torch.cuda.device_of(x):

@@ -15,10 +15,15 @@ from sparsefront_kernels.bench.setting import Setting
 from sparsefront_kernels.common.launch import num_sms
 from sparsefront_kernels.common.operands import run_length
 from sparsefront_kernels.gathered.format import GatheredFormat
-from sparsefront_kernels.gathered.quack.library import QuackLaunch, package_unavailable_reason
-from sparsefront_kernels.gathered.quack.packed_weight import QuackPackedWeight, pack_for_quack
-from sparsefront_kernels.gathered.quack.product import tiled_product
-from sparsefront_kernels.gathered.quack.tuning import QuackProblem, candidates
+from sparsefront_kernels.gathered.quack import (
+    QuackLaunch,
+    QuackPackedWeight,
+    QuackProblem,
+    candidates,
+    pack_for_quack,
+    package_unavailable_reason,
+    tiled_product,
+)
 
 KERNEL = "quack_compact"
 FAMILY = "gathered"  # what it multiplies by
@@ -48,7 +53,7 @@ def providers(setting: Setting, drawn: DrawnWeight) -> list[Provider]:
     def provider(launch: QuackLaunch) -> Provider:
         def make(copy: int):
             x, own = setting.x_in(LAYOUT, copy, rows=rows), copies(copy)
-            return lambda: tiled_product(x, own.panels, own.kept, own.offsets, own.order, launch)
+            return lambda: tiled_product(x, own, launch)
 
         return Provider(
             family="quack",

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.gathered.cta_tiles import cut_into_cta_tiles
-from sparsefront_kernels.gathered.format import GatheredFormat
+from sparsefront_kernels.gathered.format import GatheredFormat, cut_into_cta_tiles
 
 VECTOR = 32  # outputs that share their inputs: a constant of its kernels
 # sparsity -> (inputs of a window, how many of them a vector keeps). Its unpacked kernels load whole windows of 32, the packed

@@ -1,13 +1,20 @@
-"""The gathered product in Triton: one program per tile of Y, stepping through the tile's list of kept inputs."""
+"""Device code of the gathered kernels in Triton: the product, rows of Y from what was computed, and the transpose."""
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from sparsefront_kernels.common.launch import RASTER_SWIZZLE_ROWS, LaunchShape, launch_shape, power_of_two_within
+from sparsefront_kernels.common.launch import (
+    RASTER_SWIZZLE_ROWS,
+    LaunchShape,
+    launch_shape,
+    power_of_two_within,
+    supports_pdl,
+)
 from sparsefront_kernels.common.triton_device import activated, swizzled_tile
 
 REGISTERS = 65_536  # of a multiprocessor
+BLOCK = 64  # sides of a tile that is transposed: reads and writes are then runs of 128 bytes in 16-bit types
 
 
 @triton.jit
@@ -147,4 +154,123 @@ def launch_gathered_triton(
         num_warps=shape.num_warps,
         num_stages=shape.num_stages,
         **({"maxnreg": REGISTERS // (2 * 32 * shape.num_warps)} if shape.num_warps == 8 and more_than_sums else {}),
+    )
+
+
+@triton.jit
+def _expand_kernel(
+    sums_ptr,  # [computed outputs, M]
+    index_ptr,  # [n]: of an output among those that are computed, or -1
+    bias_ptr,  # [n]
+    residual_ptr,  # [m, n]
+    y_ptr,  # [m, n]
+    n,
+    m,
+    sums_stride,
+    residual_stride,
+    y_stride,
+    HAS_BIAS: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    blocks = tl.cdiv(n, BLOCK)
+    output = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
+    row = (tl.program_id(0) // blocks).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    index = tl.load(index_ptr + output, mask=output < n, other=-1).to(tl.int64)
+    if PDL:
+        tl.extra.cuda.gdc_wait()  # the kernel before may not have ended
+        tl.extra.cuda.gdc_launch_dependents()  # a kernel that reads y waits for the end of this one
+    computed = (index >= 0)[:, None] & (row < m)[None, :]
+    v = tl.load(sums_ptr + index[:, None] * sums_stride + row[None, :], mask=computed, other=0.0).to(tl.float32)
+    if HAS_BIAS:
+        v += tl.load(bias_ptr + output, mask=output < n, other=0.0).to(tl.float32)[:, None]
+    v = tl.trans(activated(v, ACTIVATION))
+    exists = (row < m)[:, None] & (output < n)[None, :]
+    if HAS_RESIDUAL:
+        v += tl.load(residual_ptr + row[:, None] * residual_stride + output[None, :], mask=exists, other=0.0).to(
+            tl.float32
+        )
+    tl.store(y_ptr + row[:, None] * y_stride + output[None, :], v.to(y_ptr.dtype.element_ty), mask=exists)
+
+
+def expand_rows(
+    sums: Tensor, index: Tensor, y: Tensor, bias: Tensor | None, activation: str, residual: Tensor | None
+) -> None:
+    """Write whole rows, y = activation(sums + bias) + residual, where outputs that are not computed have sums of zero.
+
+    Args:
+        sums: [computed outputs, at least M], with M contiguous.
+        index: int32 [N], the row of each output in `sums`, or -1.
+        y, residual: [M, N] with N contiguous; residual may be None.
+        bias: [N] or None.
+        activation: a name of `common.epilogue.ACTIVATIONS`.
+    """
+    m, n = y.shape
+    pdl = supports_pdl(y.device)
+    _expand_kernel[(triton.cdiv(n, BLOCK) * triton.cdiv(m, BLOCK),)](
+        sums,
+        index,
+        y if bias is None else bias,
+        y if residual is None else residual,
+        y,
+        n,
+        m,
+        sums.stride(0),
+        0 if residual is None else residual.stride(0),
+        y.stride(0),
+        HAS_BIAS=bias is not None,
+        HAS_RESIDUAL=residual is not None,
+        ACTIVATION=activation,
+        BLOCK=BLOCK,
+        PDL=pdl,
+        num_warps=4,
+        **({"launch_pdl": True} if pdl else {}),
+    )
+
+
+@triton.jit
+def _transpose_kernel(
+    source_ptr,  # [rows, columns]
+    target_ptr,  # [columns, rows]
+    rows,
+    columns,
+    source_stride,
+    target_stride,
+    BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    if PDL:
+        # the kernel before may not have ended; ours is launched as soon as it lets us
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()  # a kernel that reads the target waits for the end of this one
+    row_blocks = tl.cdiv(rows, BLOCK)
+    row = (tl.program_id(0) % row_blocks).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    column = (tl.program_id(0) // row_blocks).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    exists = (row < rows)[:, None] & (column < columns)[None, :]
+    tile = tl.load(source_ptr + row[:, None] * source_stride + column[None, :], mask=exists)
+    tl.store(target_ptr + column[:, None] * target_stride + row[None, :], tl.trans(tile), mask=tl.trans(exists))
+
+
+def transpose_into(source: Tensor, target: Tensor) -> None:
+    """Write source [R, C] transposed into target [C, R]; neighbours in a row of either lie side by side in memory.
+
+    From compute capability 9.0 on, launches pdl: this one is made while the kernel before ends, and lets the next be
+    made, which begins once this has ended (programmatic dependent launch, CUDA C++ Programming Guide).
+    """
+    rows, columns = source.shape
+    pdl = supports_pdl(source.device)
+    grid = (triton.cdiv(rows, BLOCK) * triton.cdiv(columns, BLOCK),)  # one dimension: the second ends at 65535
+    _transpose_kernel[grid](
+        source,
+        target,
+        rows,
+        columns,
+        source.stride(0),
+        target.stride(0),
+        BLOCK=BLOCK,
+        PDL=pdl,
+        num_warps=4,
+        **({"launch_pdl": True} if pdl else {}),
     )

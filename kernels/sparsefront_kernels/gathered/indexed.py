@@ -1,0 +1,404 @@
+"""`gathered_indexed`: float32 products of tiles of 1 to 16 outputs on Hopper's CUDA cores.
+
+The kernel, ../csrc/gathered_indexed.cu, shares rows of X among 16 lists of a block; it is feature-major as `gathered_simt`.
+"""
+
+import ctypes
+import functools
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from sparsefront_kernels import cuda_library
+from sparsefront_kernels.common.device_support import hopper_unsupported_reason
+from sparsefront_kernels.common.epilogue import ACTIVATION_CODES
+from sparsefront_kernels.common.launch import num_sms
+from sparsefront_kernels.common.operands import run_length
+from sparsefront_kernels.format import SparseFormat
+from sparsefront_kernels.gathered.format import GatheredFormat, cut_into_cta_tiles
+from sparsefront_kernels.gathered.simt import (
+    BIAS_TYPES,
+    CONSUMER_WARPS,
+    FIXED_BYTES,
+    MOST_SPLITS,
+    MOST_STAGES,
+    SHARED_BYTES,
+    SimtLaunch,
+    fp32_product,
+)
+from sparsefront_kernels.kernel_op import kernel_entry
+from sparsefront_kernels.performance_model.launch_costs import simt_us
+from sparsefront_kernels.problem import LAYOUTS, Problem
+from sparsefront_kernels.tuning import TunedLaunches
+
+KERNEL = "gathered_indexed"  # and its library
+VERSION = 1  # raised when a change of the kernel makes old measurements useless
+LIST_OUTPUTS, LISTS = 8, 16  # outputs that share a list; lists of a block of the grid
+WIDTH = LIST_OUTPUTS * LISTS
+WIDEST_TILE = 16  # from 32 outputs on, gathered_simt reads no row for nothing
+HALF = 32  # inputs of half a window
+OCTET = 8  # steps that the kernel takes at a time
+MOST_STEPS = 32  # of a stage: a window in which a list keeps more is two stages
+HEADER = 16  # bytes before the row indices of a stage
+
+
+@dataclass(frozen=True, eq=False)
+class IndexedPackedWeight:
+    """What the kernel reads.
+
+    A stage is a window of 64 inputs, or half of one, for the 16 lists of a tile of 128 outputs: the inputs that some list
+    keeps, its rows, and as many steps as the longest list keeps of them, up to the next multiple of 8. A step is one kept
+    input of every list. Lists that keep fewer take row 0 with weights of zero for the rest.
+
+    A tile's outputs are ordered as the threads of a warp own them, so that a thread's 8 are one list: of list l, output r is
+    at l // 4 · 32 + r // 4 · 16 + l % 4 · 4 + r % 4.
+
+    Args:
+        n, k: outputs and inputs of the weight.
+        panels: float32 [steps of all stages, 128]: weights, of each output for the input that its list has in that step.
+        kept: int32 [rows of all stages], ascending within a stage.
+        starts: int32 [stages + 1, 2]: first row, first step.
+        row_indices: uint8, flat; of each stage 16 bytes whose first is its steps / 8, then [steps / 8, 16 lists, 8]: which
+            of its rows a list takes in a step.
+        tiles: int32 [tiles, 2]: first stage and number of them; most steps first.
+        outputs: int32 [tiles, 128]; -1 where a tile is not full. Every output of the weight is in one tile.
+        most_steps: of any stage, a multiple of 8.
+    """
+
+    n: int
+    k: int
+    panels: Tensor
+    kept: Tensor
+    starts: Tensor
+    row_indices: Tensor
+    tiles: Tensor
+    outputs: Tensor
+    most_steps: int
+
+
+def tile_unsupported_reason(tile: int) -> str | None:
+    """Why the kernel does not take tiles of this width, or None."""
+    if tile <= WIDEST_TILE and WIDEST_TILE % tile == 0:
+        return None
+    return f"takes tiles of 1, 2, 4, 8 or 16 outputs, not of {tile}"
+
+
+def pack_for_indexed(stored: GatheredFormat) -> IndexedPackedWeight:
+    """Lay the weight out for the kernel on the format's device.
+
+    Raises:
+        ValueError: a tile width that `tile_unsupported_reason` rejects.
+    """
+    if reason := tile_unsupported_reason(stored.tile):
+        raise ValueError(f"gathered: {reason}")
+    outputs, keeps = cut_into_cta_tiles(stored, LIST_OUTPUTS)
+    (n, k), device = stored.shape, stored.device
+    alike = keeps.sum(dim=1).argsort(descending=True, stable=True)  # a stage is as long as the longest list of its tile
+    outputs, keeps = outputs[alike], keeps[alike]
+    outputs = pad(outputs, (0, 0, 0, -len(outputs) % LISTS), value=-1).view(-1, LISTS, LIST_OUTPUTS)
+    keeps = pad(keeps, (0, -k % (2 * HALF), 0, -len(keeps) % LISTS)).view(len(outputs), LISTS, -1, 2, HALF)
+    windows = _Windows(keeps)
+    order = windows.steps.flatten(1).sum(dim=1).argsort(descending=True, stable=True)
+    outputs, windows = outputs[order], _Windows(keeps[order])
+    stages, starts = windows.stages(), windows.starts()
+    first_step = starts[:-1, 1].long()
+    tile, list_, window, half, position = windows.keeps.nonzero(as_tuple=True)
+    stage, rank = stages[tile, window, half], windows.ranks[tile, list_, window, half, position]
+    own, inputs = outputs[tile, list_].long(), (window * 2 + half) * HALF + position
+    values = stored.to_dense()[own.clamp(min=0), inputs[:, None]]
+    panels = values.new_zeros(int(starts[-1, 1]), WIDTH)
+    panels[(first_step[stage] + rank)[:, None], _slots(device)[list_]] = values.masked_fill(own < 0, 0)
+    begins = (torch.arange(len(first_step), device=device) + first_step) * HEADER
+    row_indices = torch.zeros(HEADER * (len(first_step) + len(panels)), dtype=torch.uint8, device=device)
+    row_indices[begins] = (starts[:, 1].diff() // OCTET).to(torch.uint8)
+    at = begins[stage] + HEADER + rank // OCTET * (LISTS * OCTET) + list_ * OCTET + rank % OCTET
+    row_indices[at] = windows.rows_of(tile, window, half, position).to(torch.uint8)
+    _, window, half, position = windows.needed.nonzero(as_tuple=True)
+    counts = (windows.steps > 0).flatten(1).sum(dim=1)
+    in_slots = torch.empty_like(outputs.view(-1, WIDTH))
+    in_slots[:, _slots(device).flatten()] = outputs.view(-1, WIDTH)
+    return IndexedPackedWeight(
+        n=n,
+        k=k,
+        panels=panels,
+        kept=((window * 2 + half) * HALF + position).to(torch.int32),
+        starts=starts,
+        row_indices=row_indices,
+        tiles=torch.stack([counts.cumsum(0) - counts, counts], dim=1).to(torch.int32),
+        outputs=in_slots,
+        most_steps=max(OCTET, int(windows.steps.max())) if windows.steps.numel() else OCTET,
+    )
+
+
+class _Windows:
+    """Windows of a mask, and which of their halves are stages of their own.
+
+    keeps: bool [tiles, lists, windows, 2, 32]; needed: bool [tiles, windows, 2, 32], the inputs that some list keeps;
+    split: bool [tiles, windows], whether the halves are two stages; steps: int64 [tiles, windows, 2], of the stage that
+    begins there, 0 where none does.
+    """
+
+    def __init__(self, keeps: Tensor) -> None:
+        self.keeps, self.needed = keeps, keeps.any(dim=1)
+        counts = keeps.sum(dim=4)  # [tiles, lists, windows, 2]
+        self.split = counts.sum(dim=3).amax(dim=1) > MOST_STEPS
+        longest = self._of_stages(counts, self.split[:, None]).amax(dim=1)
+        self.steps = -(-longest // OCTET) * OCTET
+        self.ranks = self._within_stages(keeps, self.split[:, None])
+        self._rows = self._within_stages(self.needed, self.split)
+
+    def stages(self) -> Tensor:
+        """int64 [tiles, windows, 2]: the stage that half a window belongs to."""
+        begins = self.steps > 0
+        number = begins.flatten().cumsum(0).view_as(self.steps) - 1
+        number[..., 1] = torch.where(self.split, number[..., 1], number[..., 0])
+        return number
+
+    def starts(self) -> Tensor:
+        """int32 [stages + 1, 2]: first row and first step."""
+        begins = self.steps > 0
+        rows = self._of_stages(self.needed.sum(dim=3), self.split)
+        counts = torch.stack([rows[begins], self.steps[begins]], dim=1)
+        return pad(counts.cumsum(0), (0, 0, 1, 0)).to(torch.int32)
+
+    def rows_of(self, *index: Tensor) -> Tensor:
+        """Of inputs (tile, window, half, position): which row of their stage they are."""
+        return self._rows[index]
+
+    @staticmethod
+    def _of_stages(counts: Tensor, split: Tensor) -> Tensor:
+        """[..., windows, 2] of halves → of the stages that begin there."""
+        first, second = counts.unbind(dim=-1)
+        return torch.stack([first + second * ~split, second * split], dim=-1)
+
+    @staticmethod
+    def _within_stages(chosen: Tensor, split: Tensor) -> Tensor:
+        """bool [..., windows, 2, 32] → how many chosen inputs of the stage come before each."""
+        before = chosen.flatten(-2).cumsum(-1).view(chosen.shape) - 1
+        before[..., 1, :] -= (chosen[..., 0, :].sum(dim=-1) * split)[..., None]
+        return before
+
+
+def _slots(device: torch.device) -> Tensor:
+    """int64 [lists, outputs of a list]: where in a tile an output is."""
+    list_, output = torch.arange(LISTS, device=device)[:, None], torch.arange(LIST_OUTPUTS, device=device)
+    return list_ // 4 * 32 + output // 4 * 16 + list_ % 4 * 4 + output % 4
+
+
+def dense_weight(packed: IndexedPackedWeight) -> Tensor:
+    """W [N, K], without a look at the weight's contents from the host."""
+    panels, starts, tiles, device = packed.panels, packed.starts, packed.tiles, packed.panels.device
+    step = torch.arange(panels.shape[0], device=device, dtype=starts.dtype)
+    stage = torch.searchsorted(starts[:, 1].contiguous(), step, right=True) - 1
+    first_row, first_step = starts.long()[stage].unbind(dim=1)
+    rank = step - first_step
+    at = (stage + first_step) * HEADER + HEADER + rank // OCTET * (LISTS * OCTET) + rank % OCTET
+    own = packed.row_indices[at[:, None] + torch.arange(LISTS, device=device) * OCTET]  # [steps, lists]
+    inputs = packed.kept[first_row[:, None] + own].long()
+    tile = torch.searchsorted(tiles[:, 0].contiguous(), stage.to(tiles.dtype), right=True) - 1
+    list_of_slot = torch.empty(WIDTH, dtype=torch.int64, device=device)
+    list_of_slot[_slots(device)] = torch.arange(LISTS, device=device)[:, None].expand(-1, LIST_OUTPUTS)
+    dense = panels.new_zeros(packed.n + 1, packed.k)  # what belongs to output -1 goes to the last row
+    # lists that are shorter than their stage add zeros to what they hold of row 0
+    return dense.index_put((packed.outputs.long()[tile], inputs[:, list_of_slot]), panels, accumulate=True)[: packed.n]
+
+
+def gathered_indexed(
+    x: Tensor,
+    packed: IndexedPackedWeight,
+    bias: Tensor | None,
+    *,
+    residual: Tensor | None,
+    activation: str,
+    x_feature_major: bool,
+    y_feature_major: bool,
+) -> Tensor:
+    """`fp32_product` by this kernel: the same arguments, result and errors."""
+
+    def launch(by_input: Tensor, y: Tensor, **epilogue: Any) -> None:
+        chosen = LAUNCHES.launch_for(IndexedProblem.of(packed, by_input.shape[1]), x.device)
+        launch_gathered_indexed(by_input, y, packed, launch=chosen, **epilogue)
+
+    return fp32_product(
+        launch,
+        x,
+        packed,
+        bias,
+        residual=residual,
+        activation=activation,
+        x_feature_major=x_feature_major,
+        y_feature_major=y_feature_major,
+    )
+
+
+@dataclass(frozen=True, order=True)
+class IndexedLaunch:
+    """Launch parameters; the pipeline has as many stages as fit.
+
+    Args:
+        columns: of Y in the registers of a thread, beside 8 outputs: 8 or 16.
+        splits: blocks, 1 to 8, that share the stages of one work tile.
+    """
+
+    columns: int
+    splits: int = 1
+
+    @property
+    def block_m(self) -> int:
+        """Columns of Y per block of the grid."""
+        return 8 * self.columns
+
+    @property
+    def blocks_per_sm(self) -> int:
+        """Blocks of the grid that share a multiprocessor: the registers allow no more."""
+        return 3 if self.columns == 8 else 2
+
+    def stages(self, most_steps: int) -> int:
+        """Of the pipeline; at least 2 for what is packed."""
+        stage = 2 * HALF * self.block_m * 4 + HEADER + most_steps * (WIDTH * 4 + LISTS)
+        return min(MOST_STAGES, (SHARED_BYTES // self.blocks_per_sm - FIXED_BYTES) // stage)
+
+    def possible(self, most_steps: int) -> bool:
+        """Whether the kernel is compiled for this and its blocks fit into shared memory."""
+        sums = CONSUMER_WARPS * 32 * 8 * self.columns * 4
+        return (
+            self.columns in (8, 16)
+            and 1 <= self.splits <= MOST_SPLITS
+            and self.stages(most_steps) >= 2
+            and (FIXED_BYTES + sums) * self.blocks_per_sm <= SHARED_BYTES
+        )
+
+
+def launch_gathered_indexed(
+    x: Tensor,
+    y: Tensor,
+    packed: IndexedPackedWeight,
+    *,
+    bias: Tensor | None,
+    activation: str,
+    residual: Tensor | None,
+    launch: IndexedLaunch,
+) -> None:
+    """Write Y[N, M] = activation(W · X[K, M] + bias) + residual on the current stream of x's device, which must be current.
+
+    Args:
+        x: [K, M] with M contiguous, 16-byte aligned in every row; M a multiple of 4.
+        y: [N, M], likewise; every element is written.
+        bias: [N] contiguous, float16, bfloat16 or float32, or None.
+        activation: a name of `ACTIVATION_CODES`.
+        residual: [N, M] as y, or None.
+    Raises:
+        RuntimeError: the launch failed.
+    """
+    tensors = (x, packed.panels, packed.kept, packed.starts, packed.row_indices, packed.tiles, packed.outputs)
+    error = _function()(
+        *(tensor.data_ptr() for tensor in tensors),
+        None if bias is None else bias.data_ptr(),
+        None if residual is None else residual.data_ptr(),
+        y.data_ptr(),
+        x.stride(0),
+        y.stride(0),
+        0 if residual is None else residual.stride(0),
+        packed.most_steps,
+        0 if bias is None else BIAS_TYPES[bias.dtype],
+        ACTIVATION_CODES[activation],
+        x.shape[1],
+        x.shape[0],
+        len(packed.tiles),
+        launch.columns,
+        launch.stages(packed.most_steps),
+        launch.splits,
+        num_sms(x.device),
+        torch.cuda.current_stream(x.device).cuda_stream,
+    )
+    if error:
+        raise RuntimeError(f"{KERNEL}: CUDA error {error} at launch ({launch})")
+
+
+@functools.cache
+def _function() -> ctypes._CFuncPtr:
+    function = cuda_library.load(KERNEL).sparsefront_gathered_indexed
+    function.argtypes = [ctypes.c_void_p] * 10 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 10 + [ctypes.c_void_p]
+    function.restype = ctypes.c_int
+    return function
+
+
+SPACE = tuple(itertools.starmap(IndexedLaunch, itertools.product((16, 8), (1, 2, 3, 4, 5, 6, 8))))
+
+
+@dataclass(frozen=True)
+class IndexedProblem:
+    """What decides how fast launch parameters are.
+
+    Args:
+        m, k, n: of the product.
+        tiles, steps: tiles of 128 outputs, and how many steps all of them take together.
+    """
+
+    m: int
+    k: int
+    n: int
+    tiles: int
+    steps: int
+
+    @classmethod
+    def of(cls, packed: IndexedPackedWeight, m: int) -> "IndexedProblem":
+        """Of a packed weight and m rows of X, which the kernel reads padded."""
+        run = run_length(torch.float32)
+        return cls(-(-m // run) * run, packed.k, packed.n, len(packed.tiles), len(packed.panels))
+
+    @property
+    def shape(self) -> str:
+        return f"m={self.m} k={self.k} n={self.n} steps="
+
+    @property
+    def amount(self) -> float:
+        """Steps of a tile."""
+        return self.steps / max(1, self.tiles)
+
+
+def predicted_us(problem: IndexedProblem, launch: IndexedLaunch, num_sms: int) -> float:
+    """As the kernel of wide tiles would take for as many products: a coarse rank, not fitted to this one."""
+    blocks = problem.tiles * -(-problem.m // launch.block_m) * launch.splits
+    alike = SimtLaunch(launch.columns, 1, 2, launch.splits)
+    return simt_us(alike, blocks, problem.amount / launch.splits * WIDTH * launch.block_m, num_sms)
+
+
+def candidates(problem: IndexedProblem, num_sms: int) -> list[IndexedLaunch]:
+    """All launches, best predicted first: they are few."""
+    return sorted(SPACE, key=lambda launch: predicted_us(problem, launch, num_sms))
+
+
+LAUNCHES = TunedLaunches(
+    KERNEL,
+    VERSION,
+    IndexedLaunch,
+    describe=lambda packed, problem: IndexedProblem.of(packed, problem.m),
+    worth_timing=candidates,
+    untuned=lambda problem, num_sms: candidates(problem, num_sms)[0],
+)
+
+
+def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
+    """Why the kernel is unsupported: it is built for compute capability 9.0 alone."""
+    if problem.dtype != torch.float32:
+        return f"takes float32, not {problem.dtype}"
+    return tile_unsupported_reason(stored.tile) or hopper_unsupported_reason(problem, KERNEL)
+
+
+ENTRY = kernel_entry(
+    KERNEL,
+    "gathered",
+    weight=IndexedPackedWeight,
+    run=gathered_indexed,
+    dense=dense_weight,
+    pack=pack_for_indexed,
+    unsupported=_unsupported,
+    layouts=LAYOUTS,
+    fuses_epilogue=True,
+    tunable=LAUNCHES,
+)

@@ -1,0 +1,410 @@
+"""`gathered_simt`: float32 products on Hopper's CUDA cores, for tiles that divide 32 or are multiples of it.
+
+The kernel, ../csrc/gathered_simt.cu, is feature-major; `fp32_product` brings operands of other layouts into its form.
+"""
+
+import ctypes
+import functools
+import itertools
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from sparsefront_kernels import cuda_library
+from sparsefront_kernels.common.device_support import hopper_unsupported_reason
+from sparsefront_kernels.common.epilogue import ACTIVATION_CODES
+from sparsefront_kernels.common.launch import num_sms
+from sparsefront_kernels.common.operands import (
+    aligned_by_input,
+    aligned_like,
+    bias_for_kernel,
+    check_epilogue,
+    check_operands,
+    deliver,
+    empty_output,
+    run_length,
+)
+from sparsefront_kernels.format import SparseFormat
+from sparsefront_kernels.gathered.format import GatheredFormat, cut_into_cta_tiles, width_unsupported_reason
+from sparsefront_kernels.kernel_op import kernel_entry
+from sparsefront_kernels.performance_model.launch_costs import simt_us
+from sparsefront_kernels.problem import LAYOUTS, Problem
+from sparsefront_kernels.tuning import TunedLaunches
+
+KERNEL = "gathered_simt"  # and its library
+VERSION = 1  # raised when a change of the kernel makes old measurements useless
+MOST_CANDIDATES = 18
+WIDTHS = (128, 64, 32)  # outputs of a block of the grid
+SHARED_BYTES = 233_472  # of a multiprocessor
+FIXED_BYTES = 1_024 + 768  # of a block: what the driver reserves, barriers, lists of outputs
+CONSUMER_WARPS = 4
+MOST_STAGES, MOST_SPLITS = 16, 8
+BIAS_TYPES = {torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}
+
+
+@dataclass(frozen=True, eq=False)
+class SimtPackedWeight:
+    """What the float32 kernel reads.
+
+    A tile of the kernel is a part of a wide tile of the format, or several narrow ones, whose lists are united and whose
+    panels hold zeros where a tile does not keep an input.
+
+    Args:
+        n, k: outputs and inputs of the weight.
+        panels: float32 [kept inputs of all tiles, width]: the weights of a kept input to the outputs of its tile.
+        kept: int32 [kept inputs of all tiles], ascending within a tile.
+        tiles: int32 [tiles, 2]: first kept input and number of them, 0 too; most first, so that long tiles do not
+            start last.
+        outputs: int32 [tiles, width]; -1 where a tile is not full. Every output of the weight is in one tile.
+        kept_of_each: the number of kept inputs where it is the same for all tiles, else 0.
+    """
+
+    n: int
+    k: int
+    panels: Tensor
+    kept: Tensor
+    tiles: Tensor
+    outputs: Tensor
+    kept_of_each: int
+
+    @property
+    def width(self) -> int:
+        """Outputs of a tile."""
+        return self.outputs.shape[1]
+
+
+def tile_unsupported_reason(tile: int) -> str | None:
+    """Why the kernel's tiles cannot be cut from tiles of this width, or None."""
+    return width_unsupported_reason(tile, WIDTHS[-1])
+
+
+def pack_for_simt(stored: GatheredFormat) -> SimtPackedWeight:
+    """Lay the weight out for the kernel on the format's device.
+
+    Raises:
+        ValueError: a tile width that `tile_unsupported_reason` rejects.
+    """
+    if reason := tile_unsupported_reason(stored.tile):
+        raise ValueError(f"gathered: {reason}")
+    width = next((width for width in WIDTHS if stored.tile % width == 0), WIDTHS[-1])
+    outputs, keeps = cut_into_cta_tiles(stored, width)
+    order = keeps.sum(dim=1).argsort(descending=True, stable=True)
+    outputs, keeps = outputs[order], keeps[order]
+    count = keeps.sum(dim=1)
+    tile, kept = keeps.nonzero(as_tuple=True)
+    rows = outputs[tile].long()  # [kept inputs, width]
+    panels = stored.to_dense()[rows.clamp(min=0), kept[:, None]]
+    return SimtPackedWeight(
+        n=stored.shape[0],
+        k=stored.shape[1],
+        panels=panels.where(rows >= 0, torch.zeros((), dtype=panels.dtype, device=panels.device)),
+        kept=kept.to(torch.int32),
+        tiles=torch.stack([count.cumsum(0) - count, count], dim=1).to(torch.int32),
+        outputs=outputs,
+        kept_of_each=int(count[0]) if (count == count[0]).all() else 0,
+    )
+
+
+def dense_weight(packed: SimtPackedWeight) -> Tensor:
+    """W [N, K], without a look at the weight's contents from the host."""
+    device, tiles = packed.panels.device, packed.tiles
+    rank = torch.arange(packed.kept.shape[0], device=device, dtype=tiles.dtype)
+    tile = torch.searchsorted(tiles[:, 0].contiguous(), rank, right=True) - 1
+    dense = packed.panels.new_zeros(packed.n + 1, packed.k)  # what belongs to output -1 goes to the last row
+    dense[packed.outputs.long()[tile], packed.kept.long()[:, None]] = packed.panels
+    return dense[: packed.n]
+
+
+def gathered_simt(
+    x: Tensor,
+    packed: SimtPackedWeight,
+    bias: Tensor | None,
+    *,
+    residual: Tensor | None,
+    activation: str,
+    x_feature_major: bool,
+    y_feature_major: bool,
+) -> Tensor:
+    """`fp32_product` by this kernel: the same arguments, result and errors."""
+
+    def launch(by_input: Tensor, y: Tensor, **epilogue: Any) -> None:
+        chosen = LAUNCHES.launch_for(SimtProblem.of(packed, by_input.shape[1]), x.device)
+        launch_gathered_simt(by_input, y, packed, launch=chosen, **epilogue)
+
+    return fp32_product(
+        launch,
+        x,
+        packed,
+        bias,
+        residual=residual,
+        activation=activation,
+        x_feature_major=x_feature_major,
+        y_feature_major=y_feature_major,
+    )
+
+
+class Fp32Launch(Protocol):
+    """Writes all of y [N, M] from x [K, M] on x's device, which is current; both have aligned rows, and whole runs of M."""
+
+    def __call__(
+        self, x: Tensor, y: Tensor, *, bias: Tensor | None, activation: str, residual: Tensor | None
+    ) -> None: ...
+
+
+class Fp32Weight(Protocol):
+    """A packed weight [n, k], of which `panels` is a float32 tensor."""
+
+    @property
+    def n(self) -> int: ...
+    @property
+    def k(self) -> int: ...
+    @property
+    def panels(self) -> Tensor: ...
+
+
+def fp32_product(
+    launch: Fp32Launch,
+    x: Tensor,
+    packed: Fp32Weight,
+    bias: Tensor | None,
+    *,
+    residual: Tensor | None,
+    activation: str,
+    x_feature_major: bool,
+    y_feature_major: bool,
+) -> Tensor:
+    """Y = activation(X · Wᵀ + bias) + residual.
+
+    Args:
+        x: float32 [M, K], or [K, M] where x_feature_major, any strides. The kernel reads aligned [K, M]: other layouts,
+            an M that is no multiple of 4 and unaligned rows cost a copy of X.
+        bias: [N], any float dtype, or None.
+        residual: of Y's shape and dtype, any strides, or None; unaligned rows cost a copy.
+        activation: a name of `common.epilogue.ACTIVATIONS`.
+    Returns:
+        float32 [M, N], or [N, M] where y_feature_major, contiguous. Row-major Y and an M that is no multiple of 4 cost
+        a copy of Y.
+    Raises:
+        ValueError: operands that do not fit together, or no such activation.
+    """
+    check_operands(x, packed.panels, bias, k=packed.k, n=packed.n, feature_major=x_feature_major)
+    y = empty_output(x, packed.n, x_feature_major, y_feature_major)
+    check_epilogue(y, activation, residual)
+    if y.numel() == 0:
+        return y
+    m = x.shape[1 if x_feature_major else 0]
+    if residual is not None and not y_feature_major:
+        residual = residual.t()
+    with torch.cuda.device_of(x):
+        by_input = aligned_by_input(x, feature_major=x_feature_major)
+        padded_m = by_input.shape[1]
+        direct = y_feature_major and padded_m == m
+        target = y if direct else x.new_empty(packed.n, padded_m)
+        launch(
+            by_input,
+            target,
+            bias=bias_for_kernel(bias),
+            activation=activation,
+            residual=None if residual is None else aligned_like(target, residual),
+        )
+        if not direct:
+            deliver(target, y, feature_major=y_feature_major)
+    return y
+
+
+@dataclass(frozen=True, order=True)
+class SimtLaunch:
+    """Launch parameters.
+
+    Args:
+        columns: of Y in the registers of a thread, beside 8 outputs: 8 or 16.
+        warp_split_k: warps, 1, 2 or 4, that share the kept inputs of one work tile and add up through shared memory.
+        stages: of the pipeline, 2 to 16.
+        splits: blocks, 1 to 8, that share them, likewise.
+    """
+
+    columns: int
+    warp_split_k: int
+    stages: int
+    splits: int = 1
+
+    def block_m(self, width: int) -> int:
+        """Columns of Y per block of the grid, 0 where warp split-K leaves no warp for a work tile."""
+        return CONSUMER_WARPS * 32 // (width * self.warp_split_k) * 8 * self.columns
+
+    @property
+    def rows(self) -> int:
+        """Kept inputs of a stage."""
+        return 8 * self.warp_split_k
+
+    @property
+    def blocks_per_sm(self) -> int:
+        """Blocks of the grid that share a multiprocessor: the registers allow no more."""
+        return 3 if self.columns == 8 and self.warp_split_k == 1 else 2
+
+    def shared_bytes(self, width: int) -> int:
+        """Of one block: X and the weights, or what is added up in the end."""
+        stages = self.stages * self.rows * (self.block_m(width) + width) * 4
+        return FIXED_BYTES + max(stages, CONSUMER_WARPS * 32 * 8 * self.columns * 4)
+
+    def possible(self, width: int) -> bool:
+        """Whether the kernel is compiled for this and its blocks fit into shared memory."""
+        return (
+            self.columns in (8, 16)
+            and self.warp_split_k in (1, 2, 4)
+            and self.block_m(width) > 0
+            and 2 <= self.stages <= MOST_STAGES
+            and 1 <= self.splits <= MOST_SPLITS
+            and self.shared_bytes(width) * self.blocks_per_sm <= SHARED_BYTES
+        )
+
+
+def launch_gathered_simt(
+    x: Tensor,
+    y: Tensor,
+    packed: SimtPackedWeight,
+    *,
+    bias: Tensor | None,
+    activation: str,
+    residual: Tensor | None,
+    launch: SimtLaunch,
+) -> None:
+    """Write Y[N, M] = activation(W · X[K, M] + bias) + residual on the current stream of x's device, which must be current.
+
+    Args:
+        x: [K, M] with M contiguous, 16-byte aligned in every row; M a multiple of 4.
+        y: [N, M], likewise; every element is written.
+        bias: [N] contiguous, float16, bfloat16 or float32, or None.
+        activation: a name of `ACTIVATION_CODES`.
+        residual: [N, M] as y, or None.
+    Raises:
+        RuntimeError: the launch failed.
+    """
+    error = _function()(
+        *(tensor.data_ptr() for tensor in (x, packed.panels, packed.kept, packed.tiles, packed.outputs)),
+        None if bias is None else bias.data_ptr(),
+        None if residual is None else residual.data_ptr(),
+        y.data_ptr(),
+        x.stride(0),
+        y.stride(0),
+        0 if residual is None else residual.stride(0),
+        packed.kept_of_each,
+        0 if bias is None else BIAS_TYPES[bias.dtype],
+        ACTIVATION_CODES[activation],
+        x.shape[1],
+        x.shape[0],
+        len(packed.tiles),
+        packed.width,
+        launch.warp_split_k,
+        launch.columns,
+        launch.stages,
+        launch.splits,
+        num_sms(x.device),
+        torch.cuda.current_stream(x.device).cuda_stream,
+    )
+    if error:
+        raise RuntimeError(f"{KERNEL}: CUDA error {error} at launch ({launch})")
+
+
+@functools.cache
+def _function() -> ctypes._CFuncPtr:
+    function = cuda_library.load(KERNEL).sparsefront_gathered_simt
+    function.argtypes = [ctypes.c_void_p] * 8 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 12 + [ctypes.c_void_p]
+    function.restype = ctypes.c_int
+    return function
+
+
+def _space(width: int) -> tuple[SimtLaunch, ...]:
+    """All possible launches, with as many stages as fit: fewer were never faster."""
+    chosen = []
+    for columns, warp_split_k, splits in itertools.product((16, 8), (1, 2, 4), (1, 2, 3, 4, 5, 6, 8)):
+        fitting = [
+            stages for stages in range(2, MOST_STAGES + 1) if SimtLaunch(columns, warp_split_k, stages).possible(width)
+        ]
+        if fitting:
+            chosen.append(SimtLaunch(columns, warp_split_k, fitting[-1], splits))
+    return tuple(chosen)
+
+
+SPACE = {width: _space(width) for width in WIDTHS}
+
+
+@dataclass(frozen=True)
+class SimtProblem:
+    """What decides how fast launch parameters are.
+
+    Args:
+        m, k, n: of the product.
+        width: outputs of a tile.
+        tiles, kept: tiles, and how many inputs all of them keep together.
+    """
+
+    m: int
+    k: int
+    n: int
+    width: int
+    tiles: int
+    kept: int
+
+    @classmethod
+    def of(cls, packed: SimtPackedWeight, m: int) -> "SimtProblem":
+        """Of a packed weight and m rows of X, which the kernel reads padded."""
+        run = run_length(torch.float32)
+        return cls(-(-m // run) * run, packed.k, packed.n, packed.width, len(packed.tiles), len(packed.kept))
+
+    @property
+    def shape(self) -> str:
+        return f"m={self.m} k={self.k} n={self.n} width={self.width} kept="
+
+    @property
+    def amount(self) -> float:
+        """Kept inputs of a tile."""
+        return self.kept / max(1, self.tiles)
+
+
+def predicted_us(problem: SimtProblem, launch: SimtLaunch, num_sms: int) -> float:
+    """By the launch level of the performance model."""
+    block_m = launch.block_m(problem.width)
+    blocks = problem.tiles * -(-problem.m // block_m) * launch.splits
+    return simt_us(launch, blocks, problem.amount / launch.splits * problem.width * block_m, num_sms)
+
+
+def candidates(problem: SimtProblem, num_sms: int, *, slack: float = 1.5) -> list[SimtLaunch]:
+    """The launches worth timing, best predicted first: those predicted within `slack` of the best."""
+    predicted = {launch: predicted_us(problem, launch, num_sms) for launch in SPACE[problem.width]}
+    bound = slack * min(predicted.values())
+    worth = sorted((launch for launch in predicted if predicted[launch] <= bound), key=predicted.__getitem__)
+    return worth[:MOST_CANDIDATES]
+
+
+LAUNCHES = TunedLaunches(
+    KERNEL,
+    VERSION,
+    SimtLaunch,
+    describe=lambda packed, problem: SimtProblem.of(packed, problem.m),
+    worth_timing=candidates,
+    untuned=lambda problem, num_sms: candidates(problem, num_sms)[0],
+)
+
+
+def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
+    """Why the kernel is unsupported: it is built for compute capability 9.0 alone."""
+    if problem.dtype != torch.float32:
+        return f"takes float32, not {problem.dtype}"
+    return tile_unsupported_reason(stored.tile) or hopper_unsupported_reason(problem, KERNEL)
+
+
+ENTRY = kernel_entry(
+    KERNEL,
+    "gathered",
+    weight=SimtPackedWeight,
+    run=gathered_simt,
+    dense=dense_weight,
+    pack=pack_for_simt,
+    unsupported=_unsupported,
+    layouts=LAYOUTS,
+    fuses_epilogue=True,
+    tunable=LAUNCHES,
+)

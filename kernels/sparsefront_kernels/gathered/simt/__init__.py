@@ -1,1 +1,0 @@
-"""`gathered_simt`: float32 products on Hopper's CUDA cores."""

@@ -1,0 +1,534 @@
+"""`gathered_small_m`: up to 64 rows of X on Hopper's tensor cores, in any layout; ../csrc/gathered_small_m.cu."""
+
+import ctypes
+import functools
+import itertools
+from dataclasses import dataclass, replace
+from math import ceil
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from sparsefront_kernels import cuda_library
+from sparsefront_kernels.common.device_support import hopper_unsupported_reason
+from sparsefront_kernels.common.epilogue import ACTIVATION_CODES
+from sparsefront_kernels.common.operands import bias_for_kernel, check_epilogue, check_operands, empty_output
+from sparsefront_kernels.format import SparseFormat
+from sparsefront_kernels.gathered.format import GatheredFormat, in_rows
+from sparsefront_kernels.kernel_op import kernel_entry
+from sparsefront_kernels.performance_model.launch_costs import small_m_us
+from sparsefront_kernels.problem import LAYOUTS, Problem
+from sparsefront_kernels.tuning import TunedLaunches
+
+KERNEL = "gathered_small_m"  # with X feature-major; and its library
+KERNEL_ROW_X = "gathered_small_m_row_x"
+VERSION = 1  # raised when a change of the kernel makes old measurements useless
+MOST_CANDIDATES = 18
+CHUNK = 16  # kept inputs of one tensor-core product
+FRAGMENT = 16  # outputs of one
+WIDTHS = (128, 64, 32, 16)  # outputs of a row tile
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+MOST_INPUTS = 65_535  # lists are of 16 bits, and the last number stands for no input
+MOST_ROWS = 64
+SHARED_BYTES = 232_448  # of a block, at most
+STATIC_BYTES = 2_560
+MOST_STAGES = 8
+PREFETCH_BYTES = 65_536  # of the weight that a block has brought into L2 while it waits, at most
+GATHERS = ("lanes", "shared")
+PDL_MODES = ("off", "early", "prefetch", "prefetch_late")
+_TYPES = {torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}
+
+
+@dataclass(frozen=True, eq=False)
+class SmallMPackedWeight:
+    """What the kernel for few rows reads.
+
+    A row tile is a tile, a part of a wide one (which then repeats the tile's list), or several tiles narrower than 16,
+    whose lists are united and whose weights are zero where a tile does not keep an input. A row tile's kept inputs come in
+    chunks of 16.
+
+    Args:
+        n, k: outputs and inputs of the weight.
+        width: outputs of a row tile, one of `WIDTHS`.
+        panels: [chunks, 16 * width] in the weight's dtype, row tile by row tile: fragments of 16 inputs × 16 outputs, 8
+            elements to each of 32 lanes. Lane 4r + q holds, of outputs r and r + 8, the items q, 4 + q, 8 + q and 12 + q
+            of the chunk's list, in the order of the left operand of mma.m16n8k16, or, in two runs of 4 elements a lane,
+            of two mma.m16n8k8 for float32.
+        lists: int16 [chunks, 16], to be read as unsigned: the inputs of a chunk, 0xFFFF where the list has ended; place
+            4q + i holds item 4i + q.
+        row_tiles: int32 [row_tiles, 2]: first chunk and number of chunks; most chunks first, so that long row tiles do not start
+            last. Outputs that no tile stores form row tiles without chunks, so that each element of Y has one writer.
+        outputs: int32 [row_tiles, width]; -1 where a row tile is not full.
+        chunks_of_each: the number of chunks where it is the same for all row tiles, which then lie one after the other;
+            else -1.
+        most_chunks: of any row tile.
+        in_order: whether `outputs` simply counts up to n.
+    """
+
+    n: int
+    k: int
+    width: int
+    panels: Tensor
+    lists: Tensor
+    row_tiles: Tensor
+    outputs: Tensor
+    chunks_of_each: int
+    most_chunks: int
+    in_order: bool
+
+
+def pack_for_small_m(stored: GatheredFormat) -> SmallMPackedWeight:
+    """Lay the weight out for the kernel on the format's device.
+
+    Args:
+        stored: float16, bfloat16 or float32, of at most `MOST_INPUTS` inputs.
+    Raises:
+        ValueError: another dtype, or more inputs.
+    """
+    (n, k), device = stored.shape, stored.device
+    if reason := dtype_unsupported_reason(stored.dtype) or inputs_unsupported_reason(k):
+        raise ValueError(f"gathered: {reason}")
+    outputs, kept = _row_tiles(stored)
+    width = outputs.shape[1]
+    count = -(-kept.sum(dim=1) // CHUNK)  # chunks of a row tile
+    order = count.argsort(descending=True, stable=True)
+    outputs, kept, count = outputs[order], kept[order], count[order]
+    first = count.cumsum(0) - count
+    row_tile, inputs = kept.nonzero(as_tuple=True)
+    kept_each = torch.bincount(row_tile, minlength=len(kept))
+    rank = torch.arange(len(row_tile), device=device) - (kept_each.cumsum(0) - kept_each)[row_tile]
+    lists = torch.full((int(count.sum()), CHUNK), -1, dtype=torch.int64, device=device)
+    lists[first[row_tile] + rank // CHUNK, rank % CHUNK] = inputs
+    owner = torch.repeat_interleave(torch.arange(len(count), device=device), count)
+    flat = outputs.flatten()
+    counted = torch.arange(flat.numel(), dtype=torch.int32, device=device)
+    return SmallMPackedWeight(
+        n=n,
+        k=k,
+        width=width,
+        panels=_panels(stored.to_dense(), outputs[owner], lists),
+        lists=lists.view(-1, 4, 4).transpose(1, 2).reshape(-1, CHUNK).to(torch.int16),
+        row_tiles=torch.stack([first, count], dim=1).to(torch.int32),
+        outputs=outputs,
+        chunks_of_each=int(count[0]) if len(count) and bool((count == count[0]).all()) else -1,
+        most_chunks=int(count[0]) if len(count) else 0,
+        in_order=torch.equal(flat, torch.where(counted < n, counted, -1)),
+    )
+
+
+def row_tile_width(tile: int) -> int:
+    """The widest of `WIDTHS` that stores a tile with the least padding."""
+    return min(WIDTHS, key=lambda width: (-(-tile // width) * width, -width))
+
+
+def _row_tiles(stored: GatheredFormat) -> tuple[Tensor, Tensor]:
+    """Outputs, int32 [row_tiles, width] with -1 where not full, and the inputs they keep, bool [row_tiles, K]."""
+    kept, tile, width = stored.keeps, stored.tile, row_tile_width(stored.tile)
+    together = max(1, FRAGMENT // tile)  # tiles narrower than a fragment are united
+    outputs = in_rows(stored.output_index, tile * together)
+    outputs = pad(outputs, (0, -outputs.shape[1] % width), value=-1)
+    parts = outputs.shape[1] // width  # of a wide tile
+    kept = pad(kept, (0, 0, 0, -len(kept) % together)).view(-1, together, kept.shape[1]).any(dim=1)
+    outputs, kept = outputs.view(-1, width), kept.repeat_interleave(parts, dim=0)
+    held = (outputs >= 0).any(dim=1)  # the last tile may be too narrow for its last parts
+    dropped = in_rows(stored.dropped_outputs, width)
+    return torch.cat([outputs[held], dropped]), pad(kept[held], (0, 0, 0, len(dropped)))
+
+
+def _panels(weight: Tensor, outputs: Tensor, lists: Tensor) -> Tensor:
+    """[chunks, 16 * width] from weight [N, K], outputs [chunks, width] and lists [chunks, 16]."""
+    chunks, width = outputs.shape
+    wanted = (outputs >= 0)[:, None, :] & (lists >= 0)[:, :, None]
+    panels = torch.where(wanted, weight[outputs.clamp(min=0).long()[:, None, :], lists.clamp(min=0)[:, :, None]], 0)
+    # item 8a + 4b + q of the list, output 16f + 8h + r
+    parts = panels.view(chunks, 2, 2, 4, width // FRAGMENT, 2, 8)  # a, b, q, f, h, r
+    if weight.dtype == torch.float32:
+        fragments = parts.permute(0, 4, 1, 6, 3, 2, 5)  # f, a, lane 4r + q, element 2b + h
+    else:
+        fragments = parts.permute(0, 4, 6, 3, 1, 5, 2)  # f, lane 4r + q, element 4a + 2h + b
+    return fragments.reshape(chunks, CHUNK * width)
+
+
+def dense_weight(packed: SmallMPackedWeight) -> Tensor:
+    """W [N, K], without a look at the weight's contents from the host."""
+    panels, row_tiles, n, k = packed.panels, packed.row_tiles, packed.n, packed.k
+    chunks, device = panels.shape[0], panels.device
+    chunk = torch.arange(chunks, device=device, dtype=row_tiles.dtype)
+    # row tiles without chunks come last
+    owner = torch.searchsorted(row_tiles[:, 0].contiguous(), chunk, right=True) - 1
+    if panels.dtype == torch.float32:
+        parts = panels.view(chunks, packed.width // FRAGMENT, 2, 8, 4, 2, 2).permute(0, 2, 5, 4, 1, 6, 3)
+    else:
+        parts = panels.view(chunks, packed.width // FRAGMENT, 8, 4, 2, 2, 2).permute(0, 4, 6, 3, 1, 5, 2)
+    weights = parts.reshape(chunks, CHUNK, packed.width)  # item, output
+    inputs = packed.lists.view(chunks, 4, 4).transpose(1, 2).reshape(chunks, CHUNK).long()
+    inputs = torch.where(inputs == -1, k, inputs & 0xFFFF)
+    dense = panels.new_zeros(n + 1, k + 1)  # what belongs to no output or input goes to the last row or column
+    dense[packed.outputs.long()[owner][:, None, :], inputs[:, :, None]] = weights
+    return dense[:n, :k]
+
+
+def dtype_unsupported_reason(dtype: torch.dtype) -> str | None:
+    """Why weights of this type cannot be laid out, or None."""
+    return None if dtype in DTYPES else f"takes float16, bfloat16 or float32, not {dtype}"
+
+
+def inputs_unsupported_reason(k: int) -> str | None:
+    """Why lists cannot hold the numbers of so many inputs, or None."""
+    return None if k <= MOST_INPUTS else f"takes up to {MOST_INPUTS} inputs, not {k}"
+
+
+def rows_unsupported_reason(m: int) -> str | None:
+    """Why so many rows of X cannot be multiplied, or None."""
+    return None if m <= MOST_ROWS else f"takes up to {MOST_ROWS} rows of X, not {m}"
+
+
+def gathered_small_m(
+    x: Tensor,
+    packed: SmallMPackedWeight,
+    bias: Tensor | None,
+    *,
+    residual: Tensor | None,
+    activation: str,
+    x_feature_major: bool,
+    y_feature_major: bool,
+) -> Tensor:
+    """Y = activation(X · Wᵀ + bias) + residual for up to 64 rows of X.
+
+    Args:
+        x: [M, K], or [K, M] where x_feature_major; float16, bfloat16 or float32 as the weight, any strides. For M > 8
+            the kernel reads rows side by side (feature-major, M a multiple of 2, 4 or 8): otherwise a first small
+            kernel packs X.
+        bias: [N], any float dtype, or None.
+        residual: of Y's shape and dtype, any strides, or None.
+        activation: a name of `common.epilogue.ACTIVATIONS`.
+    Returns:
+        [M, N], or [N, M] where y_feature_major, contiguous, in x's dtype; added up in float32.
+    Raises:
+        ValueError: operands that do not fit together, more rows than 64, or no such activation.
+    """
+    check_operands(x, packed.panels, bias, k=packed.k, n=packed.n, feature_major=x_feature_major)
+    y = empty_output(x, packed.n, x_feature_major, y_feature_major)
+    check_epilogue(y, activation, residual)
+    if y.numel() == 0:
+        return y
+    rows, out = (x.t() if x_feature_major else x), (y.t() if y_feature_major else y)
+    if rows.shape[0] > MOST_ROWS:
+        raise ValueError(f"gathered_small_m: {rows_unsupported_reason(rows.shape[0])}")
+    if max(rows.stride()) >= 2**30:  # the kernel counts bytes from input to input in 32 bits
+        rows = rows.contiguous()
+    if residual is not None and y_feature_major:
+        residual = residual.t()
+    problem = SmallMProblem.of(packed, rows.shape[0], x_feature_major=x_feature_major)
+    with torch.cuda.device_of(x):
+        launch_gathered_small_m(
+            rows,
+            out,
+            packed,
+            bias=bias_for_kernel(bias),
+            activation=activation,
+            residual=residual,
+            launch=(LAUNCHES if x_feature_major else ROW_X_LAUNCHES).launch_for(problem, x.device),
+        )
+    return y
+
+
+@dataclass(frozen=True, order=True)
+class SmallMLaunch:
+    """Launch parameters.
+
+    Args:
+        gather: how X is gathered. "lanes": each lane gathers its own elements into registers; the warps of a block share
+            the chunks. "shared": separate warps gather into shared memory, and eight other warps share the outputs of a
+            row tile; 16-bit only.
+        fragments: of 16 outputs each, that one warp computes: 1, 2, 4 or 8.
+        splits: blocks of a cluster, 1 to 8, that share the chunks of a row tile and add up through their shared memories.
+        warps: of a block, 1 to 8, that multiply; 8 where X is gathered into shared memory.
+        stages: slots of a ring, 2 to 8. "lanes": every warp has a ring, of about 4 KB a slot. "shared": the block has
+            one, of `stage_chunks` chunks a slot.
+        stage_chunks: see `stages`; without meaning for "lanes".
+        pdl: programmatic dependent launch. "off": none. "early": it is launched while the kernel before it in the stream
+            still runs, and waits before it reads. "prefetch": and has its weight brought into L2 meanwhile.
+            "prefetch_late": and lets the next one start only once it has asked for all of its weight.
+    """
+
+    gather: str
+    fragments: int
+    splits: int
+    warps: int
+    stages: int
+    stage_chunks: int = 0
+    pdl: str = "prefetch"
+
+    def warp_split_k(self, width: int) -> int:
+        """Warps that share the chunks of a block."""
+        return 8 * FRAGMENT * self.fragments // width if self.gather == "shared" else self.warps
+
+    def slot_chunks(self, m: int, width: int, element_bytes: int) -> int:
+        """Chunks of a slot of a ring."""
+        if self.gather == "shared":
+            return max(self.stage_chunks, self.warp_split_k(width))
+        return max(1, 16 // element_bytes // max(self.fragments, column_blocks(m)))
+
+    def turns(self, chunks: int, m: int, width: int, element_bytes: int) -> int:
+        """How many slots a ring passes where a block has so many chunks."""
+        slot = self.slot_chunks(m, width, element_bytes)
+        if self.gather == "shared":
+            return -(-chunks // slot)
+        return -(-chunks // (self.warps * min(slot, -(-chunks // self.warps))))
+
+    def shared_bytes(self, m: int, width: int, element_bytes: int, most_chunks: int) -> int:
+        """Shared memory of a block: rings, which later take the sums, and lists."""
+        blocks, slot = column_blocks(m), self.slot_chunks(m, width, element_bytes)
+        lists = 2 * CHUNK * -(-most_chunks // self.splits)
+        if self.gather == "shared":
+            stage = slot * (CHUNK * element_bytes * width + 16 * CHUNK * blocks)
+            return STATIC_BYTES + lists + max(self.stages * stage, 33 * width * blocks * self.warp_split_k(width))
+        ring = self.stages * slot * CHUNK * element_bytes * FRAGMENT * self.fragments
+        return STATIC_BYTES + lists + self.warps * max(ring, 528 * self.fragments * blocks)
+
+    def blocks_at_once(self, m: int, width: int, element_bytes: int, most_chunks: int) -> int:
+        """Blocks that fit a multiprocessor, about."""
+        threads = 384 if self.gather == "shared" else 32 * self.warps
+        registers = 128 if self.fragments * column_blocks(m) * element_bytes <= 32 else 255
+        by_memory = 233_472 // (1024 + self.shared_bytes(m, width, element_bytes, most_chunks))
+        return max(1, min(by_memory, 65_536 // (threads * registers)))
+
+    def possible(self, m: int, width: int, element_bytes: int = 2, most_chunks: int = 0) -> bool:
+        """Whether row tiles of this width and of `most_chunks` chunks can be computed so, for m rows of 2- or 4-byte elements."""
+        shared = self.gather == "shared"
+        return (
+            self.gather in GATHERS
+            and self.fragments in (1, 2, 4, 8)
+            and width % (FRAGMENT * self.fragments) == 0
+            and self.fragments * column_blocks(m) * element_bytes <= 64  # the sums fit into registers
+            and 1 <= self.splits <= 8
+            and self.fragments <= 2 * self.warps <= 16
+            and 2 <= self.stages <= MOST_STAGES
+            and self.pdl in PDL_MODES
+            and (not shared or (element_bytes == 2 and self.warps == 8 and self.stage_chunks >= 1))
+            and self.shared_bytes(m, width, element_bytes, most_chunks) <= SHARED_BYTES
+        )
+
+
+def column_blocks(m: int) -> int:
+    """Blocks of eight rows of X that a warp computes: 1, 2, 4 or 8."""
+    return 1 if m <= 8 else 2 if m <= 16 else 4 if m <= 32 else 8
+
+
+def launch_gathered_small_m(
+    x: Tensor,
+    y: Tensor,
+    packed: SmallMPackedWeight,
+    *,
+    bias: Tensor | None,
+    activation: str,
+    residual: Tensor | None,
+    launch: SmallMLaunch,
+) -> None:
+    """Write Y = activation(X · Wᵀ + bias) + residual on the current stream of x's device, which must be current.
+
+    Args:
+        x: [M, K], 1 to 64 rows, float16, bfloat16 or float32, any strides below 2**30.
+        y: [M, N], any strides; every element is written.
+        bias: [N] contiguous, float16, bfloat16 or float32, or None.
+        residual: [M, N] in x's dtype, any strides, or None.
+    Raises:
+        RuntimeError: the launch failed.
+    """
+    m, k = x.shape
+    shared, blocks = launch.gather == "shared", column_blocks(m)
+    packed_x = None if _side_by_side(x, 8 if shared else blocks) else x.new_empty(k, 8 * blocks)
+    outputs = None if packed.in_order else packed.outputs
+    pointers = (x, packed_x, packed.lists, packed.panels, packed.row_tiles, outputs, bias, residual, y)
+    residual_strides = (0, 0) if residual is None else residual.stride()
+    error = _function()(
+        *(None if tensor is None else tensor.data_ptr() for tensor in pointers),
+        x.stride(1),
+        x.stride(0),
+        *residual_strides,
+        *y.stride(),
+        _spanned_bytes(x),
+        len(packed.panels),
+        _TYPES[x.dtype],
+        0 if bias is None else _TYPES[bias.dtype],
+        ACTIVATION_CODES[activation],
+        m,
+        y.shape[1],
+        k,
+        len(packed.row_tiles),
+        packed.chunks_of_each,
+        packed.most_chunks,
+        packed.width,
+        int(shared),
+        launch.fragments,
+        launch.splits,
+        launch.warps,
+        launch.stages,
+        launch.stage_chunks,
+        PDL_MODES.index(launch.pdl),
+        PREFETCH_BYTES,
+        torch.cuda.current_stream(x.device).cuda_stream,
+    )
+    if error:
+        raise RuntimeError(f"gathered_small_m: CUDA error {error} at launch ({launch})")
+
+
+def _side_by_side(x: Tensor, rows: int) -> bool:
+    """Whether `rows` rows of one input can be loaded at once; one row is loaded from anywhere."""
+    if rows == 1:
+        return True
+    alignment = min(16, rows * x.element_size())
+    aligned = x.data_ptr() % alignment == 0 and x.stride(1) * x.element_size() % alignment == 0
+    return x.stride(0) == 1 and aligned and x.shape[0] % rows == 0
+
+
+def _spanned_bytes(x: Tensor) -> int:
+    """Bytes from X's first element to its last, or 0 where it holds less than half of them."""
+    spanned = 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
+    return spanned * x.element_size() if spanned <= 2 * x.numel() else 0
+
+
+@functools.cache
+def _function() -> ctypes._CFuncPtr:
+    function = cuda_library.load(KERNEL).sparsefront_gathered_small_m
+    function.argtypes = [ctypes.c_void_p] * 9 + [ctypes.c_longlong] * 8 + [ctypes.c_int] * 18 + [ctypes.c_void_p]
+    function.restype = ctypes.c_int
+    return function
+
+
+_SPLITS = (1, 2, 3, 4, 6, 8)
+SPACE = tuple(
+    SmallMLaunch("lanes", fragments, splits, warps, stages)
+    for fragments, splits, warps, stages in itertools.product((1, 2, 4, 8), _SPLITS, (4, 8), (2, 4))
+) + tuple(
+    SmallMLaunch("shared", fragments, splits, 8, stages, stage_chunks)
+    for fragments, splits, stages, stage_chunks in itertools.product((1, 2, 4), _SPLITS, (2, 4), (2, 4, 8))
+)
+
+
+@dataclass(frozen=True)
+class SmallMProblem:
+    """What decides how fast launch parameters are.
+
+    Args:
+        m, k, n: of the product.
+        width: outputs of a row tile.
+        row_tiles, chunks: how many there are.
+        most_chunks: of any row tile.
+        element_bytes: of X, W and Y.
+        x_feature_major: whether X is [K, M], whose neighbouring rows of one input are loaded at once.
+    """
+
+    m: int
+    k: int
+    n: int
+    width: int
+    row_tiles: int
+    chunks: int
+    most_chunks: int
+    element_bytes: int = 2
+    x_feature_major: bool = True
+
+    @classmethod
+    def of(cls, packed: SmallMPackedWeight, m: int, *, x_feature_major: bool) -> "SmallMProblem":
+        """Of a packed weight and m rows of X."""
+        return cls(
+            m=m,
+            k=packed.k,
+            n=packed.n,
+            width=packed.width,
+            row_tiles=len(packed.row_tiles),
+            chunks=len(packed.panels),
+            most_chunks=packed.most_chunks,
+            element_bytes=packed.panels.element_size(),
+            x_feature_major=x_feature_major,
+        )
+
+    @property
+    def shape(self) -> str:
+        return f"m={self.m} k={self.k} n={self.n} width={self.width} bytes={self.element_bytes} chunks="
+
+    @property
+    def amount(self) -> float:
+        """Chunks of a row tile."""
+        return self.chunks / max(1, self.row_tiles)
+
+
+_SMALL_BYTES = 3 << 20  # weights below: the next kernel may start at once, since it does not delay this one's stream
+
+
+def predicted_us(problem: SmallMProblem, launch: SmallMLaunch, num_sms: int) -> float:
+    """By the launch level of the performance model."""
+    outputs = problem.width if launch.gather == "shared" else FRAGMENT * launch.fragments  # of a block
+    blocks = problem.row_tiles * (problem.width // outputs) * launch.splits
+    chunks = max(1, ceil(problem.amount / launch.splits))  # of a block
+    at_once = launch.blocks_at_once(problem.m, problem.width, problem.element_bytes, problem.most_chunks)
+    return small_m_us(
+        launch.gather,
+        blocks=blocks,
+        streamed_bytes=blocks * chunks * CHUNK * outputs * problem.element_bytes,
+        gathered_bytes=blocks * chunks * CHUNK * max(32, problem.m * problem.element_bytes),
+        turns=launch.turns(chunks, problem.m, problem.width, problem.element_bytes),
+        waves=ceil(blocks / (num_sms * at_once)),
+        splits=launch.splits,
+        sums=outputs * problem.m * launch.warp_split_k(problem.width) * ceil(blocks / num_sms),
+        rows=column_blocks(problem.m),
+    )
+
+
+def candidates(problem: SmallMProblem, num_sms: int, *, most: int = MOST_CANDIDATES) -> list[SmallMLaunch]:
+    """The launches worth timing, best predicted first; of the first few also with the other `pdl` modes."""
+    worth = [launch for launch in SPACE if possible(problem, launch)]
+    small = problem.chunks * CHUNK * problem.width * problem.element_bytes < _SMALL_BYTES
+    first = "prefetch" if small else "prefetch_late"
+    best = sorted(worth, key=lambda launch: predicted_us(problem, launch, num_sms))[:most]
+    best = [replace(launch, pdl=first) for launch in best]
+    others = [replace(launch, pdl=way) for launch in best[:3] for way in PDL_MODES[1:] if way != first]
+    return (best[: most - len(others)] + others)[:most] if most > len(others) else best[:most]
+
+
+def possible(problem: SmallMProblem, launch: SmallMLaunch) -> bool:
+    """Whether the launch can compute the problem."""
+    return launch.possible(problem.m, problem.width, problem.element_bytes, problem.most_chunks)
+
+
+def _launches(kernel: str, *, x_feature_major: bool) -> TunedLaunches:
+    return TunedLaunches(
+        kernel,
+        VERSION,
+        SmallMLaunch,
+        describe=lambda packed, problem: SmallMProblem.of(packed, problem.m, x_feature_major=x_feature_major),
+        worth_timing=candidates,
+        untuned=lambda problem, num_sms: candidates(problem, num_sms, most=1)[0],
+    )
+
+
+LAUNCHES = _launches(KERNEL, x_feature_major=True)
+ROW_X_LAUNCHES = _launches(KERNEL_ROW_X, x_feature_major=False)  # such rows are read in another way
+
+
+def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
+    """Why the kernel is unsupported: it is for few rows, and compiled for compute capability 9.0 alone."""
+    reason = (
+        rows_unsupported_reason(problem.m)
+        or dtype_unsupported_reason(problem.dtype)
+        or inputs_unsupported_reason(problem.k)
+    )
+    return reason or hopper_unsupported_reason(problem, KERNEL)
+
+
+ENTRY = kernel_entry(
+    KERNEL,
+    "gathered",
+    weight=SmallMPackedWeight,
+    run=gathered_small_m,
+    dense=dense_weight,
+    pack=pack_for_small_m,
+    unsupported=_unsupported,
+    layouts=LAYOUTS,
+    fuses_epilogue=True,
+    tunable=LAUNCHES,
+    row_x_tunable=ROW_X_LAUNCHES,
+)

@@ -1,1 +1,0 @@
-"""`gathered_triton` and `gathered_triton_tf32`: products on any GPU that Triton compiles for."""
