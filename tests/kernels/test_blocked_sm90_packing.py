@@ -150,7 +150,7 @@ def test_blocks_that_no_half_can_be_cut_from(block):
 
 @pytest.mark.parametrize("block", [(4, 64), (32, 32), (16, 16), (3, 5)])
 @pytest.mark.parametrize("density", [0.0, 0.4, 1.0])
-def test_blocks_as_tiles_are_the_same_weight(block, density):
+def test_gathered_tiles_of_blocks_are_the_same_weight(block, density):
     stored = stored_weight(block, 6, 7, density)
     tiles = gathered_tiles(stored)
     assert tiles.tile == block[0] and torch.equal(tiles.to_dense(), stored.to_dense())
