@@ -20,8 +20,7 @@ import torch
 from sparsefront_kernels.bench.copies import copied
 from sparsefront_kernels.bench.precision import DTYPES
 from sparsefront_kernels.bench.timing import copies_for, require_gpu, time_calls
-from sparsefront_kernels.norm.launch import NormLaunch
-from sparsefront_kernels.norm.tuning import NormProblem, candidates
+from sparsefront_kernels.norm.layer_norm import NormLaunch, NormProblem, candidates
 from torch import nn
 
 from sparsefront.errors import failure_reason

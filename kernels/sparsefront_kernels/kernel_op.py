@@ -45,6 +45,7 @@ def kernel_entry(
     run: Callable[..., Tensor],
     dense: Callable[[Any], Tensor] | None = None,
     transposed_y: bool = False,
+    output: Callable[[Tensor, int, bool, bool], Tensor] | None = None,
     **settings: Any,
 ) -> KernelEntry:
     """The registry's entry of a GPU kernel, with its op.
@@ -58,10 +59,11 @@ def kernel_entry(
             the current stream of x's device.
         dense: packed weight -> W [N, K] in operations that a compiled graph can hold. None: the op has no gradient.
         transposed_y: whether the kernel writes [N, M] in every layout, so that a row-major Y is a transposed view.
+        output: (x, n, x_feature_major, y_feature_major) -> an empty Y, for a kernel that gives it other strides than those.
         settings: the other arguments of `KernelEntry`.
     """
     layouts, fused = settings.get("layouts", ("row_major",)), settings.get("fuses_epilogue", False)
-    op = _Op(name, weight, run, layouts=layouts, fused=fused, transposed_y=transposed_y)
+    op = _Op(name, weight, run, layouts=layouts, fused=fused, transposed_y=transposed_y, output=output)
     if dense is not None:
         op.register_gradient(dense)
     product = partial(op, layout=layouts[0]) if len(layouts) == 1 else op
@@ -80,9 +82,10 @@ class _Op:
         layouts: tuple[str, ...],
         fused: bool,
         transposed_y: bool,
+        output: Callable[[Tensor, int, bool, bool], Tensor] | None,
     ) -> None:
         self.name, self.weight, self.fused, self.transposed_y = name, weight, fused, transposed_y
-        self.run, self.takes_layout = run, len(layouts) > 1
+        self.run, self.output, self.takes_layout = run, output, len(layouts) > 1
         hints = get_type_hints(weight)
         self.parts = tuple(field.name for field in fields(weight))
         kinds = {"x": "Tensor", **{part: SCHEMA_TYPES[hints[part]] for part in self.parts}, "bias": "Tensor?"}
@@ -152,6 +155,8 @@ class _Op:
 
     def _fake(self, *values: Any) -> Tensor:
         named = dict(zip(self.arguments, values, strict=True))
+        if self.output is not None:
+            return self.output(named["x"], named["n"], named["x_feature_major"], named["y_feature_major"])
         by_output = named["y_feature_major"] or self.transposed_y
         y = empty_output(named["x"], named["n"], named["x_feature_major"], by_output)
         return y.t() if self.transposed_y and not named["y_feature_major"] else y

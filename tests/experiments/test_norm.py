@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 from sparsefront_kernels.bench.timing import Latency
-from sparsefront_kernels.norm import add_layer_norm_columns_reference, kernels, layer_norm_columns_reference
-from sparsefront_kernels.norm.launch import CUDA_DIVISIONS, TRITON
+from sparsefront_kernels.norm import add_layer_norm_columns_reference, layer_norm, layer_norm_columns_reference
+from sparsefront_kernels.norm.layer_norm import CUDA_DIVISIONS, TRITON
 
 from sparsefront.results.store import read_lines
 
@@ -35,7 +35,7 @@ def script(modules, monkeypatch):
         found.counts.append(len(calls))
         return Latency(2.0, 1.5, 2.5, samples)
 
-    monkeypatch.setattr(kernels, "run", run)
+    monkeypatch.setattr(layer_norm, "run", run)
     monkeypatch.setattr(found, "time_calls", time_calls)
     return found
 

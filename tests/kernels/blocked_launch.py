@@ -1,22 +1,9 @@
-"""A launch of the blocked Hopper kernel with parameters of one's own, past what tuning would choose."""
+"""A launch of `blocked_sm90` with parameters of one's own, past what tuning would choose."""
 
-from sparsefront_kernels.blocked.cuda.spmm import launch_blocked_sm90
+from sparsefront_kernels.blocked.sm90 import launch_blocked_sm90
 
 
 def launch_blocked(packed, x, y, m, launch, *, x_feature_major=False, bias=None):
     launch_blocked_sm90(
-        x,
-        y,
-        panels=packed.panels,
-        k_blocks=packed.k_blocks,
-        outputs=packed.outputs,
-        lengths=packed.lengths,
-        box=packed.box,
-        m=m,
-        n=packed.n,
-        k=packed.k,
-        launch=launch,
-        x_feature_major=x_feature_major,
-        y_feature_major=False,
-        bias=bias,
+        x, y, packed, m=m, launch=launch, x_feature_major=x_feature_major, y_feature_major=False, bias=bias
     )

@@ -12,9 +12,15 @@ from hypothesis import strategies as st
 from in_layout import every_layout, in_layout
 from sparsefront_kernels import FORMATS, Problem
 from sparsefront_kernels.bench.families import family_masks
-from sparsefront_kernels.blocked.cuda.packed_weight import dense_weight, pack_for_blocked_sm90
-from sparsefront_kernels.blocked.cuda.tuning import SPACE, BlockedProblem, candidates, predicted_us
-from sparsefront_kernels.blocked_2_4.entries import pack_for_blocked_2_4_sm90
+from sparsefront_kernels.blocked.sm90 import (
+    SPACE,
+    BlockedProblem,
+    candidates,
+    dense_weight,
+    pack_for_blocked_sm90,
+    predicted_us,
+)
+from sparsefront_kernels.blocked_2_4.sm90 import pack_for_blocked_2_4_sm90
 from sparsefront_kernels.common.wgmma_layout import halved_panels, is_halved, whole_panels
 
 HALF = torch.float16
@@ -80,8 +86,7 @@ class TestPanels:
         packed, whole = pack_for_blocked_2_4_sm90(stored), pack_for_blocked_sm90(stored.filled())
         for same in ("k_blocks", "outputs"):
             assert torch.equal(getattr(packed, same), getattr(whole, same))
-        dense = dense_weight(packed.panels, packed.k_blocks, packed.outputs, packed.lengths, packed.n, packed.k)
-        assert torch.equal(dense, stored.to_dense())
+        assert torch.equal(dense_weight(packed), stored.to_dense())
 
 
 class TestFormat:

@@ -5,10 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from sparsefront_kernels import FORMATS, entry
-from sparsefront_kernels.blocked.cuda import convolution as by_hardware
-from sparsefront_kernels.blocked.cuda.packed_weight import pack_for_blocked_sm90
-from sparsefront_kernels.blocked.cuda.spmm import Images
-from sparsefront_kernels.blocked.cuda.tuning import SPACE
+from sparsefront_kernels.blocked import sm90_convolution
+from sparsefront_kernels.blocked.sm90 import SPACE, pack_for_blocked_sm90
+from sparsefront_kernels.blocked.sm90_convolution import Images
 from sparsefront_kernels.problem import Convolution
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import conv2d
@@ -127,7 +126,7 @@ def test_every_launch_of_the_space(convolution, size, dtype, assert_close, monke
     assert reads.unsupported(packed, x, convolution) is None
     for launch in SPACE:
         chosen = SimpleNamespace(launch_for=lambda problem, device, launch=launch: launch)
-        monkeypatch.setattr(by_hardware, "LAUNCHES", chosen)
+        monkeypatch.setattr(sm90_convolution, "LAUNCHES", chosen)
         assert_close(reads.run(x, packed, bias, convolution), sums)
         assert_close(reads.run(x, packed, bias, convolution, activation="relu"), sums.relu())
         y = reads.run(x, packed, bias, convolution, residual=residual, relu_last=True)

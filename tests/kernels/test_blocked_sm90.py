@@ -8,10 +8,15 @@ import torch
 from blocked_launch import launch_blocked
 from in_layout import every_layout, in_layout
 from sparsefront_kernels import FORMATS, Problem, find
-from sparsefront_kernels.blocked.cuda import op
-from sparsefront_kernels.blocked.cuda.packed_weight import pack_for_blocked_sm90
-from sparsefront_kernels.blocked.cuda.parameters import BlockedLaunch
-from sparsefront_kernels.blocked.cuda.tuning import SPACE, BlockedProblem, candidates, predicted_us
+from sparsefront_kernels.blocked import sm90
+from sparsefront_kernels.blocked.sm90 import (
+    SPACE,
+    BlockedLaunch,
+    BlockedProblem,
+    candidates,
+    pack_for_blocked_sm90,
+    predicted_us,
+)
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 ENTRIES = tuple(kernel.name for kernel in every_layout() if kernel.name.startswith("blocked_sm90"))
@@ -68,8 +73,8 @@ class TestWithoutGPU:
     def test_x_reaches_the_kernel_aligned(self, kind, feature_major, box, m, activations):
         layout = "feature_major" if feature_major else "row_major"
         x = activations(Problem(m, 128, 64, HALF, "cpu", layout), kind)
-        operand, by_input = op._x_operand(x, feature_major=feature_major, box=box)
-        assert op._is_loadable(operand) and not (by_input and box == 16)
+        operand, by_input = sm90._x_operand(x, feature_major=feature_major, box=box)
+        assert sm90._is_loadable(operand) and not (by_input and box == 16)
         rows = operand.t()[:m] if by_input else operand
         assert torch.equal(rows, x.t() if feature_major else x)
         if kind == "plain" and not feature_major:
@@ -77,7 +82,7 @@ class TestWithoutGPU:
 
     def test_rows_that_overlap_are_copied(self):
         x = torch.randn(1, 64, dtype=HALF).expand(5, 64)
-        operand, by_input = op._x_operand(x, feature_major=False, box=64)
+        operand, by_input = sm90._x_operand(x, feature_major=False, box=64)
         assert not by_input and operand.stride(0) == 64 and torch.equal(operand, x)
 
 
@@ -128,7 +133,7 @@ class TestOnGPU:
         for launch in SPACE:
             for by_input in (False, True) if packed.box == 64 else (False,):
                 y = torch.full((m, n), torch.nan, device="cuda", dtype=dtype)
-                operand = op._x_operand(x.t().contiguous(), feature_major=True, box=64)[0] if by_input else x
+                operand = sm90._x_operand(x.t().contiguous(), feature_major=True, box=64)[0] if by_input else x
                 launch_blocked(packed, operand, y, m, launch, x_feature_major=by_input, bias=bias)
                 assert_close(y, expected)
 

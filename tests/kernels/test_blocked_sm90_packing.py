@@ -8,15 +8,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sparsefront_kernels import FORMATS
-from sparsefront_kernels.blocked.as_tiles import as_tiles
-from sparsefront_kernels.blocked.cuda.packed_weight import (
+from sparsefront_kernels.blocked.gathered_tiles import gathered_tiles
+from sparsefront_kernels.blocked.sm90 import (
+    CLUSTERS,
+    SPLITS,
+    BlockedLaunch,
     block_unsupported_reason,
     box_of,
     dense_weight,
     pack_for_blocked_sm90,
+    work_tensors,
 )
-from sparsefront_kernels.blocked.cuda.parameters import CLUSTERS, SPLITS, BlockedLaunch
-from sparsefront_kernels.blocked.cuda.work import work_tensors
 
 CPU = torch.device("cpu")
 LAUNCHES = [*(BlockedLaunch(cluster) for cluster in CLUSTERS), *(BlockedLaunch(1, splits=splits) for splits in SPLITS)]
@@ -117,9 +119,7 @@ def test_any_weight_and_any_number_of_rows(block, rows, columns, density, seed, 
 @pytest.mark.parametrize("block", [(64, 16), (64, 32), (64, 64), (128, 64), (192, 80)])
 def test_the_weight_is_rebuilt_from_what_the_kernel_reads(block):
     stored = stored_weight(block, 5, 6)
-    packed = pack_for_blocked_sm90(stored)
-    dense = dense_weight(packed.panels, packed.k_blocks, packed.outputs, packed.lengths, packed.n, packed.k)
-    assert torch.equal(dense, stored.to_dense())
+    assert torch.equal(dense_weight(pack_for_blocked_sm90(stored)), stored.to_dense())
 
 
 def test_rows_that_share_blocks_are_paired():
@@ -150,7 +150,7 @@ def test_blocks_that_no_half_can_be_cut_from(block):
 
 @pytest.mark.parametrize("block", [(4, 64), (32, 32), (16, 16), (3, 5)])
 @pytest.mark.parametrize("density", [0.0, 0.4, 1.0])
-def test_blocks_as_tiles_are_the_same_weight(block, density):
+def test_gathered_tiles_of_blocks_are_the_same_weight(block, density):
     stored = stored_weight(block, 6, 7, density)
-    tiles = as_tiles(stored)
+    tiles = gathered_tiles(stored)
     assert tiles.tile == block[0] and torch.equal(tiles.to_dense(), stored.to_dense())

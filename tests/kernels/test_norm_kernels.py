@@ -6,13 +6,11 @@ from sparsefront_kernels.bench.poison import poisoned_memory
 from sparsefront_kernels.norm import (
     add_layer_norm_columns,
     add_layer_norm_columns_reference,
-    cuda_norm,
-    kernels,
+    layer_norm,
     layer_norm_columns,
     layer_norm_columns_reference,
 )
-from sparsefront_kernels.norm.launch import CUDA_DIVISIONS, TRITON, NormLaunch
-from sparsefront_kernels.norm.tuning import LAUNCHES, NormProblem, candidates
+from sparsefront_kernels.norm.layer_norm import CUDA_DIVISIONS, LAUNCHES, TRITON, NormLaunch, NormProblem, candidates
 from sparsefront_kernels.tuning import store
 from sparsefront_kernels.tuning.launches import chosen_launch
 
@@ -37,8 +35,8 @@ def cuda_reference(monkeypatch):
         if sums is not None:
             sums.copy_(total)
 
-    monkeypatch.setattr(cuda_norm, "launch_cuda_norm", launch)
-    monkeypatch.setattr(cuda_norm, "_device_reason", lambda device: None)
+    monkeypatch.setattr(layer_norm, "launch_cuda_norm", launch)
+    monkeypatch.setattr(layer_norm, "_device_reason", lambda device: None)
     return ran
 
 
@@ -51,8 +49,8 @@ def test_operands_that_the_hopper_kernel_leaves_to_triton(launch, cuda_reference
     x = torch.randn(64, 16, dtype=torch.float16)
     wide = torch.randn(64, dtype=torch.float64)
     most = CUDA_DIVISIONS[launch]
-    assert kernels.unsupported_reason(launch, x, **NOTHING) is None
-    assert kernels.unsupported_reason(launch, torch.randn(most, 8, dtype=torch.float16), **NOTHING) is None
+    assert layer_norm.unsupported_reason(launch, x, **NOTHING) is None
+    assert layer_norm.unsupported_reason(launch, torch.randn(most, 8, dtype=torch.float16), **NOTHING) is None
     for operands, reason in (
         ({"x": x.float()}, "takes float16 or bfloat16"),
         ({"x": x[:, :13]}, "takes columns in eights, not 13"),
@@ -68,37 +66,37 @@ def test_operands_that_the_hopper_kernel_leaves_to_triton(launch, cuda_reference
         ({"x": x, "residual": torch.randn(16, 64, dtype=torch.float16).t()}, "needs a feature-major residual"),
     ):
         operands = NOTHING | operands
-        assert reason in kernels.unsupported_reason(launch, operands.pop("x"), **operands)
-        assert kernels.unsupported_reason(TRITON, x, **operands) is None
+        assert reason in layer_norm.unsupported_reason(launch, operands.pop("x"), **operands)
+        assert layer_norm.unsupported_reason(TRITON, x, **operands) is None
 
 
 def test_a_division_that_is_not_compiled_is_unsupported(cuda_reference):
     """As one that an older table names."""
     other = NormLaunch("cuda", cluster=8, columns=32, threads=512)
-    assert "has no division" in kernels.unsupported_reason(other, torch.randn(64, 16).half(), **NOTHING)
+    assert "has no division" in layer_norm.unsupported_reason(other, torch.randn(64, 16).half(), **NOTHING)
 
 
 def test_a_cpu_has_no_hopper_kernel():
-    assert "needs a CUDA device" in kernels.unsupported_reason(CUDA, torch.randn(64, 16).half(), **NOTHING)
+    assert "needs a CUDA device" in layer_norm.unsupported_reason(CUDA, torch.randn(64, 16).half(), **NOTHING)
 
 
 def test_a_library_that_cannot_be_built_is_a_reason(monkeypatch):
     """The op then runs Triton's kernel, and does not fail."""
 
     def fails(name):
-        raise cuda_norm.cuda_library.BuildFailed("layer_norm_columns: its build failed: no\nmore")
+        raise layer_norm.cuda_library.BuildFailed("layer_norm_columns: its build failed: no\nmore")
 
-    monkeypatch.setattr(cuda_norm.torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr(cuda_norm.cuda_library, "unavailable_reason", lambda name: None)
-    monkeypatch.setattr(cuda_norm.cuda_library, "load", fails)
-    reason = cuda_norm._device_reason.__wrapped__(torch.device("cuda"))
+    monkeypatch.setattr(layer_norm.torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(layer_norm.cuda_library, "unavailable_reason", lambda name: None)
+    monkeypatch.setattr(layer_norm.cuda_library, "load", fails)
+    reason = layer_norm._device_reason.__wrapped__(torch.device("cuda"))
     assert reason == "layer_norm_columns: its build failed: no"
 
 
 @pytest.mark.usefixtures("nothing_tuned")
 def test_without_a_measurement_triton_runs(cuda_reference):
     x = torch.randn(64, 16, dtype=torch.float16)
-    assert kernels.launch_in_use(x, **NOTHING) == TRITON
+    assert layer_norm.launch_in_use(x, **NOTHING) == TRITON
     layer_norm_columns(x, None, None, 1e-6)
     assert cuda_reference == []
 
@@ -111,7 +109,7 @@ def test_the_launch_that_was_measured_runs_where_it_can(cuda_reference):
     assert cuda_reference == [CUDA]
     assert torch.equal(y, layer_norm_columns_reference(x, None, bias, 1e-6))
     odd = torch.randn(64, 13, dtype=torch.float16)  # the nearest measurement, of a kernel that does not take it
-    assert kernels.launch_in_use(odd, **NOTHING) == TRITON
+    assert layer_norm.launch_in_use(odd, **NOTHING) == TRITON
     layer_norm_columns(odd, None, bias, 1e-6)
     assert cuda_reference == [CUDA]
 
@@ -122,10 +120,10 @@ def test_a_choice_is_of_one_problem_and_kept(cuda_reference):
     remember(x, CUDA, residual, keep_sums=True).save()
     store.tuned_kernel.cache_clear()
     chosen_launch.cache_clear()
-    assert kernels.launch_in_use(x, **NOTHING | {"residual": residual, "sums": x}) == CUDA
+    assert layer_norm.launch_in_use(x, **NOTHING | {"residual": residual, "sums": x}) == CUDA
     for others in ({}, {"residual": residual}, {"residual": residual.t().contiguous().t(), "sums": x}):
-        assert kernels.launch_in_use(x, **NOTHING | others) == TRITON
-    assert kernels.launch_in_use(x.bfloat16(), **NOTHING | {"residual": residual.bfloat16(), "sums": x}) == TRITON
+        assert layer_norm.launch_in_use(x, **NOTHING | others) == TRITON
+    assert layer_norm.launch_in_use(x.bfloat16(), **NOTHING | {"residual": residual.bfloat16(), "sums": x}) == TRITON
     add_layer_norm_columns(x, None, residual, None, None, 1e-6, True)
     assert cuda_reference == [CUDA]
 
@@ -148,11 +146,11 @@ def test_every_kernel_agrees_with_the_reference(d, m, launch, dtype, monkeypatch
     """Columns in eights, features that fill no block, one tile and many, windows of wider rows; twice the same bits."""
     if d > CUDA_DIVISIONS.get(launch, d):
         pytest.skip("more features than the division holds")
-    monkeypatch.setattr(kernels, "launch_in_use", lambda x, **operands: launch)
+    monkeypatch.setattr(layer_norm, "launch_in_use", lambda x, **operands: launch)
     x, residual = ((torch.randn(d, m + 8, device="cuda", dtype=dtype) + 1)[:, :m] for _ in range(2))
     weight, bias, x_bias = torch.randn(d, device="cuda", dtype=dtype), *torch.randn(2, d, device="cuda")
     for vectors in ({"weight": weight, "bias": bias}, {"weight": None, "bias": bias}, {"weight": weight, "bias": None}):
-        assert kernels.unsupported_reason(launch, x, **vectors) is None
+        assert layer_norm.unsupported_reason(launch, x, **vectors) is None
         with poisoned_memory():
             y, again = (layer_norm_columns(x, *vectors.values(), 1e-6) for _ in range(2))
         assert_right(y, layer_norm_columns_reference(x.double(), *map(wide, vectors.values()), 1e-6))
@@ -162,7 +160,8 @@ def test_every_kernel_agrees_with_the_reference(d, m, launch, dtype, monkeypatch
         truth = layer_norm_columns_reference(sums.double(), wide(weight), wide(bias), 1e-6)
         for keep in (True, False):
             assert (
-                kernels.unsupported_reason(launch, x, weight=weight, bias=bias, x_bias=added, residual=residual) is None
+                layer_norm.unsupported_reason(launch, x, weight=weight, bias=bias, x_bias=added, residual=residual)
+                is None
             )
             with poisoned_memory():
                 y, found = add_layer_norm_columns(x, added, residual, weight, bias, 1e-6, keep)
@@ -178,7 +177,7 @@ def test_every_kernel_agrees_with_the_reference(d, m, launch, dtype, monkeypatch
 @pytest.mark.parametrize("launch", [TRITON, *CUDA_DIVISIONS], ids=str)
 def test_graph_replay_equals_eager(launch, monkeypatch):
     """Also on operands that were refilled after the recording, one norm reading what the one before wrote."""
-    monkeypatch.setattr(kernels, "launch_in_use", lambda x, **operands: launch)
+    monkeypatch.setattr(layer_norm, "launch_in_use", lambda x, **operands: launch)
     x, residual = torch.randn(2, 768, 1000, device="cuda", dtype=torch.float16)
     weight, bias = torch.randn(2, 768, device="cuda", dtype=torch.float16)
 

@@ -1,4 +1,4 @@
-"""Blocked storage whose blocks are 2:4 sparse themselves: half of a block's values, and two bits for the place of each."""
+"""Blocked storage whose blocks are 2:4 sparse themselves: half of a block's values, and two bits for the index of each."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ class Blocked24Format(SparseFormat):
     """Blocks of bn outputs × bk inputs; a kept block keeps at most two of every four consecutive inputs of an output.
 
         a block of 1 × 8                    stored
-        [ . a . b  c d . . ]                values a b c d     places 1 3 0 1, in one byte
+        [ . a . b  c d . . ]                values a b c d     indices 1 3 0 1, in one byte
 
-    A group that keeps fewer than two fills up with zeros at unused places.
+    A group that keeps fewer than two fills up with zeros at unused positions.
 
     Args:
         block: (bn, bk) = outputs × inputs of a block; bn divides N, bk divides K, and 4 divides bk.
         values: [blocks, bn, bk / 2], block row after block row.
-        metadata: uint8 [blocks, bn, ceil(bk / 8)], as `common.two_of_four.packed_places` has them.
+        metadata: uint8 [blocks, bn, ceil(bk / 8)], as `common.indices.packed_places` has them.
         row_pointers, block_columns: as in `BlockedFormat`.
     """
 
@@ -52,8 +52,8 @@ class Blocked24Format(SparseFormat):
         # of the mask, so that a kept zero counts
         cover = BlockedFormat.from_dense(mask.to(weight.dtype), mask, block=block, fill=True)
         n, k = matrix_shape(weight)
-        places = places_of_kept(mask.view(n, -1, GROUP), 2, family=cls.family)
-        values = zero_where_pruned(weight, mask).view(n, -1, GROUP).gather(2, places)
+        indices = places_of_kept(mask.view(n, -1, GROUP), 2, family=cls.family)
+        values = zero_where_pruned(weight, mask).view(n, -1, GROUP).gather(2, indices)
         height, width = cover.block
         rows, columns = cover.block_rows(), cover.block_columns.long()
 
@@ -64,7 +64,7 @@ class Blocked24Format(SparseFormat):
             shape=(n, k),
             block=cover.block,
             values=in_kept_blocks(values).flatten(2),
-            metadata=packed_places(in_kept_blocks(places)),
+            metadata=packed_places(in_kept_blocks(indices)),
             row_pointers=cover.row_pointers,
             block_columns=cover.block_columns,
         )
@@ -93,9 +93,9 @@ class Blocked24Format(SparseFormat):
                 f"blocked_2_4: metadata must be uint8 {list(expected)}, "
                 f"not {self.metadata.dtype} {list(self.metadata.shape)}"
             )
-        places = unpacked_places(self.metadata, groups)
-        if (places[..., 0] >= places[..., 1]).any():
-            raise ValueError("blocked_2_4: the two places of a group must rise")
+        indices = unpacked_places(self.metadata, groups)
+        if (indices[..., 0] >= indices[..., 1]).any():
+            raise ValueError("blocked_2_4: the two indices of a group must rise")
         self._with_blocks(self.values.new_zeros(1).expand(count, height, width))  # its invariants are checked
 
     def _with_blocks(self, blocks: Tensor) -> BlockedFormat:

@@ -1,4 +1,4 @@
-// Work that the host has dealt out to the blocks of the grid (gathered/sm90_schedule.py, blocked/cuda/work.py), and loads that
+// Work that the host has dealt out to the blocks of the grid (gathered/sm90_schedule.py, blocked/sm90.py), and loads that
 // run ahead of it.
 #pragma once
 

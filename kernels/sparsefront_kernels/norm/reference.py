@@ -11,8 +11,8 @@ def layer_norm_columns_reference(x: Tensor, weight: Tensor | None, bias: Tensor 
     Returns:
         [d, M], contiguous, in x's dtype; 16-bit inputs are added up in float32 and rounded once.
     """
-    wide = x.to(accumulation_dtype(x.dtype))
-    centred = wide - wide.mean(0, keepdim=True)
+    upcast = x.to(accumulation_dtype(x.dtype))
+    centred = upcast - upcast.mean(0, keepdim=True)
     y = centred * (centred.square().mean(0, keepdim=True) + eps).rsqrt()
     if weight is not None:
         y = y * weight.to(y.dtype)[:, None]

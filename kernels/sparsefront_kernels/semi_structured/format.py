@@ -1,4 +1,4 @@
-"""2:4 storage: two values of every four inputs, and two bits for the place of each."""
+"""2:4 storage: two values of every four inputs, and two bits for the index of each."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Self
@@ -20,20 +20,20 @@ from sparsefront_kernels.format import SparseFormat, check_weight_and_mask, zero
 
 @dataclass(frozen=True, eq=False)
 class SemiStructuredFormat(SparseFormat):
-    """At most two of every four consecutive inputs, with the places packed as tightly as the hardware does.
+    """At most two of every four consecutive inputs, with the indices packed as tightly as the hardware does.
 
         output 0      [ . a . b  |  c d . . ]        values  a b c d
-                                                     places  1 3 0 1
-        one byte = two groups:  bits 0-1 and 2-3 the places of the first group, 4-5 and 6-7 those of the second
+                                                     indices 1 3 0 1
+        one byte = two groups:  bits 0-1 and 2-3 the indices of the first group, 4-5 and 6-7 those of the second
                                 1 + 4 * 3 + 16 * 0 + 64 * 1 = 77
 
     This is a portable layout; cuSPARSELt's own is made from it on the GPU. A group that keeps fewer than two fills up
-    with zeros at unused places. Groups may also be formed from the inputs in another order (channel permutation).
+    with zeros at unused positions. Groups may also be formed from the inputs in another order (channel permutation).
 
     Args:
         values: [N, K / 2]; 4 divides K.
         metadata: uint8 [N, ceil(K / 8)].
-        input_order: int32 [K], place i of the groups side by side is input input_order[i]; None: ascending.
+        input_order: int32 [K], input i of the groups side by side is input input_order[i] of the weight; None: ascending.
     """
 
     family: ClassVar[str] = "semi_structured"
@@ -55,20 +55,20 @@ class SemiStructuredFormat(SparseFormat):
         _check_inputs(k)
         input_order = stored_order(cls.family, input_order, k, weight.device)
         groups = columns_in_order(mask, input_order).view(n, k // 4, 4)
-        places = places_of_kept(groups, 2, family=cls.family)
+        indices = places_of_kept(groups, 2, family=cls.family)
         arranged = columns_in_order(zero_where_pruned(weight, mask), input_order)
-        values = arranged.view_as(groups).gather(2, places)
-        return cls((n, k), values.reshape(n, k // 2), packed_places(places), input_order)
+        values = arranged.view_as(groups).gather(2, indices)
+        return cls((n, k), values.reshape(n, k // 2), packed_places(indices), input_order)
 
-    def places(self) -> Tensor:
-        """Places within the groups, int64 [N, K / 4, 2]."""
+    def indices(self) -> Tensor:
+        """Indices within the groups, int64 [N, K / 4, 2]."""
         return unpacked_places(self.metadata, self.shape[1] // 4)
 
     def arranged(self) -> Tensor:
         """The weight with its inputs in the order of storage, [N, K]: 2:4 of every four consecutive ones."""
         n, k = self.shape
         dense = self.values.new_zeros(n, k // 4, 4)
-        return dense.scatter_(2, self.places(), self.values.view(n, k // 4, 2)).view(n, k)
+        return dense.scatter_(2, self.indices(), self.values.view(n, k // 4, 2)).view(n, k)
 
     def to_dense(self) -> Tensor:
         return columns_back(self.arranged(), self.input_order)
@@ -83,9 +83,9 @@ class SemiStructuredFormat(SparseFormat):
                 f"semi_structured: metadata must be uint8 {[n, -(-k // 8)]}, "
                 f"not {self.metadata.dtype} {list(self.metadata.shape)}"
             )
-        places = self.places()
-        if (places[..., 0] >= places[..., 1]).any():
-            raise ValueError("semi_structured: the two places of a group must rise")
+        indices = self.indices()
+        if (indices[..., 0] >= indices[..., 1]).any():
+            raise ValueError("semi_structured: the two indices of a group must rise")
         check_stored_order(self.family, self.input_order, k)
 
 

@@ -6,11 +6,10 @@ import pytest
 import torch
 from sparsefront_kernels.norm import (
     add_layer_norm_columns_reference,
-    cuda_norm,
-    kernels,
+    layer_norm,
     layer_norm_columns_reference,
 )
-from sparsefront_kernels.norm.launch import CUDA_DIVISIONS, TRITON
+from sparsefront_kernels.norm.layer_norm import CUDA_DIVISIONS, TRITON
 from sparsefront_kernels.tuning import store
 
 from sparsefront.inference.choice import KernelChoice
@@ -59,8 +58,8 @@ def norms(monkeypatch, clock, nothing_tuned):
     monkeypatch.setattr(fused_norm, "_is_plain", lambda x: False)
     monkeypatch.setattr(NormChooser, "times", lambda self: True)
     monkeypatch.setattr(norm_choice, "time_layer", made.time)
-    monkeypatch.setattr(cuda_norm, "unsupported_reason", made.unsupported_reason)
-    monkeypatch.setattr(kernels, "run", made.run)
+    monkeypatch.setattr(layer_norm, "unsupported_reason", made.unsupported_reason)
+    monkeypatch.setattr(layer_norm, "run", made.run)
     return made
 
 

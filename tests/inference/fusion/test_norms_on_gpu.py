@@ -4,8 +4,8 @@ import copy
 
 import pytest
 import torch
-from sparsefront_kernels.norm import cuda_norm, kernels
-from sparsefront_kernels.norm.launch import CUDA_DIVISIONS, TRITON
+from sparsefront_kernels.norm import layer_norm
+from sparsefront_kernels.norm.layer_norm import CUDA_DIVISIONS, TRITON
 
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.block_pass import fuse_blocks, fuse_dense
@@ -40,16 +40,18 @@ def on_gpu(value):
 @pytest.fixture
 def forced(monkeypatch):
     """forced(launch): norms run through it wherever it takes them; the list that it returns holds the launches that ran."""
-    run, reason = kernels.run, kernels.unsupported_reason
+    run, reason = layer_norm.run, layer_norm.unsupported_reason
 
     def force(launch):
         if launch != TRITON and torch.cuda.get_device_capability() != (9, 0):
             pytest.skip("needs a GPU of compute capability 9.0")
         ran = []
         monkeypatch.setattr(
-            kernels, "launch_in_use", lambda x, **parts: TRITON if reason(launch, x, **parts) else launch
+            layer_norm, "launch_in_use", lambda x, **parts: TRITON if reason(launch, x, **parts) else launch
         )
-        monkeypatch.setattr(kernels, "run", lambda used, *args, **parts: ran.append(used) or run(used, *args, **parts))
+        monkeypatch.setattr(
+            layer_norm, "run", lambda used, *args, **parts: ran.append(used) or run(used, *args, **parts)
+        )
         return ran
 
     return force
@@ -88,7 +90,7 @@ def test_a_network_with_each_kernel_computes_the_masked_one(launch, pruned, dens
 @pytest.mark.usefixtures("nothing_tuned")
 def test_a_swap_times_the_kernels_of_norms_once(pruned):
     first, second = (fuse_dense(copy.deepcopy(pruned.net), pruned.inputs[0], layout="feature_major") for _ in range(2))
-    timed = set(map(str, LAUNCHES)) if cuda_norm._device_reason(torch.empty(0, device=CUDA).device) is None else set()
+    timed = set(map(str, LAUNCHES)) if layer_norm._device_reason(torch.empty(0, device=CUDA).device) is None else set()
     assert first.norms.keys() == second.norms.keys() != set()
     for problem, norm in first.norms.items():
         assert set(norm.candidates) == timed and (timed or norm.kernel == "triton")

@@ -8,7 +8,7 @@ from sparsefront_kernels.bench.copies import numbered
 from sparsefront_kernels.bench.provider import Provider
 from sparsefront_kernels.bench.setting import Setting
 from sparsefront_kernels.bench.weights import random_groups
-from sparsefront_kernels.semi_structured.algorithm import DEFAULT, Algorithm, padded_rows, searched
+from sparsefront_kernels.semi_structured.cusparselt import DEFAULT, Algorithm, padded_rows, searched
 
 
 def unsupported_reason(dtype_name: str, sparsity: float) -> str | None:

@@ -5,7 +5,7 @@
 
 namespace column_norm {
 
-// norm/cuda_norm.py fills it in.
+// norm/layer_norm.py fills it in.
 struct Arguments {
     const void* x;         // [d, m], rows `x_stride` elements apart
     const void* residual;  // likewise, or null

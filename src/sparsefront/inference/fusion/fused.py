@@ -74,7 +74,7 @@ class FusedNorm(nn.Module):
         return run(_columns(x), self.weight, self.bias, self.eps).t().view(x.shape)
 
     def kernel_operands(self, x: Tensor) -> dict[str, Any] | None:
-        """What `norm.kernels` is asked about for this call; None where plain PyTorch runs it."""
+        """What `norm.layer_norm` is asked about for this call; None where plain PyTorch runs it."""
         if _is_plain(x):
             return None
         vectors = {"weight": self.weight, "bias": self.bias, "x_bias": None}

@@ -7,9 +7,8 @@ from dataclasses import asdict, dataclass
 
 import torch
 from sparsefront_kernels import Problem
-from sparsefront_kernels.norm import add_layer_norm_columns_reference, kernels, layer_norm_columns_reference
-from sparsefront_kernels.norm.launch import NormLaunch
-from sparsefront_kernels.norm.tuning import LAUNCHES, NormProblem
+from sparsefront_kernels.norm import add_layer_norm_columns_reference, layer_norm, layer_norm_columns_reference
+from sparsefront_kernels.norm.layer_norm import LAUNCHES, NormLaunch, NormProblem
 from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
@@ -51,7 +50,7 @@ class NormTrial:
     def unsupported_reason(self, launch: NormLaunch) -> str | None:
         """Why the launch does not take the operands, or None."""
         sums = self.x if self.problem.keep_sums else None
-        return kernels.unsupported_reason(launch, self.x, **self.vectors, residual=self.residual, sums=sums)
+        return layer_norm.unsupported_reason(launch, self.x, **self.vectors, residual=self.residual, sums=sums)
 
     def candidate(self, launch: NormLaunch) -> "NormCandidate":
         return NormCandidate(launch, self.vectors, self.eps, self.problem.keep_sums)
@@ -64,7 +63,7 @@ class NormTrial:
         """
         y = self.x.new_full(self.x.shape, torch.nan)
         sums = torch.full_like(y, torch.nan) if self.problem.keep_sums else None
-        kernels.run(launch, self.x, y, eps=self.eps, **self.vectors, residual=self.residual, sums=sums)
+        layer_norm.run(launch, self.x, y, eps=self.eps, **self.vectors, residual=self.residual, sums=sums)
         weight, bias = (None if vector is None else vector.double() for vector in self._affine())
         for first in range(0, self.problem.m, CHUNK_COLUMNS):
             part = slice(first, first + CHUNK_COLUMNS)
@@ -123,7 +122,7 @@ class NormCandidate(nn.Module):
         y = x.new_empty(x.shape)
         sums = torch.empty_like(y) if self.keep_sums else None
         vectors = {"weight": self.weight, "bias": self.bias, "x_bias": self.x_bias}
-        kernels.run(self.launch, x, y, eps=self.eps, **vectors, residual=residual, sums=sums)
+        layer_norm.run(self.launch, x, y, eps=self.eps, **vectors, residual=residual, sums=sums)
         return (y,) if sums is None else (y, sums)
 
 
@@ -148,7 +147,7 @@ def observed_norms(block: nn.Module) -> Iterator[list[SeenNorm]]:
     def note(name: str, args: tuple, kwargs: dict) -> None:
         if (operands := norms[name].kernel_operands(*args, **kwargs)) is not None:
             problem = NormProblem.of(operands["x"], operands["residual"], operands["sums"] is not None)
-            seen.append(SeenNorm(norms[name], problem, kernels.launch_in_use(**operands)))
+            seen.append(SeenNorm(norms[name], problem, layer_norm.launch_in_use(**operands)))
 
     with before_forward(norms, note):
         yield seen

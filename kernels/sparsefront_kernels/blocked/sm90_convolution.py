@@ -1,19 +1,48 @@
-"""A convolution by the Hopper kernel: the copy engine reads images [B, H, W, C] in place of rows of X (im2col by hardware)."""
+"""A convolution by `blocked_sm90`: the copy engine reads images [B, H, W, C] in place of rows of X (im2col by hardware)."""
 
+import ctypes
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.blocked.cuda.op import residual_operand
-from sparsefront_kernels.blocked.cuda.packed_weight import K_BLOCK, BlockedCudaWeight
-from sparsefront_kernels.blocked.cuda.spmm import Images, launch_blocked_sm90
-from sparsefront_kernels.blocked.cuda.tuning import LAUNCHES, BlockedProblem
+from sparsefront_kernels.blocked.sm90 import (
+    K_BLOCK,
+    LAUNCHES,
+    BlockedProblem,
+    BlockedSm90Weight,
+    launch_blocked_sm90,
+    residual_operand,
+)
 from sparsefront_kernels.common.operands import RUN_BYTES, bias_for_kernel, check_epilogue
 from sparsefront_kernels.problem import Convolution, Convolving
 
 # What a descriptor of the copy engine holds: signed bytes for where a filter may lie, unsigned ones for its offsets.
 _FARTHEST, _LARGEST_STRIDE = 127, 8
+
+_SIZES = ("n", "h", "w", "c")
+_PAIRS = ("filter", "stride", "padding", "dilation", "out")  # vertical, then horizontal
+
+
+class Images(ctypes.Structure):
+    """`Images` of cuda/tensor_map.cuh: what a convolution reads."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        *((name, ctypes.c_int) for name in (*_SIZES, *(f"{pair}_{side}" for pair in _PAIRS for side in "hw"))),
+    ]
+
+    @classmethod
+    def of(cls, x: Tensor, convolution: Convolution) -> "Images":
+        """Of images [B, H, W, C], which must stay in memory until the kernel has been launched."""
+        pairs = (
+            convolution.kernel_size,
+            convolution.stride,
+            convolution.padding,
+            convolution.dilation,
+            convolution.output_size(x.shape[1], x.shape[2]),
+        )
+        return cls(x.data_ptr(), *x.shape, *(number for pair in pairs for number in pair))
 
 
 @torch.library.custom_op("sparsefront::blocked_conv2d", mutates_args=())
@@ -34,7 +63,7 @@ def blocked_conv2d(
     activation: str,
     relu_last: bool,
 ) -> Tensor:
-    """A convolution with the arguments of `BlockedCudaWeight`, whose inputs go tap by tap with the channels inside.
+    """A convolution with the arguments of `BlockedSm90Weight`, whose inputs go tap by tap with the channels inside.
 
     Args:
         x: [B, H, W, C] contiguous, float16 or bfloat16, beginning at 16 bytes; C a multiple of 64.
@@ -58,20 +87,14 @@ def blocked_conv2d(
     if y.numel() == 0:
         return y
     rows = y.view(-1, n)
-    problem = BlockedProblem(len(rows), k, n, K_BLOCK, len(outputs), len(panels), tuple(lengths))
+    packed = BlockedSm90Weight(n, k, K_BLOCK, panels, k_blocks, outputs, tuple(lengths))
     with torch.cuda.device_of(x):
         launch_blocked_sm90(
             x.view(-1, x.shape[3]),
             rows,
-            panels=panels,
-            k_blocks=k_blocks,
-            outputs=outputs,
-            lengths=lengths,
-            box=K_BLOCK,
+            packed,
             m=len(rows),
-            n=n,
-            k=k,
-            launch=LAUNCHES.launch_for(problem, x.device),
+            launch=LAUNCHES.launch_for(BlockedProblem.of(packed, len(rows)), x.device),
             x_feature_major=False,
             y_feature_major=False,
             bias=bias_for_kernel(bias),
@@ -110,7 +133,7 @@ def _empty(x: Tensor, n: int, convolution: Convolution) -> Tensor:
 
 def _run(
     x: Tensor,
-    packed: BlockedCudaWeight,
+    packed: BlockedSm90Weight,
     bias: Tensor | None,
     convolution: Convolution,
     *,
@@ -137,7 +160,7 @@ def _run(
     )
 
 
-def _unsupported(packed: BlockedCudaWeight, x: Tensor, convolution: Convolution) -> str | None:
+def _unsupported(packed: BlockedSm90Weight, x: Tensor, convolution: Convolution) -> str | None:
     if packed.box != K_BLOCK or x.shape[3] % K_BLOCK:
         return f"reads images in {K_BLOCK} neighboring channels of a tap, not boxes of {packed.box} of {x.shape[3]} channels"
     if not x.is_contiguous() or x.data_ptr() % RUN_BYTES:

@@ -9,18 +9,23 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from sparsefront_kernels.bench import timing
 from sparsefront_kernels.problem import Problem
 from sparsefront_kernels.registry import entry
-from sparsefront_kernels.semi_structured import torch_spmm, transposed_store
-from sparsefront_kernels.semi_structured import transposed_store_times as times
-from sparsefront_kernels.semi_structured import tuning as module
-from sparsefront_kernels.semi_structured.algorithm import DEFAULT, Algorithm, searched
-from sparsefront_kernels.semi_structured.torch_spmm import SemiStructuredPacked
-from sparsefront_kernels.semi_structured.tuning import ALGORITHMS, CusparseltProblem
+from sparsefront_kernels.semi_structured import cusparselt
+from sparsefront_kernels.semi_structured.cusparselt import (
+    ALGORITHMS,
+    DEFAULT,
+    Algorithm,
+    CusparseltProblem,
+    CusparseltWeight,
+    searched,
+)
 from sparsefront_kernels.tuning import launches, tuned_kernel
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 CPU = torch.device("cpu")
-PACKED = SemiStructuredPacked(32, 64, torch.zeros(32, 36), None)
+PACKED = CusparseltWeight(32, 64, torch.zeros(32, 36), None)
 
 
 @pytest.fixture(autouse=True)
@@ -45,14 +50,14 @@ def test_the_search_sees_the_product_as_it_will_run(monkeypatch, layout, strides
         seen.append((packed, tuple(x.shape), x.stride(), x.dtype))
         return Algorithm(7, 2, 1)
 
-    monkeypatch.setattr(module, "searched", search)
+    monkeypatch.setattr(cusparselt, "searched", search)
     assert ALGORITHMS.candidates(PACKED, problem(layout)) == [Algorithm(7, 2, 1), DEFAULT]
-    assert seen == [(PACKED.packed, (64, 16), strides, torch.float16)], "rows are padded to a multiple of 8"
+    assert seen == [(PACKED.compressed, (64, 16), strides, torch.float16)], "rows are padded to a multiple of 8"
 
 
 def test_the_transposed_store_takes_what_another_process_timed(monkeypatch):
-    monkeypatch.setattr(module, "searched", lambda packed, x: pytest.fail("an algorithm may end the process"))
-    monkeypatch.setattr(module, "fast_with_transposed_store", lambda problem: [Algorithm(9), DEFAULT])
+    monkeypatch.setattr(cusparselt, "searched", lambda packed, x: pytest.fail("an algorithm may end the process"))
+    monkeypatch.setattr(cusparselt, "fast_with_transposed_store", lambda problem: [Algorithm(9), DEFAULT])
     assert ALGORITHMS.candidates(PACKED, problem("feature_to_row")) == [Algorithm(9), DEFAULT]
     assert ALGORITHMS.candidates(PACKED, problem("feature_to_row", m=0)) == [DEFAULT]
 
@@ -73,14 +78,14 @@ print('{"alg_id": 6, "latency_us": 2}')""",
     ids=["nothing", "asked", "all", "ended"],
 )
 def test_what_ran_before_the_other_process_ended_counts(monkeypatch, printed, fastest):
-    run = transposed_store.subprocess.run
+    run = cusparselt.subprocess.run
     monkeypatch.setattr(
-        transposed_store.subprocess,
+        cusparselt.subprocess,
         "run",
         lambda command, **options: run([command[0], "-c", printed, command[-1]], **options),
     )
     there = replace(problem("feature_to_row"), device=torch.device("cuda", 3))
-    assert transposed_store.fast_with_transposed_store(there) == [Algorithm(number) for number in fastest]
+    assert cusparselt.fast_with_transposed_store(there) == [Algorithm(number) for number in fastest]
 
 
 def test_of_another_process_that_hangs_counts_what_it_printed(monkeypatch):
@@ -88,9 +93,9 @@ def test_of_another_process_that_hangs_counts_what_it_printed(monkeypatch):
         printed = b'{"alg_id": 5, "latency_us": 2}\n{"alg_id": 7, "lat'
         raise subprocess.TimeoutExpired(command, options["timeout"], output=printed)
 
-    monkeypatch.setattr(transposed_store.subprocess, "run", run)
+    monkeypatch.setattr(cusparselt.subprocess, "run", run)
     there = replace(problem("feature_to_row"), device=torch.device("cuda", 0))
-    assert transposed_store.fast_with_transposed_store(there) == [Algorithm(5)]
+    assert cusparselt.fast_with_transposed_store(there) == [Algorithm(5)]
 
 
 @pytest.mark.parametrize(("broken", "numbers"), [(None, [0, 2, 3]), (3, [0, 2])], ids=["all", "one breaks the device"])
@@ -107,11 +112,11 @@ def test_the_other_process_times_each_algorithm_that_runs(monkeypatch, capsys, b
     monkeypatch.setattr(torch, "randn", lambda *shape, dtype, device: plain(*shape, dtype=dtype))
     monkeypatch.setattr(torch, "_cslt_compress", lambda weight: weight)
     monkeypatch.setattr(torch, "_cslt_sparse_mm", product)
-    monkeypatch.setattr(times, "NUMBERS", 4)
-    monkeypatch.setattr(times, "time_calls", lambda calls, samples: calls[0]() or SimpleNamespace(median_us=7.0))
-    monkeypatch.setattr(times.os, "_exit", lambda code: sys.exit(code))
+    monkeypatch.setattr(cusparselt, "TRANSPOSED_NUMBERS", 4)
+    monkeypatch.setattr(timing, "time_calls", lambda calls, samples: calls[0]() or SimpleNamespace(median_us=7.0))
+    monkeypatch.setattr(cusparselt.os, "_exit", lambda code: sys.exit(code))
     with pytest.raises(SystemExit) if broken else nullcontext():
-        times.main({"m": 13, "k": 64, "n": 32, "dtype": "float16", "device": 0})
+        cusparselt.time_transposed_store('{"m": 13, "k": 64, "n": 32, "dtype": "float16", "device": 0}')
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert lines == [{"alg_id": number, "latency_us": 7.0} for number in numbers]
 
@@ -121,7 +126,7 @@ def test_an_algorithm_of_the_other_process_runs_here():
     if not torch.backends.cusparselt.is_available():
         pytest.skip("this PyTorch was built without cuSPARSELt")
     device = torch.device("cuda")
-    found = transposed_store.fast_with_transposed_store(Problem(64, 256, 128, torch.bfloat16, device, "feature_to_row"))
+    found = cusparselt.fast_with_transposed_store(Problem(64, 256, 128, torch.bfloat16, device, "feature_to_row"))
     assert found, "the other process timed something"
     weight, x = (
         torch.randn(128, 256, device=device, dtype=torch.bfloat16),
@@ -140,7 +145,7 @@ def test_the_transposed_store_is_for_bfloat16():
 
 
 def test_the_default_algorithm_is_offered_once(monkeypatch):
-    monkeypatch.setattr(module, "searched", lambda packed, x: DEFAULT)
+    monkeypatch.setattr(cusparselt, "searched", lambda packed, x: DEFAULT)
     assert ALGORITHMS.candidates(PACKED, problem("row_major")) == [DEFAULT]
     assert ALGORITHMS.candidates(PACKED, problem("row_major", m=0)) == [DEFAULT]
 
@@ -163,7 +168,7 @@ def test_what_was_measured_runs_in_its_layout_and_type_alone(monkeypatch):
         (13, torch.float16, False, False),
         (13, torch.float16, True, True),
     ):
-        torch_spmm._product(PACKED.packed, torch.zeros(64, 16), None, CusparseltProblem(rows, 64, 32, *others))
+        cusparselt._product(PACKED.compressed, torch.zeros(64, 16), None, CusparseltProblem(rows, 64, 32, *others))
     expected = ((False, best), (False, best), *[(False, DEFAULT)] * 3, (True, DEFAULT))
     assert called == [(transposed, asdict(algorithm)) for transposed, algorithm in expected]
     assert ALGORITHMS.measured(PACKED, problem("feature_major"))
@@ -180,13 +185,40 @@ def test_every_layout_may_be_tuned():
 def test_older_pytorch_tells_the_number_alone(monkeypatch):
     monkeypatch.setattr(torch._C, "_cusparselt", None, raising=False)
     monkeypatch.setattr(torch, "_cslt_sparse_mm_search", lambda packed, x: 5)
-    assert searched(PACKED.packed, torch.zeros(64, 16)) == Algorithm(5)
+    assert searched(PACKED.compressed, torch.zeros(64, 16)) == Algorithm(5)
 
 
 @pytest.mark.parametrize("dim", [0, 1])
 def test_x_is_copied_only_where_rows_are_missing(dim):
     whole, short = torch.ones(16, 16), torch.ones(13, 16) if dim == 0 else torch.ones(16, 13)
-    assert torch_spmm._padded(whole, dim=dim) is whole
-    padded = torch_spmm._padded(short, dim=dim)
+    assert cusparselt._padded(whole, dim=dim) is whole
+    padded = cusparselt._padded(short, dim=dim)
     assert padded.shape == (16, 16) and padded.sum() == short.numel()
     assert padded.narrow(dim, 13, 3).count_nonzero() == 0
+
+
+@pytest.mark.parametrize("m", [0, 13, 16])
+@pytest.mark.parametrize("permuted", [False, True])
+@pytest.mark.parametrize("layout", entry("semi_structured_torch").layouts)
+def test_the_product_in_every_layout(layout, permuted, m, monkeypatch):
+    """cuSPARSELt's call is W · X; around it X is padded and put in order, and Y has the strides that the fake op says."""
+
+    def product(compressed, x, bias=None, transpose_result=False, **algorithm):
+        assert x.shape == (64, 16) and x.stride() == ((1, 64) if layout == "row_major" else (16, 1))
+        y = compressed @ x + bias[:, None]
+        return y.t().contiguous() if transpose_result else y
+
+    monkeypatch.setattr(torch, "_cslt_sparse_mm", product)
+    monkeypatch.setattr(torch.cuda, "device_of", lambda x: nullcontext())
+    order = torch.randperm(64).int() if permuted else None
+    weight, bias, x = torch.randn(32, 64), torch.randn(32), torch.randn(m, 64)
+    packed = CusparseltWeight(32, 64, weight if order is None else weight[:, order], order)
+    kernel, shown = entry("semi_structured_torch"), problem(layout, m)
+    y = kernel.run(
+        x.view(shown.x_shape) if m == 0 else x if layout == "row_major" else x.t(), packed, bias, layout=layout
+    )
+    expected = x @ weight.t() + bias
+    torch.testing.assert_close(y, expected.t() if layout == "feature_major" else expected)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        fake = kernel.run(torch.empty(shown.x_shape), packed, bias, layout=layout)
+    assert fake.shape == shown.y_shape and fake.stride() == y.stride()

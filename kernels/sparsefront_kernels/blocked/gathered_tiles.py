@@ -1,29 +1,30 @@
-"""Blocks on the gathered Hopper kernel: those of fewer than 64 outputs, and all of them where X has few rows; the entry.
+"""`blocked_gathered_sm90`: blocks of fewer than 64 outputs, or few rows of X, on the kernel of the gathered family.
 
-A row of blocks is a gathered tile: its outputs keep the same inputs. Narrow blocks alone would leave a tensor-core instruction
-half empty; the gathered kernel puts rows that share many inputs into one.
+A row of blocks is a gathered tile: its outputs keep the same inputs. Blocks of few outputs alone would leave a tensor-core
+instruction half empty; the gathered kernel puts rows that share many inputs into one.
 """
+
+from dataclasses import replace
+from typing import Any
 
 import torch
 
-from sparsefront_kernels.blocked.cuda.packed_weight import HALF
 from sparsefront_kernels.blocked.format import BlockedFormat
+from sparsefront_kernels.blocked.sm90 import HALF
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.format import GatheredFormat
 from sparsefront_kernels.gathered.sm90 import ENTRY as GATHERED_SM90
-from sparsefront_kernels.gathered.sm90 import LAUNCHES, sm90_unsupported_reason
-from sparsefront_kernels.gathered.sm90_packing import Sm90PackedWeight, pack_for_sm90, tile_unsupported_reason
-from sparsefront_kernels.kernel_entry import KernelEntry
-from sparsefront_kernels.problem import LAYOUTS, Problem
+from sparsefront_kernels.gathered.sm90 import sm90_unsupported_reason
+from sparsefront_kernels.gathered.sm90_packing import tile_unsupported_reason
+from sparsefront_kernels.problem import Problem
 
-KERNEL = "blocked_gathered_sm90"
 # Up to here high blocks may run on it too, and timing decides. In blocks of 128 and 64 at 50 % the gathered kernel takes 0.90 to
 # 1.04 of `blocked_sm90`'s time at 256 rows on weights from 4096 x 4096 on, at 1024 rows 1.05 and more but for one product
 # (0.97); at 4096 rows it never wins (H200, experiments/operators/h200.csv).
 MOST_ROWS_OF_HIGH_BLOCKS = 1024
 
 
-def as_tiles(stored: BlockedFormat) -> GatheredFormat:
+def gathered_tiles(stored: BlockedFormat) -> GatheredFormat:
     """The same weight as gathered tiles, each as high as a block."""
     (height, width), counts = stored.block, stored.row_pointers.diff().long()
     inputs = stored.block_columns[:, None] * width + torch.arange(width, dtype=torch.int32, device=stored.device)
@@ -32,39 +33,32 @@ def as_tiles(stored: BlockedFormat) -> GatheredFormat:
     return GatheredFormat(
         shape=stored.shape,
         tile=height,
-        values=stored.values.transpose(
-            1, 2
-        ).flatten(),  # of each block a row for each input, as a tile's panel has them
+        values=stored.values.transpose(1, 2).flatten(),  # of each block a row for each input, as in a tile's panel
         kept_inputs=inputs.flatten(),
         tile_offsets=offsets,
         output_index=torch.arange(stored.shape[0], dtype=torch.int32, device=stored.device),
     )
 
 
-def _pack(stored: BlockedFormat) -> Sm90PackedWeight:
-    return pack_for_sm90(as_tiles(stored))
+def _pack(stored: BlockedFormat) -> Any:
+    return GATHERED_SM90.pack(gathered_tiles(stored))
 
 
 def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
     height = stored.block[0]
-    if problem.dtype not in (torch.float16, torch.bfloat16):
-        return f"takes float16 or bfloat16, not {problem.dtype}"
+    reason = tile_unsupported_reason(height)
     if height >= HALF and problem.m > MOST_ROWS_OF_HIGH_BLOCKS:
-        return (
+        reason = (
             f"is for blocks of fewer than {HALF} outputs or up to {MOST_ROWS_OF_HIGH_BLOCKS} rows: these fill a tensor-core "
             f"instruction, see blocked_sm90"
         )
-    return sm90_unsupported_reason(problem, tile_unsupported_reason(height))
+    return sm90_unsupported_reason(problem, reason)
 
 
-ENTRY = KernelEntry(
-    name=KERNEL,
+ENTRY = replace(
+    GATHERED_SM90,
+    name="blocked_gathered_sm90",
     family="blocked",
-    product=GATHERED_SM90.product,
     pack=_pack,
     unsupported=_unsupported,
-    requires_cuda=True,
-    layouts=LAYOUTS,
-    fuses_epilogue=True,
-    tunable=LAUNCHES,
 )

@@ -1,1 +1,0 @@
-"""The blocked kernel on Hopper's tensor cores."""

@@ -1,0 +1,638 @@
+"""`blocked_sm90`: blocks of 64 outputs and more on the tensor cores of compute capability 9.0 (`csrc/blocked_sm90.cu`).
+
+`blocked_2_4_sm90` is the same kernel on halved panels, and `sm90_convolution.py` launches it on images.
+"""
+
+import ctypes
+import functools
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from sparsefront_kernels import cuda_library
+from sparsefront_kernels.blocked.format import BlockedFormat
+from sparsefront_kernels.common.device_support import hopper_unsupported_reason
+from sparsefront_kernels.common.epilogue import ACTIVATION_CODES
+from sparsefront_kernels.common.indices import partners_of
+from sparsefront_kernels.common.operands import (
+    aligned_by_input,
+    bias_for_kernel,
+    check_epilogue,
+    check_operands,
+    empty_output,
+    has_aligned_rows,
+    run_length,
+)
+from sparsefront_kernels.common.wgmma_layout import HALVED_PANEL_BYTES, is_halved, swizzled, whole_panels
+from sparsefront_kernels.format import SparseFormat
+from sparsefront_kernels.gathered.sm90 import BIAS_TYPES, epilogue_arguments
+from sparsefront_kernels.gathered.sm90_schedule import ALL, MOST_SCHEDULES, schedule, schedule_tensors
+from sparsefront_kernels.kernel_op import kernel_entry
+from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR, Problem
+from sparsefront_kernels.tuning import TunedLaunches
+
+KERNEL, HALVED_KERNEL = "blocked_sm90", "blocked_2_4_sm90"
+LIBRARY = "blocked_sm90"
+VERSION = 1  # raised when a change of the kernel makes old measurements useless
+HALF = 64  # outputs of a half: those of one tensor-core instruction
+K_BLOCK = 64  # inputs that are loaded together
+FEWEST_INPUTS = 16  # of a block: those of one tensor-core instruction
+BOTH = 3  # of a k-block that both halves use; 1 is half 0, 2 half 1
+
+
+@dataclass(frozen=True, eq=False)
+class BlockedSm90Weight:
+    """What the kernel reads.
+
+    64 outputs form a half, which belongs to one row of blocks. Two halves are a CTA tile: of one row of blocks where these are
+    128 outputs high, otherwise of rows that share many blocks. A k-block is 64 inputs that half 0, half 1 or both keep, in
+    *boxes* of neighbouring inputs; a CTA tile's k-blocks follow one another along K.
+
+    Args:
+        n, k: outputs and inputs of the weight.
+        box: inputs of a box: 64, 32 or 16.
+        panels: [panels, 64, 64] in the weight's dtype: 64 outputs by the 64 inputs of a k-block, swizzled, k-block after
+            k-block; of one that both halves use that of half 0 comes first. Or, where blocks hold two of every four inputs,
+            what `common.wgmma_layout.halved_panels` makes of them.
+        k_blocks: int32 [k_blocks, words]: the first input of each box, K where a box is left empty; then four times the first
+            panel plus which halves use it (bit h for half h); words are a power of two.
+        outputs: int32 [CTA tiles, 2], the first of the 64 outputs of each half; -1 where there is none.
+        lengths: of each CTA tile the number of k-blocks, most first.
+    """
+
+    n: int
+    k: int
+    box: int
+    panels: Tensor
+    k_blocks: Tensor
+    outputs: Tensor
+    lengths: tuple[int, ...]
+
+    @property
+    def halved(self) -> bool:
+        """Whether panels hold two of every four inputs."""
+        return is_halved(self.panels)
+
+
+def box_of(block_inputs: int) -> int:
+    """Inputs that are loaded in one piece, for blocks of this many inputs."""
+    return math.gcd(block_inputs, K_BLOCK)
+
+
+def block_unsupported_reason(block: tuple[int, int]) -> str | None:
+    """Why halves and boxes cannot be cut from blocks of (outputs, inputs), or None."""
+    if block[0] % HALF == 0 and block[1] % FEWEST_INPUTS == 0:
+        return None
+    return (
+        f"takes blocks of a multiple of {HALF} outputs by a multiple of {FEWEST_INPUTS} inputs, not {block[0]}x{block[1]}: "
+        "half of a tensor-core instruction's outputs would multiply by zeros"
+    )
+
+
+def pack_for_blocked_sm90(stored: BlockedFormat) -> BlockedSm90Weight:
+    """Lay the weight out for the kernel on the format's device.
+
+    Raises:
+        ValueError: a block that `block_unsupported_reason` rejects.
+    """
+    if reason := block_unsupported_reason(stored.block):
+        raise ValueError(f"blocked: {reason}")
+    (n, k), box = stored.shape, box_of(stored.block[1])
+    outputs, kept = _cta_tiles(stored, box)  # [CTA tiles, 2], bool [CTA tiles, 2, K / box]
+    tile, uses, boxes = _k_blocks(kept, K_BLOCK // box)
+    count = torch.bincount(tile, minlength=len(outputs))
+    order = count.argsort(descending=True, stable=True)
+    rank = torch.empty_like(order)
+    rank[order] = torch.arange(len(order), device=order.device)
+    by_tile = rank[tile].argsort(stable=True)
+    tile, uses, boxes = tile[by_tile], uses[by_tile], boxes[by_tile]
+
+    of_halves = torch.stack([uses & 1, uses >> 1], dim=1).bool()  # [k_blocks, 2]
+    used = of_halves.sum(dim=1)
+    panel_and_uses = 4 * (used.cumsum(0) - used) + uses
+    inputs = torch.where(boxes >= 0, boxes * box, k)
+    words = torch.cat([inputs, panel_and_uses[:, None]], dim=1)
+    owner, half = of_halves.nonzero(as_tuple=True)  # k-block by k-block, half 0 first
+    return BlockedSm90Weight(
+        n=n,
+        k=k,
+        box=box,
+        panels=_panels(stored.to_dense(), outputs[tile[owner], half], inputs[owner], box),
+        k_blocks=pad(words, (0, _words(box) - words.shape[1])).to(torch.int32),
+        outputs=outputs[order].to(torch.int32),
+        lengths=tuple(count[order].tolist()),
+    )
+
+
+def dense_weight(packed: BlockedSm90Weight) -> Tensor:
+    """W [N, K], without a look at the contents of tensors from the host."""
+    panels, k_blocks, outputs, lengths = packed.panels, packed.k_blocks, packed.outputs, packed.lengths
+    n, k = packed.n, packed.k
+    device, boxes = panels.device, _boxes(k_blocks.shape[1])
+    first_panel, uses = k_blocks[:, boxes] >> 2, k_blocks[:, boxes] & 3
+    counts = torch.tensor(list(lengths), dtype=torch.int64, device=device)
+    tile = torch.repeat_interleave(torch.arange(len(lengths), device=device), counts, output_size=sum(lengths))
+    inputs = _inputs_of(k_blocks[:, :boxes].long(), K_BLOCK // boxes)
+    unswizzled = torch.cat([whole_panels(panels), panels.new_zeros(1, HALF, K_BLOCK)])
+    dense = panels.new_zeros(n + HALF, k + K_BLOCK)  # what belongs to no output or input goes beyond the end
+    for half in range(2):
+        mine = (uses >> half & 1).bool()
+        panel = torch.where(mine, first_panel + half * (uses == BOTH), len(panels)).long()
+        first = torch.where(mine, outputs.long()[tile, half], n)
+        rows = first[:, None, None] + torch.arange(HALF, device=device)[:, None]
+        columns = torch.where(mine[:, None], inputs, k)[:, None, :].expand(-1, HALF, -1)
+        dense[rows.expand_as(columns), columns] = unswizzled[panel]
+    return dense[:n, :k]
+
+
+def _words(box: int) -> int:
+    """Of a k-block's entry: one for each box and one more, as a power of two."""
+    return 2 * (K_BLOCK // box)
+
+
+def _boxes(words: int) -> int:
+    return words // 2
+
+
+def _inputs_of(first: Tensor, box: int) -> Tensor:
+    """[k_blocks, boxes], the first input of each box, → [k_blocks, 64]."""
+    return (first[:, :, None] + torch.arange(box, device=first.device)).flatten(1)
+
+
+def _cta_tiles(stored: BlockedFormat, box: int) -> tuple[Tensor, Tensor]:
+    """The halves of each CTA tile: first outputs, int64 [CTA tiles, 2], and boxes kept, bool [CTA tiles, 2, K / box]."""
+    (n, k), (height, width), device = stored.shape, stored.block, stored.device
+    kept = torch.zeros(n // height, k // width, dtype=torch.bool, device=device)
+    kept[stored.block_rows(), stored.block_columns.long()] = True
+    kept = kept.repeat_interleave(height // HALF, dim=0).repeat_interleave(width // box, dim=1)
+    outputs = torch.arange(0, n, HALF, device=device)
+    if height % (2 * HALF):
+        order = partners_of(kept)
+        outputs, kept = outputs[order], kept[order]
+    missing = len(outputs) % 2
+    return pad(outputs, (0, missing), value=-1).view(-1, 2), pad(kept, (0, 0, 0, missing)).view(-1, 2, k // box)
+
+
+def _k_blocks(kept: Tensor, boxes: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Boxes of each CTA tile that the same halves keep, so many to a k-block.
+
+    Args:
+        kept: bool [CTA tiles, 2, K / box].
+    Returns:
+        for each k-block, those of a CTA tile along K: its CTA tile, which halves use it, and its boxes int64 [k_blocks, boxes],
+        -1 where there are no more.
+    """
+    columns = kept.shape[2]
+    halves = kept[:, 0].long() + 2 * kept[:, 1].long()  # [CTA tiles, K / box]
+    tile, column = halves.nonzero(as_tuple=True)
+    kind = tile * 4 + halves[tile, column]
+    by_kind = kind.argsort(stable=True)  # keeps columns ascending within a kind
+    kind, column = kind[by_kind], column[by_kind]
+    count = torch.bincount(kind, minlength=4 * len(kept))
+    rank = torch.arange(len(kind), device=kept.device) - (count.cumsum(0) - count)[kind]
+    groups = -(-count // boxes)
+    members = column.new_full((int(groups.sum()), boxes), -1)
+    members[(groups.cumsum(0) - groups)[kind] + rank // boxes, rank % boxes] = column
+    kinds = torch.repeat_interleave(torch.arange(len(count), device=kept.device), groups)
+    # both halves walk up along K together: rows of X stay in L2
+    along_k = (kinds // 4 * columns + members[:, 0]).argsort(stable=True)
+    return kinds[along_k] // 4, kinds[along_k] % 4, members[along_k]
+
+
+def _panels(weight: Tensor, first_outputs: Tensor, inputs: Tensor, box: int) -> Tensor:
+    """[panels, 64, 64], swizzled; first_outputs [panels], inputs [panels, boxes] where K stands for an empty box."""
+    n, k = weight.shape
+    rows = first_outputs[:, None, None] + torch.arange(HALF, device=weight.device)[:, None]
+    columns = _inputs_of(inputs, box)[:, None, :]
+    exists = columns < k
+    return swizzled(weight[rows, columns.clamp(max=k - 1)] * exists)
+
+
+def blocked_sm90(
+    x: Tensor,
+    packed: BlockedSm90Weight,
+    bias: Tensor | None,
+    *,
+    residual: Tensor | None,
+    activation: str,
+    x_feature_major: bool,
+    y_feature_major: bool,
+) -> Tensor:
+    """Y = activation(X · Wᵀ + bias) + residual.
+
+    Args:
+        x: [M, K], or [K, M] where x_feature_major; float16 or bfloat16 as the weight, any strides: where neither rows
+            nor columns are contiguous and begin at 16 bytes, X is copied.
+        bias: [N], any float dtype, or None.
+        residual: of Y's shape and dtype, any strides, or None; unaligned rows cost a copy.
+        activation: a name of `common.epilogue.ACTIVATIONS`.
+    Returns:
+        [M, N], or [N, M] where y_feature_major, contiguous, in x's dtype; added up in float32. Feature-major, an M that is no
+        multiple of 8 costs a copy of Y.
+    Raises:
+        ValueError: operands that do not fit together, or no such activation.
+    """
+    check_operands(x, packed.panels, bias, k=packed.k, n=packed.n, feature_major=x_feature_major)
+    y = empty_output(x, packed.n, x_feature_major, y_feature_major)
+    check_epilogue(y, activation, residual)
+    if y.numel() == 0:
+        return y
+    m = x.shape[1 if x_feature_major else 0]
+    with torch.cuda.device_of(x):
+        operand, by_input = _x_operand(x, feature_major=x_feature_major, box=packed.box)
+        target = y if m % run_length(x.dtype) == 0 or not y_feature_major else _padded(y)
+        problem = BlockedProblem.of(packed, m)
+        launch_blocked_sm90(
+            operand,
+            target,
+            packed,
+            m=m,
+            launch=launches_of(problem).launch_for(problem, x.device),
+            x_feature_major=by_input,
+            y_feature_major=y_feature_major,
+            bias=bias_for_kernel(bias),
+            activation=activation,
+            residual=None if residual is None else residual_operand(target, residual),
+        )
+        if target is not y:
+            y.copy_(target[:, :m])
+    return y
+
+
+def _x_operand(x: Tensor, *, feature_major: bool, box: int) -> tuple[Tensor, bool]:
+    """X as the kernel reads it, and whether its rows are inputs.
+
+    X lies by rows or by inputs, whatever its layout says: a transposed view costs nothing.
+    """
+    by_row, by_input = (x.t(), x) if feature_major else (x, x.t())
+    if _is_loadable(by_row):
+        return by_row, False
+    if box == K_BLOCK and _is_loadable(by_input):
+        return by_input, True
+    if box == K_BLOCK and feature_major:
+        return aligned_by_input(by_input.contiguous(), feature_major=True), True
+    return by_row.new_empty(by_row.shape).copy_(by_row), False  # a clone of one row may keep any stride
+
+
+def _is_loadable(matrix: Tensor) -> bool:
+    """Whether the copy engine reads it: rows that are contiguous, do not overlap and begin at 16 bytes each."""
+    return has_aligned_rows(matrix) and matrix.stride(0) >= matrix.shape[1]
+
+
+def residual_operand(target: Tensor, residual: Tensor) -> Tensor:
+    """The residual as the kernel reads it beside the memory that it writes."""
+    if _is_loadable(residual) and residual.shape == target.shape:
+        return residual
+    copy = torch.empty_like(target)
+    copy[:, : residual.shape[1]].copy_(residual)
+    return copy
+
+
+def _padded(y: Tensor) -> Tensor:
+    """Memory for [N, M] whose rows begin at 16 bytes."""
+    run = run_length(y.dtype)
+    return y.new_empty(y.shape[0], -(-y.shape[1] // run) * run)
+
+
+CLUSTERS = (1, 2, 4)  # blocks
+SPLITS = (2, 4)  # blocks that share the k-blocks of a work tile
+COLUMNS_OF_SPLIT = 64  # of such a tile
+_REACHED_BY_FOUR = 0.85  # of the SMs by clusters of four: a part of the GPU has no multiple of four
+
+
+@dataclass(frozen=True, order=True)
+class BlockedLaunch:
+    """Launch parameters.
+
+    Args:
+        cluster: blocks of the grid, 1, 2 or 4, that compute the same outputs for different rows of X: each brings a part of the
+            weights to all of them.
+        splits: or, where `cluster` is 1, blocks that share the k-blocks of one work tile of 64 rows of X and add up through their
+            shared memories.
+        raster_swizzle: CTA tiles that go through all rows of X before the next ones begin.
+        pdl: programmatic dependent launch: blocks may start before the previous kernel has ended, and wait for it before
+            they read anything.
+    """
+
+    cluster: int
+    raster_swizzle: int = ALL
+    splits: int = 1
+    pdl: bool = True
+
+
+def clusters_of(cluster: int, num_sms: int) -> int:
+    """About how many clusters run at the same time; the library knows it exactly for the GPU at hand."""
+    return max(1, int(num_sms * (_REACHED_BY_FOUR if cluster > 2 else 1.0)) // cluster)
+
+
+def work_tensors(
+    lengths: tuple[int, ...],
+    m: int,
+    launch: BlockedLaunch,
+    clusters_at_once: Callable[[int], int],
+    device: torch.device,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The tiles of every cluster of blocks.
+
+    Args:
+        lengths: k-blocks of each CTA tile, which lie one after the other, most first.
+        m: rows of X.
+        clusters_at_once: blocks of a cluster → how many clusters run at the same time.
+    Returns:
+        work, int32 [tiles, 4]: CTA tile, its first k-block, its number of k-blocks, and the first row of X over the blocks
+        that share the weights, with a block's number of rows / 64 - 1 in the upper four bits; begins, int32 [clusters + 1];
+        firsts, int32 [clusters, 4]: the first tile of each cluster once more, which it finds without looking where it begins.
+    """
+    if launch.splits > 1:
+        return _split_tensors(lengths, m, device)
+    # a cluster's rows of X lie side by side: to the schedule it is a block that has a share of them
+    rows = -(-m // launch.cluster)
+    return _tensors(lengths, rows, clusters_at_once(launch.cluster), launch.raster_swizzle, device)
+
+
+@functools.lru_cache(maxsize=MOST_SCHEDULES)
+def _tensors(
+    lengths: tuple[int, ...], rows: int, clusters: int, raster_swizzle: int, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor]:
+    work, begins = schedule_tensors(lengths, rows, clusters, raster_swizzle, device)
+    return work, begins, work[begins[:-1].long()]
+
+
+@functools.lru_cache(maxsize=MOST_SCHEDULES)
+def _split_tensors(lengths: tuple[int, ...], m: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """One tile for each cluster, longest lists first."""
+    firsts = [0, *itertools.accumulate(lengths)]
+    work = [
+        (cta_tile, firsts[cta_tile], length, row)
+        for cta_tile, length in enumerate(lengths)
+        for row in range(0, m, COLUMNS_OF_SPLIT)
+    ]
+    tiles = torch.tensor(work, dtype=torch.int32).view(-1, 4).to(device)
+    return tiles, torch.arange(len(work) + 1, dtype=torch.int32).to(device), tiles
+
+
+def launch_blocked_sm90(
+    x: Tensor,
+    y: Tensor,
+    packed: BlockedSm90Weight,
+    *,
+    m: int,
+    launch: BlockedLaunch,
+    x_feature_major: bool,
+    y_feature_major: bool,
+    bias: Tensor | None = None,
+    activation: str = "none",
+    residual: Tensor | None = None,
+    relu_last: bool = False,
+    images: ctypes.Structure | None = None,
+) -> None:
+    """Write Y = activation(X · Wᵀ + bias) + residual on the current stream of x's device, which must be current.
+
+    The sums are rounded to Y's dtype with the bias before the activation, and again where a residual is added.
+
+    Args:
+        x: [M, K], or [K, M] where x_feature_major, which boxes of 64 inputs alone may be; rows contiguous and each at 16 bytes.
+        y: [M, N], or [N, M] where y_feature_major, likewise. Every element is written.
+        m: rows of X that count, where rows of x or y are longer.
+        bias: [N] contiguous, float16, bfloat16 or float32, or None.
+        activation: a name of `common.epilogue.ACTIVATION_CODES`.
+        residual: as y, or None.
+        relu_last: whether what is written is max(0, ·) of that, where there is a residual.
+        images: `sm90_convolution.Images` where x is their pixels, and X the rows that their output pixels see; else None.
+    Raises:
+        RuntimeError: the launch failed.
+    """
+    work, begins, firsts = work_tensors(
+        packed.lengths, m, launch, lambda cluster: clusters_at_once(cluster, x.device), x.device
+    )
+    error = _library().sparsefront_blocked_sm90(
+        *(tensor.data_ptr() for tensor in (x, packed.panels, packed.k_blocks, work, begins, firsts, packed.outputs)),
+        *epilogue_arguments(x, y, bias, residual),
+        0 if bias is None else BIAS_TYPES[bias.dtype],
+        ACTIVATION_CODES[activation],
+        int(x_feature_major),
+        int(not y_feature_major),
+        int(x.dtype == torch.bfloat16),
+        m,
+        packed.n,
+        packed.k,
+        packed.box,
+        int(packed.halved),
+        launch.cluster,
+        launch.splits,
+        len(begins) - 1,
+        int(launch.pdl),
+        int(relu_last),
+        None if images is None else ctypes.byref(images),
+        torch.cuda.current_stream(x.device).cuda_stream,
+    )
+    if error:
+        raise RuntimeError(f"{LIBRARY}: CUDA error {error} at launch")
+
+
+@functools.cache
+def clusters_at_once(cluster: int, device: torch.device) -> int:
+    """How many clusters of this many blocks run at the same time.
+
+    Raises:
+        RuntimeError: the GPU does not say.
+    """
+    with torch.cuda.device(device):
+        found = _library().sparsefront_blocked_sm90_clusters(cluster)
+    if found <= 0:
+        raise RuntimeError(f"{LIBRARY}: clusters of {cluster} blocks cannot run (CUDA error {-found})")
+    return found
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    library = cuda_library.load(LIBRARY)
+    product, clusters = library.sparsefront_blocked_sm90, library.sparsefront_blocked_sm90_clusters
+    product.argtypes = [ctypes.c_void_p] * 10 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 15 + [ctypes.c_void_p] * 2
+    clusters.argtypes = [ctypes.c_int]
+    product.restype = clusters.restype = ctypes.c_int
+    return library
+
+
+_RASTER_SWIZZLES = (ALL, 32, 8)
+SPACE = (
+    *(BlockedLaunch(cluster, swizzle) for cluster, swizzle in itertools.product(CLUSTERS, _RASTER_SWIZZLES)),
+    *(BlockedLaunch(1, splits=splits) for splits in SPLITS),
+)
+_MOST_ROUNDS_OF_SPLIT = 2  # with more work than that, all blocks are busy without sharing
+
+# Estimates for an H200, not measured: cycles of the launch, of a cluster's synchronization, of a tile, of one of its columns
+# (epilogue), and of a k-block around its products; bytes that L2 gives an SM in a cycle.
+_START, _CLUSTER_START, _TILE, _TILE_COLUMN, _K_BLOCK = 4500, 500, 700, 3.0, 70
+_SPLIT = 1500  # of blocks that add up
+_L2_BYTES = 45
+_SHARED_BYTES = 128  # that shared memory gives and takes in a cycle
+_CYCLES_PER_US = 1700
+
+
+@dataclass(frozen=True)
+class BlockedProblem:
+    """What decides how fast launch parameters are.
+
+    Args:
+        m, k, n: of the product.
+        box: inputs of a box.
+        cta_tiles, panels: CTA tiles of two halves, and how many panels all of them have together.
+        lengths: k-blocks of each CTA tile, most first.
+        halved: whether panels hold two of every four inputs.
+    """
+
+    m: int
+    k: int
+    n: int
+    box: int
+    cta_tiles: int
+    panels: int
+    lengths: tuple[int, ...]
+    halved: bool = False
+
+    @classmethod
+    def of(cls, packed: BlockedSm90Weight, m: int) -> "BlockedProblem":
+        """Of a packed weight and m rows of X."""
+        return cls(
+            m, packed.k, packed.n, packed.box, len(packed.outputs), len(packed.panels), packed.lengths, packed.halved
+        )
+
+    @property
+    def shape(self) -> str:
+        return f"{self._sizes}{self._lists}k_blocks="
+
+    @property
+    def shape_of_equal_lists(self) -> str:
+        return f"{self._sizes}k_blocks="
+
+    @property
+    def _sizes(self) -> str:
+        return f"m={self.m} k={self.k} n={self.n} box={self.box} "
+
+    @property
+    def _lists(self) -> str:
+        """Describes uneven lists: how many CTA tiles keep blocks, and how much longer than the mean the longest list is."""
+        kept = [length for length in self.lengths if length]
+        if not kept or self.lengths[0] - self.lengths[-1] <= 1:
+            return ""
+        return f"kept={len(kept)} longest={max(kept) * len(kept) / sum(kept):.1f} "
+
+    @property
+    def amount(self) -> float:
+        """k-blocks of a CTA tile."""
+        return sum(self.lengths) / max(1, self.cta_tiles)
+
+
+def tile_cycles(k_blocks: int, columns: int, cluster: int, panels: float = 2.0, *, halved: bool = False) -> float:
+    """Predicted cycles of a work tile of one block.
+
+    Args:
+        columns: rows of X.
+        panels: of a k-block: 1 where one half alone uses it.
+        halved: whether a panel holds two of every four inputs. Tensor cores then take half the time, in which shared memory
+            cannot give each half its X: it binds.
+    """
+    panel_bytes = HALVED_PANEL_BYTES if halved else 2 * HALF * K_BLOCK
+    row_bytes = 2 * K_BLOCK  # of X in a k-block
+    products = 2 * panels * columns
+    if halved:
+        products = ((panels + 1) * row_bytes * columns + 2 * panels * panel_bytes) / _SHARED_BYTES
+    loads = (row_bytes * columns + panel_bytes * panels / cluster) / _L2_BYTES
+    return _TILE + _TILE_COLUMN * columns + k_blocks * (_K_BLOCK + max(products, loads))
+
+
+@functools.lru_cache(maxsize=4096)
+def predicted_us(problem: BlockedProblem, launch: BlockedLaunch, num_sms: int) -> float:
+    """Coarse predicted latency: the work of the cluster that ends last."""
+    panels = problem.panels / max(1, sum(problem.lengths))
+    if launch.splits > 1:
+        rounds = -(-_split_blocks(problem, launch) // (launch.splits * clusters_of(launch.splits, num_sms)))
+        k_blocks = -(-max(problem.lengths, default=0) // launch.splits)
+        cycles = rounds * (tile_cycles(k_blocks, COLUMNS_OF_SPLIT, 1, panels, halved=problem.halved) + _SPLIT)
+        return (_START + _CLUSTER_START + cycles) / _CYCLES_PER_US
+    clusters, rows = clusters_of(launch.cluster, num_sms), -(-problem.m // launch.cluster)
+    dealt = schedule(problem.lengths, rows, clusters, launch.raster_swizzle)
+    last = max(
+        sum(
+            tile_cycles(problem.lengths[tile], columns, launch.cluster, panels, halved=problem.halved)
+            for tile, _, columns in dealt.tiles[begin:end]
+        )
+        for begin, end in pairwise(dealt.begins)
+    )
+    return (_START + _CLUSTER_START * (launch.cluster > 1) + last) / _CYCLES_PER_US
+
+
+def candidates(problem: BlockedProblem, num_sms: int) -> Sequence[BlockedLaunch]:
+    """The launches worth timing, best predicted first.
+
+    Other orders of work where there are more CTA tiles than they hold, clusters where all of their blocks have rows of X, and
+    shared k-blocks where there is too little work for the GPU.
+    """
+
+    def is_worth_timing(launch: BlockedLaunch) -> bool:
+        if launch.splits > 1:
+            return _split_blocks(problem, launch) <= _MOST_ROUNDS_OF_SPLIT * num_sms
+        ordered = launch.raster_swizzle == ALL or launch.raster_swizzle < problem.cta_tiles
+        return ordered and (launch.cluster == 1 or 64 * (launch.cluster // 2) < problem.m)
+
+    return sorted(filter(is_worth_timing, SPACE), key=lambda launch: predicted_us(problem, launch, num_sms))
+
+
+def _split_blocks(problem: BlockedProblem, launch: BlockedLaunch) -> int:
+    """Of the grid."""
+    return problem.cta_tiles * -(-problem.m // COLUMNS_OF_SPLIT) * launch.splits
+
+
+def _launches(kernel: str) -> TunedLaunches:
+    return TunedLaunches(
+        kernel,
+        VERSION,
+        BlockedLaunch,
+        describe=lambda packed, problem: BlockedProblem.of(packed, problem.m),
+        worth_timing=candidates,
+        untuned=lambda problem, num_sms: candidates(problem, num_sms)[0],
+        similar=lambda problem: problem.shape_of_equal_lists,
+    )
+
+
+LAUNCHES, HALVED_LAUNCHES = _launches(KERNEL), _launches(HALVED_KERNEL)
+
+
+def launches_of(problem: BlockedProblem) -> TunedLaunches:
+    """What was measured for weights like these."""
+    return HALVED_LAUNCHES if problem.halved else LAUNCHES
+
+
+def blocked_sm90_unsupported_reason(stored: SparseFormat, problem: Problem) -> str | None:
+    """Why the kernel is unsupported: its instructions exist on compute capability 9.0 alone."""
+    if problem.dtype not in (torch.float16, torch.bfloat16):
+        return f"takes float16 or bfloat16, not {problem.dtype}"
+    if reason := block_unsupported_reason(stored.block):
+        return reason
+    if problem.layout in X_FEATURE_MAJOR and (box := box_of(stored.block[1])) < K_BLOCK:
+        return (
+            f"takes boxes of {K_BLOCK} inputs where X is feature-major, not of {box}: "
+            "there the gathered kernel reads single inputs as fast"
+        )
+    return hopper_unsupported_reason(problem, LIBRARY)
+
+
+ENTRY = kernel_entry(
+    KERNEL,
+    "blocked",
+    weight=BlockedSm90Weight,
+    run=blocked_sm90,
+    dense=dense_weight,
+    pack=pack_for_blocked_sm90,
+    unsupported=blocked_sm90_unsupported_reason,
+    layouts=LAYOUTS,
+    fuses_epilogue=True,
+    tunable=LAUNCHES,
+)

@@ -1,0 +1,435 @@
+"""LayerNorm of columns as PyTorch ops, by the kernel that was measured fastest: Triton's or that of compute capability 9.0.
+
+In this order: the ops; the choice of a launch and its run; the CUDA kernel (`csrc/layer_norm_columns.cu`); tuning. Triton's
+device code is in `triton_norm.py`.
+"""
+
+import ctypes
+import functools
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sparsefront_kernels import cuda_library
+from sparsefront_kernels.common.lane_product import TYPE_CODES
+from sparsefront_kernels.common.launch import library_function
+from sparsefront_kernels.norm.reference import add_layer_norm_columns_reference, layer_norm_columns_reference
+from sparsefront_kernels.tuning import TunedLaunches
+
+log = logging.getLogger(__name__)
+KERNEL = LIBRARY = "layer_norm_columns"
+VERSION = 1  # raised when a change of a kernel makes old measurements useless
+
+
+@torch.library.custom_op("sparsefront::layer_norm_columns", mutates_args=())
+def layer_norm_columns(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    """Each column of x to mean 0 and variance 1, times weight, plus bias; float32 inside.
+
+    Args:
+        x: [d, M], float16, bfloat16 or float32, any strides: a transposed view of row-major [M, d] is read as well.
+        weight, bias: [d] of any float dtype, or None.
+    Returns:
+        [d, M], contiguous, in x's dtype.
+    Raises:
+        ValueError: operands that do not fit together.
+    """
+    _check(x, weight=weight, bias=bias)
+    y = _empty(x)
+    if y.numel() == 0:
+        return y
+    _launch(x, y, weight, bias, eps)
+    return y
+
+
+@layer_norm_columns.register_fake
+def _(x, weight, bias, eps):
+    return _empty(x)
+
+
+@torch.library.custom_op("sparsefront::add_layer_norm_columns", mutates_args=())
+def add_layer_norm_columns(
+    x: Tensor,
+    x_bias: Tensor | None,
+    residual: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    keep_sums: bool,
+) -> tuple[Tensor, Tensor]:
+    """LayerNorm of the columns of x + x_bias + residual: the sum costs no pass over memory of its own.
+
+    Args:
+        x: as that of `layer_norm_columns`.
+        x_bias, weight, bias: [d] of any float dtype, or None.
+        residual: [d, M] in x's dtype, any strides.
+        keep_sums: whether the sum is given too, for who reads it beside the norm.
+    Returns:
+        the norm and the sum, [d, M], contiguous, in x's dtype; without keep_sums the sum is empty, [0, M].
+    Raises:
+        ValueError: operands that do not fit together.
+    """
+    _check(x, x_bias=x_bias, weight=weight, bias=bias)
+    if residual.shape != x.shape or residual.dtype != x.dtype or residual.device != x.device:
+        raise ValueError(
+            f"residual must be {x.dtype} {list(x.shape)} on {x.device}, "
+            f"not {residual.dtype} {list(residual.shape)} on {residual.device}"
+        )
+    y, sums = _empty(x), _empty_sums(x, keep_sums)
+    if y.numel() == 0:
+        return y, sums
+    _launch(x, y, weight, bias, eps, x_bias=x_bias, residual=residual, sums=sums if keep_sums else None)
+    return y, sums
+
+
+@add_layer_norm_columns.register_fake
+def _(x, x_bias, residual, weight, bias, eps, keep_sums):
+    return _empty(x), _empty_sums(x, keep_sums)
+
+
+def _launch(
+    x: Tensor,
+    y: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    x_bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    sums: Tensor | None = None,
+) -> None:
+    """Write y, and sums where given, by the kernel in use for such a norm."""
+    operands = {"weight": weight, "bias": bias, "x_bias": x_bias, "residual": residual, "sums": sums}
+    run(launch_in_use(x, **operands), x, y, eps=eps, **operands)
+
+
+def _keep(ctx, inputs: tuple, output: Tensor) -> None:
+    x, weight, bias, ctx.eps = inputs
+    ctx.save_for_backward(x, weight, bias)
+
+
+def _gradients(ctx, dy: Tensor) -> tuple[Tensor | None, ...]:
+    saved = _leaves(ctx)
+    with torch.enable_grad():
+        y = layer_norm_columns_reference(*saved, ctx.eps)
+    return *_through_reference([y], saved, [dy]), None
+
+
+def _keep_with_residual(ctx, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
+    x, x_bias, residual, weight, bias, ctx.eps, ctx.keep_sums = inputs
+    ctx.save_for_backward(x, x_bias, residual, weight, bias)
+
+
+def _gradients_with_residual(ctx, dy: Tensor, dsums: Tensor) -> tuple[Tensor | None, ...]:
+    saved = _leaves(ctx)
+    with torch.enable_grad():
+        y, sums = add_layer_norm_columns_reference(*saved, ctx.eps)
+    given = ([y, sums], [dy, dsums]) if ctx.keep_sums else ([y], [dy])
+    return *_through_reference(given[0], saved, given[1]), None, None
+
+
+def _leaves(ctx) -> list[Tensor | None]:
+    return [part if part is None else part.detach().requires_grad_() for part in ctx.saved_tensors]
+
+
+def _through_reference(
+    outputs: list[Tensor], inputs: list[Tensor | None], gradients: list[Tensor]
+) -> list[Tensor | None]:
+    """Computed anew: right, and not fast."""
+    present = [part for part in inputs if part is not None]
+    found = iter(torch.autograd.grad(outputs, present, gradients))
+    return [None if part is None else next(found) for part in inputs]
+
+
+layer_norm_columns.register_autograd(_gradients, setup_context=_keep)
+add_layer_norm_columns.register_autograd(_gradients_with_residual, setup_context=_keep_with_residual)
+
+
+def _empty(x: Tensor) -> Tensor:
+    return x.new_empty(x.shape)
+
+
+def _empty_sums(x: Tensor, keep_sums: bool) -> Tensor:
+    return x.new_empty(x.shape if keep_sums else (0, x.shape[1]))
+
+
+def _check(x: Tensor, **parts: Tensor | None) -> None:
+    if x.ndim != 2 or x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
+        raise ValueError(f"x must be float16, bfloat16 or float32 [d, M], not {x.dtype} {list(x.shape)}")
+    for name, part in parts.items():
+        if part is not None and (part.shape != x.shape[:1] or not part.is_floating_point()):
+            raise ValueError(f"{name} must be a float [{x.shape[0]}], not {part.dtype} {list(part.shape)}")
+        if part is not None and part.device != x.device:
+            raise ValueError(f"{name} is on {part.device}, x on {x.device}")
+
+
+@dataclass(frozen=True)
+class NormLaunch:
+    """A kernel, and for the CUDA kernel how a norm is divided.
+
+    Args:
+        kernel: "triton", which takes every norm, or "cuda".
+        cluster: blocks that share the features of a tile.
+        columns: of a tile.
+        threads: of a block.
+    """
+
+    kernel: str = "triton"
+    cluster: int = 0
+    columns: int = 0
+    threads: int = 0
+
+    def __str__(self) -> str:
+        if self.kernel == "triton":
+            return self.kernel
+        return f"{self.kernel}_cluster{self.cluster}_columns{self.columns}_threads{self.threads}"
+
+
+TRITON = NormLaunch()
+# Division -> the most features that its threads hold, eight rows each. Chosen by count, not by time. With many columns all SMs
+# are busy whatever the division: one block per SM without an exchange between blocks, or two that read 128 bytes of a row at a
+# time. With few columns (32 tiles at M = 1024) a cluster of four gives nearly every SM of an H200 a block.
+CUDA_DIVISIONS = {
+    NormLaunch("cuda", cluster=1, columns=32, threads=512): 1024,
+    NormLaunch("cuda", cluster=2, columns=64, threads=512): 1024,
+    NormLaunch("cuda", cluster=4, columns=32, threads=256): 2048,
+}
+
+
+def unsupported_reason(
+    launch: NormLaunch,
+    x: Tensor,
+    *,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    x_bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    sums: Tensor | None = None,
+) -> str | None:
+    """Why this launch cannot take these operands of the ops, or None; Triton's takes all."""
+    if launch.kernel == TRITON.kernel:
+        return None
+    return _cuda_unsupported_reason(launch, x, weight=weight, bias=bias, x_bias=x_bias, residual=residual, sums=sums)
+
+
+def launch_in_use(
+    x: Tensor,
+    *,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    x_bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    sums: Tensor | None = None,
+) -> NormLaunch:
+    """The launch that was measured fastest for such a norm, if it takes these operands; else Triton's."""
+    launch = LAUNCHES.launch_for(NormProblem.of(x, residual, sums is not None), x.device)
+    if launch == TRITON:
+        return TRITON
+    reason = unsupported_reason(launch, x, weight=weight, bias=bias, x_bias=x_bias, residual=residual, sums=sums)
+    return launch if reason is None else TRITON
+
+
+def run(
+    launch: NormLaunch,
+    x: Tensor,
+    y: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    *,
+    x_bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    sums: Tensor | None = None,
+) -> None:
+    """Write y [d, M], and x + x_bias + residual to sums; operands as those of the ops.
+
+    Args:
+        launch: one that takes the operands (`unsupported_reason`).
+    Raises:
+        RuntimeError: the launch failed.
+    """
+    added = {"x_bias": x_bias, "residual": residual, "sums": sums}
+    with torch.cuda.device_of(x):
+        if launch.kernel == TRITON.kernel:
+            # Triton may be absent where only the reference is used, so it is imported by those who need it
+            from sparsefront_kernels.norm.triton_norm import launch_layer_norm_columns
+
+            launch_layer_norm_columns(x, y, weight, bias, eps, **added)
+        else:
+            launch_cuda_norm(launch, x, y, weight, bias, eps, **added)
+
+
+_EIGHT = 8  # columns of a thread, which come in one copy
+
+_POINTERS = ("x", "residual", "x_bias", "weight", "bias", "sums", "y")
+_STRIDES = ("x_stride", "residual_stride")
+_NUMBERS = ("x_bias_type", "weight_type", "bias_type", "is_bfloat16", "d", "m", "cluster", "columns", "threads", "pdl")
+
+
+class Arguments(ctypes.Structure):
+    """`Arguments` of the CUDA source."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in _POINTERS),
+        *((name, ctypes.c_longlong) for name in _STRIDES),
+        *((name, ctypes.c_int) for name in _NUMBERS),
+        ("eps", ctypes.c_float),
+    ]
+
+
+def _cuda_unsupported_reason(
+    launch: NormLaunch,
+    x: Tensor,
+    *,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    x_bias: Tensor | None,
+    residual: Tensor | None,
+    sums: Tensor | None,
+) -> str | None:
+    """Why the CUDA kernel cannot take these operands of the ops in this division, on their device, or None."""
+    d, m = x.shape
+    if x.dtype not in (torch.float16, torch.bfloat16):
+        return f"takes float16 or bfloat16, not {x.dtype}"
+    if (most_features := CUDA_DIVISIONS.get(launch)) is None:
+        return f"has no division {launch}"
+    if d > most_features:
+        return f"takes up to {most_features} features, not {d}"
+    if m == 0 or m % _EIGHT:
+        return f"takes columns in eights, not {m}"
+    if residual is None and (x_bias is not None or sums is not None):
+        return "adds x_bias and keeps sums only where there is a residual"
+    for name, vector in (("weight", weight), ("bias", bias), ("x_bias", x_bias)):
+        if vector is not None and vector.dtype not in TYPE_CODES:
+            return f"takes no {name} of {vector.dtype}"
+    for name, matrix in (("x", x), ("residual", residual)):
+        if matrix is not None and not _comes_in_eights(matrix):
+            return f"needs a feature-major {name} whose rows begin at multiples of 16 bytes"
+    return _device_reason(x.device)
+
+
+def _comes_in_eights(matrix: Tensor) -> bool:
+    return matrix.stride(1) == 1 and matrix.stride(0) % _EIGHT == 0 and matrix.data_ptr() % 16 == 0
+
+
+@functools.cache
+def _device_reason(device: torch.device) -> str | None:
+    """Why the device or its compiler has no such kernel; built here where need be, so that no call fails for that. Said once."""
+    if device.type != "cuda":
+        return f"needs a CUDA device, not {device.type}"
+    if (capability := torch.cuda.get_device_capability(device)) != (9, 0):
+        return "is written for compute capability 9.0, this GPU has {}.{}".format(*capability)
+    if (reason := cuda_library.unavailable_reason(LIBRARY)) is not None:
+        return reason
+    try:
+        cuda_library.load(LIBRARY)
+    except (cuda_library.BuildFailed, OSError) as error:
+        reason = str(error).splitlines()[0]
+        log.warning("the CUDA library %s is not used, Triton's kernel runs instead: %s", LIBRARY, reason)
+        return reason
+    return None
+
+
+def launch_cuda_norm(
+    launch: NormLaunch,
+    x: Tensor,
+    y: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    *,
+    x_bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    sums: Tensor | None = None,
+) -> None:
+    """As `launch_layer_norm_columns`, for operands of which `unsupported_reason` is None.
+
+    Raises:
+        RuntimeError: the launch failed, or the library has no such division.
+    """
+    vectors = {
+        name: None if vector is None else vector.contiguous()
+        for name, vector in {"x_bias": x_bias, "weight": weight, "bias": bias}.items()
+    }
+    tensors = {"x": x, "residual": residual, "sums": sums, "y": y, **vectors}
+    d, m = x.shape
+    arguments = Arguments(
+        **{name: None if tensor is None else tensor.data_ptr() for name, tensor in tensors.items()},
+        **{f"{name}_type": 0 if vector is None else TYPE_CODES[vector.dtype] for name, vector in vectors.items()},
+        x_stride=x.stride(0),
+        residual_stride=0 if residual is None else residual.stride(0),
+        is_bfloat16=int(x.dtype == torch.bfloat16),
+        d=d,
+        m=m,
+        cluster=launch.cluster,
+        columns=launch.columns,
+        threads=launch.threads,
+        pdl=1,
+        eps=eps,
+    )
+    error = library_function(LIBRARY, Arguments)(
+        ctypes.byref(arguments), torch.cuda.current_stream(x.device).cuda_stream
+    )
+    if error:
+        raise RuntimeError(f"{LIBRARY}: CUDA error {error} at launch")
+
+
+@dataclass(frozen=True)
+class NormProblem:
+    """What decides how fast the kernels of a norm are.
+
+    Args:
+        d, m: features and columns.
+        dtype: of the columns.
+        residual: whether one is added first.
+        keep_sums: whether the sum is written too.
+        x_layout, residual_layout: "feature_major" where neighbors in a row lie side by side, else "row_major"; "" where there
+            is none.
+    """
+
+    d: int
+    m: int
+    dtype: torch.dtype
+    residual: bool = False
+    keep_sums: bool = False
+    x_layout: str = "feature_major"
+    residual_layout: str = ""
+
+    @classmethod
+    def of(cls, x: Tensor, residual: Tensor | None, keep_sums: bool) -> "NormProblem":
+        """Of the operands of `layer_norm_columns` or `add_layer_norm_columns`."""
+        of_residual = "" if residual is None else _layout(residual)
+        return cls(*x.shape, x.dtype, residual is not None, keep_sums, _layout(x), of_residual)
+
+    @property
+    def shape(self) -> str:
+        added = f"+{self.residual_layout}" * self.residual + " sums" * self.keep_sums
+        return f"{str(self.dtype).removeprefix('torch.')} {self.x_layout}{added} d={self.d} m="
+
+    @property
+    def amount(self) -> float:
+        return self.m
+
+    def __str__(self) -> str:
+        """As in `float16 feature_major+feature_major sums d=1024 m=12288`."""
+        return f"{self.shape}{self.m}"
+
+
+def candidates(problem: NormProblem, num_sms: int) -> Sequence[NormLaunch]:
+    """All launches that hold a column, Triton's first."""
+    return [TRITON, *(launch for launch, most_features in CUDA_DIVISIONS.items() if problem.d <= most_features)]
+
+
+LAUNCHES = TunedLaunches(
+    KERNEL,
+    VERSION,
+    NormLaunch,
+    describe=lambda described, problem: described,  # a norm has no packed weight
+    worth_timing=candidates,
+    untuned=lambda problem, num_sms: TRITON,
+)
+
+
+def _layout(matrix: Tensor) -> str:
+    return "feature_major" if matrix.stride(1) == 1 else "row_major"

@@ -1,0 +1,312 @@
+"""`semi_structured_torch`: the 2:4 product on sparse tensor cores, through PyTorch's cuSPARSELt calls.
+
+PyTorch wraps these two calls in a tensor subclass, which picks CUTLASS by a global flag (it rejects sm_90) and does not
+pass through `torch.compile`. The calls themselves take and give plain tensors, so an op of our own holds them.
+"""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from sparsefront_kernels.common.device_support import cuda_unsupported_reason
+from sparsefront_kernels.common.operands import check_operands, contiguous_at_16_bytes
+from sparsefront_kernels.format import SparseFormat
+from sparsefront_kernels.kernel_entry import UnsupportedProblem
+from sparsefront_kernels.kernel_op import kernel_entry
+from sparsefront_kernels.problem import X_FEATURE_MAJOR, Problem
+from sparsefront_kernels.semi_structured.format import SemiStructuredFormat
+from sparsefront_kernels.tuning import TunedLaunches
+
+log = logging.getLogger(__name__)
+KERNEL = "semi_structured_torch"
+VERSION = 3
+ROW_MULTIPLE = 8  # cuSPARSELt's rule for M in 16-bit types (4 would do in 32-bit ones), which is met by padding
+WEIGHT_MULTIPLE = 16  # cuSPARSELt's rule for N and K in 16-bit types
+MOST_ROWS = 2_097_120  # seen on an H200 with CUDA 13.0, whatever N and K; more are "not supported"
+MOST_ELEMENTS = 2**31
+
+
+@dataclass(frozen=True, eq=False)
+class CusparseltWeight:
+    """A weight in cuSPARSELt's own layout.
+
+    Args:
+        n, k: outputs and inputs of the weight.
+        compressed: values and metadata in one opaque tensor.
+        input_order: int32 [K], the order of its inputs, in which X has to come; None: ascending.
+    """
+
+    n: int
+    k: int
+    compressed: Tensor
+    input_order: Tensor | None
+
+
+def pack_for_cusparselt(stored: SemiStructuredFormat) -> CusparseltWeight:
+    """Compress on the format's CUDA device.
+
+    Raises:
+        UnsupportedProblem: the format lives on a CPU, where cuSPARSELt cannot pack.
+    """
+    if stored.device.type != "cuda":
+        raise UnsupportedProblem(f"{KERNEL}: packs on a CUDA device, the weight is on {stored.device}")
+    with torch.cuda.device_of(stored.values):
+        return CusparseltWeight(*stored.shape, torch._cslt_compress(stored.arranged()), stored.input_order)
+
+
+def unsupported_reason(stored: SparseFormat, problem: Problem) -> str | None:
+    """Why cuSPARSELt, as PyTorch exposes it, does not support a problem, or None."""
+    if problem.dtype not in (torch.float16, torch.bfloat16):
+        return f"cuSPARSELt takes float16 or bfloat16 here, not {problem.dtype}"
+    if problem.n % WEIGHT_MULTIPLE or problem.k % WEIGHT_MULTIPLE:
+        return f"cuSPARSELt needs N and K in multiples of {WEIGHT_MULTIPLE}, the weight is {[problem.n, problem.k]}"
+    if problem.m > MOST_ROWS or problem.m * max(problem.k, problem.n) >= MOST_ELEMENTS:
+        return f"cuSPARSELt takes X of {MOST_ROWS} rows, and X and Y of less than 2^31 elements"
+    if problem.layout == "feature_to_row" and problem.dtype == torch.float16:
+        return "cuSPARSELt's transposed store keeps the processor busy for 0.25 s a call in float16, and is slower than dense"
+    if reason := cuda_unsupported_reason(problem, minimum_capability=(8, 0)):
+        return reason
+    if not torch.backends.cusparselt.is_available():
+        return "this PyTorch was built without cuSPARSELt"
+    return None
+
+
+def semi_structured_torch(
+    x: Tensor, packed: CusparseltWeight, bias: Tensor | None, *, x_feature_major: bool, y_feature_major: bool
+) -> Tensor:
+    """Y = X · Wᵀ + bias; cuSPARSELt computes W · Xᵀ, so that nothing is transposed where X and Y are feature-major.
+
+    Args:
+        x: [M, K], or [K, M] where x_feature_major; float16 or bfloat16 as the weight. It is copied where its inputs have an
+            order of their own, it is not contiguous and aligned, or M is no multiple of 8.
+        bias: [N], any float dtype, or None.
+    Returns:
+        [N, M] where y_feature_major, a row side by side in memory. [M, N] otherwise: of row-major X the transpose of such an
+        [N, M], since cuSPARSELt's own transposed store is slow to set up; of feature-major X by that transposed store,
+        contiguous, for readers of rows such as attention.
+    Raises:
+        ValueError: operands that do not fit together.
+    """
+    check_operands(x, packed.compressed, bias, k=packed.k, n=packed.n, feature_major=x_feature_major)
+    y = _empty_y(x, packed.n, x_feature_major, y_feature_major)
+    if y.numel() == 0:
+        return y
+    rows = 1 if x_feature_major else 0
+    if packed.input_order is not None:
+        x = x.index_select(1 - rows, packed.input_order)
+    m = x.shape[rows]
+    operand = contiguous_at_16_bytes(_padded(x, dim=rows))
+    bias = bias if bias is None else contiguous_at_16_bytes(bias.to(x.dtype))
+    y_row_major = x_feature_major and not y_feature_major
+    with torch.cuda.device_of(x):
+        problem = CusparseltProblem(m, packed.k, packed.n, x.dtype, x_feature_major, y_row_major)
+        product = _product(packed.compressed, operand if x_feature_major else operand.t(), bias, problem)
+    if y_row_major:
+        return product[:m]
+    return product[:, :m] if y_feature_major else product.t()[:m]
+
+
+def _empty_y(x: Tensor, n: int, x_feature_major: bool, y_feature_major: bool) -> Tensor:
+    """Y, not yet written, with the strides that the product has."""
+    m = x.shape[1 if x_feature_major else 0]
+    if x_feature_major and not y_feature_major:
+        return x.new_empty(m, n)
+    by_output = x.new_empty(n, padded_rows(m))[:, :m]
+    return by_output if y_feature_major else by_output.t()
+
+
+def padded_rows(m: int) -> int:
+    """M as cuSPARSELt takes it."""
+    return -(-m // ROW_MULTIPLE) * ROW_MULTIPLE
+
+
+def _padded(x: Tensor, *, dim: int) -> Tensor:
+    """X with zeros up to the number of rows that cuSPARSELt takes: X itself where it has them, which `pad` would copy."""
+    missing = padded_rows(x.shape[dim]) - x.shape[dim]
+    return pad(x, (0, missing) if dim == 1 else (0, 0, 0, missing)) if missing else x
+
+
+def _product(compressed: Tensor, x: Tensor, bias: Tensor | None, problem: "CusparseltProblem") -> Tensor:
+    """W · X [K, M] + bias[:, None], or its transpose, by the algorithm that was measured to be the fastest."""
+    algorithm = ALGORITHMS.launch_for(problem, x.device)
+    return torch._cslt_sparse_mm(compressed, x, bias=bias, transpose_result=problem.y_row_major, **asdict(algorithm))
+
+
+@dataclass(frozen=True, order=True)
+class Algorithm:
+    """What PyTorch's `_cslt_sparse_mm` passes on to cuSPARSELt.
+
+    Args:
+        alg_id: number of the algorithm; its meaning is the library's own.
+        split_k: parts of the inputs that are added up separately.
+        split_k_mode: how the parts are joined; -1: the library's choice.
+    """
+
+    alg_id: int = 0
+    split_k: int = 1
+    split_k_mode: int = -1
+
+
+DEFAULT = Algorithm()
+
+
+def searched(compressed: Tensor, x: Tensor) -> Algorithm:
+    """What cuSPARSELt's search finds for W · x; it times its algorithms, so that nothing else may run beside it.
+
+    Args:
+        compressed: from `torch._cslt_compress`.
+        x: [K, M] in the strides of the product; M a multiple of 8.
+    """
+    library = getattr(torch._C, "_cusparselt", None)
+    if hasattr(library, "mm_search"):
+        return Algorithm(*library.mm_search(compressed, x, None, None, None, False)[:3])
+    # PyTorch's older function tells only a part of it
+    return Algorithm(int(torch._cslt_sparse_mm_search(compressed, x)))
+
+
+@dataclass(frozen=True)
+class CusparseltProblem:
+    """What decides which algorithm is the fastest.
+
+    Args:
+        m, k, n, dtype: of the product; the library numbers the algorithms of each type anew.
+        x_feature_major: whether X is [K, M].
+        y_row_major: whether Y is stored as [M, N] rather than [N, M].
+    """
+
+    m: int
+    k: int
+    n: int
+    dtype: torch.dtype
+    x_feature_major: bool
+    y_row_major: bool
+
+    @property
+    def shape(self) -> str:
+        layouts = f"x_feature_major={int(self.x_feature_major)} y_row_major={int(self.y_row_major)}"
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"m={padded_rows(self.m)} k={self.k} n={self.n} dtype={dtype} {layouts} kept="
+
+    @property
+    def amount(self) -> float:
+        """Kept inputs of an output."""
+        return self.k / 2
+
+
+@dataclass(frozen=True, eq=False)
+class CusparseltAlgorithms(TunedLaunches):
+    """As the other kernels' launches, but that the library itself says what is worth timing."""
+
+    def candidates(self, packed: CusparseltWeight, problem: Problem) -> Sequence[Algorithm]:
+        """What the library's search finds, and its default algorithm; with the transposed store the fastest of them all."""
+        rows = padded_rows(problem.m)
+        if rows == 0:
+            return [DEFAULT]
+        if _y_row_major(problem):
+            return list(dict.fromkeys([*fast_with_transposed_store(problem), DEFAULT]))
+        columns = torch.randn(problem.k, rows, dtype=problem.dtype, device=problem.device)
+        x = columns if problem.layout in X_FEATURE_MAJOR else columns.t().contiguous().t()
+        with torch.cuda.device_of(x):
+            return list(dict.fromkeys([searched(packed.compressed, x), DEFAULT]))
+
+
+def _y_row_major(problem: Problem) -> bool:
+    """Whether the transposed store is wanted: where X is row-major, Y is a transposed view instead."""
+    return problem.layout == "feature_to_row"
+
+
+ALGORITHMS = CusparseltAlgorithms(
+    KERNEL,
+    VERSION,
+    Algorithm,
+    describe=lambda packed, problem: CusparseltProblem(
+        problem.m,
+        problem.k,
+        problem.n,
+        problem.dtype,
+        x_feature_major=problem.layout in X_FEATURE_MAJOR,
+        y_row_major=_y_row_major(problem),
+    ),
+    worth_timing=lambda problem, num_sms: [DEFAULT],
+    untuned=lambda problem, num_sms: DEFAULT,
+)
+
+# Algorithms with the transposed store are timed in a process of their own, since some of them end it. The library's own search
+# does not serve here: it ended in an illegal instruction for a small product (H200, CUDA 13.0, torch 2.11), after which a
+# process can use the GPU no more.
+MOST_TRANSPOSED = 2  # algorithms that are worth timing again beside the default one
+LONGEST_S = 30.0
+TRANSPOSED_NUMBERS = 8  # in bfloat16 on an H200; float16, where a call takes a quarter of a second, is not asked for
+SAMPLES = 5
+_OTHER_PROCESS = f"import sys; from {__name__} import time_transposed_store as time; time(sys.argv[1])"
+
+
+def fast_with_transposed_store(problem: Problem) -> list[Algorithm]:
+    """The fastest of the algorithms that ran in the other process before one ended it; none where it timed nothing.
+
+    Args:
+        problem: X is [K, M]; its device is a CUDA device.
+    """
+    asked = {"m": problem.m, "k": problem.k, "n": problem.n, "dtype": str(problem.dtype).removeprefix("torch.")}
+    asked["device"] = torch.cuda.current_device() if problem.device.index is None else problem.device.index
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-c", _OTHER_PROCESS, json.dumps(asked)]
+    try:
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LONGEST_S, check=False)
+        printed, said = ended.stdout, ended.stderr
+    except subprocess.TimeoutExpired as late:
+        printed, said = (late.stdout or b"").decode(), f"not within {LONGEST_S:g} s"
+    timed = [json.loads(line) for line in printed.splitlines() if line.startswith("{") and line.endswith("}")]
+    if not timed:
+        log.warning("cuSPARSELt's algorithms with the transposed store: none was timed: %s", said.strip()[-200:])
+    timed.sort(key=lambda one: one["latency_us"])
+    return [Algorithm(one["alg_id"]) for one in timed[:MOST_TRANSPOSED]]
+
+
+def time_transposed_store(problem: str) -> None:
+    """Time algorithm after algorithm by replays of a graph, until one of them breaks the device; runs in the other process.
+
+    Prints a JSON line for each algorithm that runs: its number, and microseconds.
+
+    Args:
+        problem: a JSON object of m, k, n, dtype and device.
+    """
+    from sparsefront_kernels.bench.timing import time_calls  # measuring is no part of a product
+
+    asked = json.loads(problem)
+    torch.cuda.set_device(asked["device"])
+    like = {"dtype": getattr(torch, asked["dtype"]), "device": "cuda"}
+    weight = torch.randn(asked["n"], asked["k"], **like)
+    weight.view(asked["n"], -1, 4)[..., :2] = 0
+    compressed, x = torch._cslt_compress(weight), torch.randn(asked["k"], padded_rows(asked["m"]), **like)
+    for number in range(TRANSPOSED_NUMBERS):
+        product = partial(torch._cslt_sparse_mm, compressed, x, transpose_result=True, **asdict(Algorithm(number)))
+        try:
+            latency_us = time_calls([product], samples=SAMPLES).median_us
+        except RuntimeError as error:
+            if "CUDA error" in str(error):
+                os._exit(1)  # the device is lost to this process, which has nothing to tidy up
+            continue  # there is no such algorithm, or it does not support this product
+        print(json.dumps({"alg_id": number, "latency_us": latency_us}), flush=True)
+
+
+ENTRY = kernel_entry(
+    KERNEL,
+    "semi_structured",
+    weight=CusparseltWeight,
+    run=semi_structured_torch,
+    output=_empty_y,
+    pack=pack_for_cusparselt,
+    unsupported=unsupported_reason,
+    layouts=("row_major", "feature_major", "feature_to_row"),
+    tunable=ALGORITHMS,
+)
