@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from sparsefront_kernels.csr.entries import TORCH as OVERLAY
+from sparsefront_kernels.csr.torch_spmm import TORCH as OVERLAY
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.triton.entries import ENTRY as TILES
 from sparsefront_kernels.gathered_overlay.format import GatheredOverlayFormat

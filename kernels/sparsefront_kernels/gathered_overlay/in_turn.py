@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from sparsefront_kernels.csr.cuda import ENTRY as OVERLAY
+from sparsefront_kernels.csr.sm90 import ENTRY as OVERLAY
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.cuda.entries import ENTRY as TILES
 from sparsefront_kernels.gathered_overlay.format import GatheredOverlayFormat

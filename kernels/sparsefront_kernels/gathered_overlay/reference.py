@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from sparsefront_kernels.common.epilogue import accumulation_dtype
-from sparsefront_kernels.csr.reference import csr_reference
+from sparsefront_kernels.csr.torch_spmm import csr_reference
 from sparsefront_kernels.gathered.reference import gathered_reference
 from sparsefront_kernels.gathered_overlay.format import GatheredOverlayFormat
 

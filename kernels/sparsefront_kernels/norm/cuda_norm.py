@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from sparsefront_kernels import cuda_library
-from sparsefront_kernels.common.lane_product import TYPE_CODES
-from sparsefront_kernels.common.launch import library_function
+from sparsefront_kernels.common.launch import TYPE_CODES, library_function
 from sparsefront_kernels.norm.launch import CUDA_DIVISIONS, NormLaunch
 
 log = logging.getLogger(__name__)

@@ -1,12 +1,58 @@
-// Rows of X in shared memory, side by side for each input: a slot.
+// What threads that each own an output read: chunks of 32 kept weights, and rows of X in shared memory.
 #pragma once
 
 #include <type_traits>
 
 #include "numbers.cuh"
+#include "streams.cuh"
 
-namespace lanes {
+namespace thread_per_output {
 
+// A chunk: 32 kept weights of each of 32 outputs, one output to a lane, with the indices of their inputs packed in bits.
+constexpr int CHUNK = 32, LANES = 32;
+
+// BITS: of an index. BLOCK: neighbouring inputs that share an index, so that there are 32 / BLOCK indices.
+template <typename T, int BITS, int BLOCK>
+struct Chunk {
+    static constexpr int VECTORS = CHUNK * sizeof(T) / 16;  // of 16 bytes
+    static constexpr int WORDS = CHUNK / BLOCK * BITS / 32;
+    static constexpr int VALUES = CHUNK * LANES;     // of all lanes
+    static constexpr int INDICES = WORDS * LANES;
+
+    uint32_t values[4 * VECTORS];
+    uint32_t indices[WORDS];
+
+    // Both arrays of the chunk: values as [vector][lane][16 bytes]; words as [lane][4 words], again and again, and [lane][the rest].
+    __device__ __forceinline__ void load(const T* chunk, const uint32_t* words, int lane) {
+        const char* source = reinterpret_cast<const char*>(chunk) + lane * 16;
+#pragma unroll
+        for (int vector = 0; vector < VECTORS; ++vector)
+            streams::load_words(reinterpret_cast<uint32_t(&)[4]>(values[4 * vector]), source + vector * LANES * 16);
+#pragma unroll
+        for (int word = 0; word < WORDS; word += 4) {
+            constexpr int REST = WORDS % 4;
+            if constexpr (WORDS >= 4) {
+                if (word + 4 <= WORDS)
+                    streams::load_words(reinterpret_cast<uint32_t(&)[4]>(indices[word]), words + word * LANES + lane * 4);
+            }
+            if constexpr (REST > 0) {
+                if (word + 4 > WORDS)
+                    streams::load_words(reinterpret_cast<uint32_t(&)[REST]>(indices[word]), words + word * LANES + lane * REST);
+            }
+        }
+    }
+
+    // Of value j, times 2 to the power of SHIFT. j is known when this is compiled.
+    template <int SHIFT>
+    __device__ __forceinline__ uint32_t index(int j) const {
+        const int bit = j / BLOCK * BITS, word = bit / 32, at = bit % 32;
+        const uint32_t both = at + BITS > 32 ? __funnelshift_r(indices[word], indices[word + 1], at) : indices[word] >> at;
+        if (at + BITS > 32) return both << SHIFT & ((1u << BITS) - 1) << SHIFT;
+        return (at >= SHIFT ? indices[word] >> (at - SHIFT) : indices[word] << (SHIFT - at)) & ((1u << BITS) - 1) << SHIFT;
+    }
+};
+
+// Rows of X in shared memory, side by side for each input: a slot.
 template <int V>
 constexpr int LOG2 = V == 1 ? 0 : 1 + LOG2<V / 2>;
 template <>
@@ -100,4 +146,4 @@ __device__ __forceinline__ void stage(const Inputs& inputs, int first_row, int f
     }
 }
 
-}  // namespace lanes
+}  // namespace thread_per_output

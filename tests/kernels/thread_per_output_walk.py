@@ -1,22 +1,21 @@
-"""The kernels of which every lane owns an output, in plain loops: what they read of a packed weight, and in which order."""
+"""The kernels of which each thread owns an output, in plain loops: what they read of a packed weight, and in which order."""
 
 import torch
 
 CHUNK = LANES = 32
 
 
-def walked_product(chunks, x, *, n, bits, block, kept, group_size):
-    """Y [M, N] in float64 from x [M, K]; places beyond K, which only filled-up weights have, hold zeros."""
-    values, places = chunks.values, chunks.places
+def walked_product(values, indices, x, *, n, bits, block, kept, group_size):
+    """Y [M, N] in float64 from x [M, K]; inputs beyond K, which only filled-up weights have, hold zeros."""
     strips, count, _ = values.shape
     per_vector = 16 // values.element_size()
-    words_of_lane = places.shape[2] // LANES
+    words_of_lane = indices.shape[2] // LANES
     y = torch.zeros(x.shape[0], strips * LANES, dtype=torch.float64)
     inputs = torch.cat([x.double(), torch.zeros(x.shape[0], 64 * CHUNK, dtype=torch.float64)], dim=1)
     for strip in range(strips):
         for chunk in range(count):
             own = values[strip, chunk].double().view(-1, LANES, per_vector)
-            words = [word & 0xFFFFFFFF for word in places[strip, chunk].tolist()]
+            words = [word & 0xFFFFFFFF for word in indices[strip, chunk].tolist()]
             for lane in range(LANES):
                 mine = []
                 for word in range(0, words_of_lane, 4):  # in vectors of 4 words, the last one narrower
@@ -24,9 +23,9 @@ def walked_product(chunks, x, *, n, bits, block, kept, group_size):
                     mine += words[word * LANES + lane * width :][:width]
                 number = sum(word << 32 * at for at, word in enumerate(mine))
                 for j in range(CHUNK):
-                    place = number >> j // block * bits & (1 << bits) - 1
+                    index = number >> j // block * bits & (1 << bits) - 1
                     group = (chunk * CHUNK + j) // kept
                     weight = own[j // per_vector, lane, j % per_vector]
-                    y[:, strip * LANES + lane] += weight * inputs[:, group * group_size + place * block + j % block]
+                    y[:, strip * LANES + lane] += weight * inputs[:, group * group_size + index * block + j % block]
     assert not y[:, n:].any()
     return y[:, :n]

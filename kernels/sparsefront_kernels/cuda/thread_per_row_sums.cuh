@@ -1,10 +1,10 @@
 // Sums of a block's outputs: between its passes over K and between the blocks that share K in shared memory, at last in Y.
 #pragma once
 
-#include "slab_list.cuh"
+#include "thread_per_row_list.cuh"
 #include "streams.cuh"
 
-namespace slabs {
+namespace thread_per_row {
 
 constexpr int MOST_SPLITS = 8;  // blocks of a cluster
 
@@ -97,4 +97,4 @@ __device__ __forceinline__ void add_up_and_write(const Outputs& outputs, float* 
     }
 }
 
-}  // namespace slabs
+}  // namespace thread_per_row

@@ -1,16 +1,15 @@
-"""`n_m_sm90`, products with any number of rows on CUDA cores: its layout of the n:m weight, and its entry of the registry."""
+"""`n_m_sm90`: products with any number of rows of X on CUDA cores; a thread owns rows of X (csrc/n_m_sm90.cu)."""
 
 import torch
 
-from sparsefront_kernels.common.slab_entry import slab_entry
-from sparsefront_kernels.common.slab_lists import SlabWeight, slab_lists
+from sparsefront_kernels.common.thread_per_row import ThreadPerRowWeight, packed_lists, thread_per_row_entry
 from sparsefront_kernels.n_m.format import NMFormat
 
 
-def pack_for_sm90(stored: NMFormat) -> SlabWeight:
+def pack_for_sm90(stored: NMFormat) -> ThreadPerRowWeight:
     """Lay the weight out for the kernel on the format's device.
 
-    Places within groups become inputs of X, those of a permuted weight by its order, so that X is read as it lies. Lists come in
+    Indices within groups become inputs of X, those of a permuted weight by its order, so that X is read as it lies. Lists come in
     order, since all outputs keep equally many.
     """
     (n, k), device = stored.shape, stored.device
@@ -20,7 +19,7 @@ def pack_for_sm90(stored: NMFormat) -> SlabWeight:
         inputs, ascending = stored.input_order.long()[inputs].sort(dim=1)
         values = values.gather(1, ascending)
     output = torch.arange(n, device=device).repeat_interleave(inputs.shape[1])
-    return SlabWeight(n, k, slab_lists(output, inputs.flatten(), values.reshape(-1, 1), groups=n, k=k, by_length=False))
+    return packed_lists(output, inputs.flatten(), values.reshape(-1, 1), shape=stored.shape, by_length=False)
 
 
-ENTRY = slab_entry("n_m", kernel="n_m_sm90", version=2, pack=pack_for_sm90)
+ENTRY = thread_per_row_entry("n_m", kernel="n_m_sm90", version=3, pack=pack_for_sm90)

@@ -4,16 +4,16 @@
 #include "hopper.cuh"
 #include "numbers.cuh"
 
-namespace slabs {
+namespace thread_per_row {
 
-constexpr int SLAB = 256;  // inputs, that come together
+constexpr int K_BLOCK = 256;  // inputs, that come together
 constexpr int SLOT_BYTES = 128, UNIT_BYTES = 16, UNITS = SLOT_BYTES / UNIT_BYTES;
 template <typename T>
 constexpr int ROWS = SLOT_BYTES / sizeof(T);  // of X in shared memory
 template <typename T>
 constexpr int UNIT_ROWS = UNIT_BYTES / sizeof(T);
 
-// How X lies, as common/slab_product.py says it.
+// How X lies, as common/thread_per_row.py says it.
 enum Vectors {
     NONE = 0,        // anyhow
     OF_ROWS = 1,     // an input's rows side by side in aligned units, as many as m has
@@ -107,4 +107,4 @@ __device__ __forceinline__ void stage(const Inputs& inputs, int first, int count
     commit_copies();
 }
 
-}  // namespace slabs
+}  // namespace thread_per_row

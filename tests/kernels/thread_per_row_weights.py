@@ -1,4 +1,4 @@
-"""Weights for the tests of the kernels of which every lane owns rows of X."""
+"""Weights for the tests of the kernels of which each thread owns rows of X."""
 
 import torch
 from drawn_masks import any_order, free, n_of_m, order, same_count
@@ -29,7 +29,7 @@ def stored_n_m(outputs, groups, n, m, dtype=torch.float32, device="cpu", permute
 
 
 def stored_of(family, block, dtype, device):
-    """A weight whose outputs and inputs fill neither blocks nor slabs; of the n:m patterns another one for each block."""
+    """A weight whose outputs and inputs fill neither blocks nor k-blocks; of the n:m patterns another one for each block."""
     k = {1: 1000, 2: 256, 4: 520}[block]
     if family == "ell":
         return stored_ell((128, k), block, k // block // 5, dtype, device)

@@ -1,15 +1,14 @@
 // Y = X · W^T + bias for few rows of X and a weight of which every output keeps equally many inputs in every group of them.
 //
-// A lane owns an output, and a warp 32 of them (a strip), whose weights it streams from memory in chunks (lane_chunk.cuh);
-// the inputs that they name lie in shared memory (lane_inputs.cuh). All lanes are within the same group at the same time, so
-// that what they read lies close together: in different banks, or in the same word. The warps of a block share strips and
-// K, and so do the blocks of a cluster along K; sums are added up in a fixed order, so that repeated runs give the same bits.
+// A thread owns an output, and a warp 32 of them (a strip), whose weights it streams from memory in chunks; the inputs that they
+// name lie in shared memory. All lanes are within the same group at the same time, so that what they read lies close together: in
+// different banks, or in the same word. The warps of a block share strips and K, and so do the blocks of a cluster along K; sums are
+// added up in a fixed order, so that repeated runs give the same bits.
 #pragma once
 
-#include "lane_chunk.cuh"
-#include "lane_inputs.cuh"
+#include "thread_per_output_operands.cuh"
 
-namespace lanes {
+namespace thread_per_output {
 
 constexpr int MOST_THREADS = 256;
 constexpr int ONE_GROUP = -1;  // of all inputs
@@ -17,7 +16,7 @@ constexpr int ONE_GROUP = -1;  // of all inputs
 struct Problem {
     Inputs inputs;
     const void* values;      // [strips, chunks, 32 * 32]
-    const uint32_t* places;  // [strips, chunks, words of 32 lanes]
+    const uint32_t* indices;  // [strips, chunks, words of 32 lanes]
     const void* bias;
     int bias_type;
     void* y;                 // [m, n] contiguous
@@ -51,8 +50,8 @@ __device__ __forceinline__ void multiply(float (&sums)[ROWS], const Chunk<T, BIT
 #pragma unroll
     for (int j = 0; j < CHUNK; ++j) {
         if (KEPT > 0 ? j > 0 && j % (KEPT > 0 ? KEPT : 1) == 0 : (begins >> j & 1) != 0) base += step;
-        const uint32_t place = chunk.template place<Slots::SHIFT + LOG2<BLOCK>>(j);
-        Slots::multiply(sums, numbers::in_words<T>(chunk.values, j), base + place + j % BLOCK * Slots::BYTES);
+        const uint32_t index = chunk.template index<Slots::SHIFT + LOG2<BLOCK>>(j);
+        Slots::multiply(sums, numbers::in_words<T>(chunk.values, j), base + index + j % BLOCK * Slots::BYTES);
     }
 }
 
@@ -111,7 +110,7 @@ struct Share {
     int rank, first_strip, strip, of_strip;  // of the cluster's block; of the block; of the warp; of the strip's warps
     int first, last;                         // chunks of the block
     const T* values;                         // of the strip
-    const uint32_t* places;
+    const uint32_t* indices;
 
     __device__ __forceinline__ Share(const Problem& problem, int warp) {
         rank = blockIdx.x % problem.splits, first_strip = blockIdx.x / problem.splits * problem.block_strips;
@@ -120,7 +119,7 @@ struct Share {
         last = static_cast<int>(static_cast<long long>(problem.chunks) * (rank + 1) / problem.splits);
         const long long before = static_cast<long long>(strip) * problem.chunks;
         values = static_cast<const T*>(problem.values) + before * Part::VALUES;
-        places = problem.places + before * Part::PLACES;
+        indices = problem.indices + before * Part::INDICES;
     }
 
     // What comes before anything is read that another kernel may have written. count: chunks that the warp has brought into L2, from `from` on.
@@ -129,13 +128,13 @@ struct Share {
         if (problem.dependent_launch == streams::EARLY) streams::let_next_grid_start();
         if (lane == 0 && strip < problem.strips && count > 0) {
             streams::prefetch(values + from * Part::VALUES, count * Part::VALUES * static_cast<int>(sizeof(T)));
-            streams::prefetch(places + from * Part::PLACES, count * Part::PLACES * 4);
+            streams::prefetch(indices + from * Part::INDICES, count * Part::INDICES * 4);
         }
         streams::wait_for_grid_before();
     }
 
     __device__ __forceinline__ void load(Part& chunk, int at, int lane) const {
-        chunk.load(values + at * Part::VALUES, places + at * Part::PLACES, lane);
+        chunk.load(values + at * Part::VALUES, indices + at * Part::INDICES, lane);
     }
 };
 
@@ -203,4 +202,58 @@ cudaError_t launch(Kernel kernel, const Problem& problem, int rows, int shared_b
     return error == cudaSuccess ? cudaLaunchKernelEx(&config, kernel, problem) : error;
 }
 
-}  // namespace lanes
+// As common/thread_per_output.py lays it out.
+struct Arguments {
+    const void *x, *order, *values, *indices, *bias;
+    void* y;
+    long long row_stride, input_stride;  // elements
+    int vectors;
+    int type, bias_type;  // 1 float, 2 half, 3 bfloat16; bias_type 0: none
+    int m, n, k, kept, group_size, bits, block, strips, chunks;
+    int block_strips, shares, splits, rows, segment, shared_bytes, dependent_launch, stages;
+};
+
+template <typename Kernels, typename T>
+cudaError_t launch_rows(const Problem& problem, const Arguments& given, cudaStream_t stream) {
+    switch (given.rows) {
+        case 1: return launch(Kernels::template kernel<T, 1>(given), problem, 1, given.shared_bytes, given.shares, stream);
+        case 2: return launch(Kernels::template kernel<T, 2>(given), problem, 2, given.shared_bytes, given.shares, stream);
+        case 4: return launch(Kernels::template kernel<T, 4>(given), problem, 4, given.shared_bytes, given.shares, stream);
+        case 8: return launch(Kernels::template kernel<T, 8>(given), problem, 8, given.shared_bytes, given.shares, stream);
+        default: return cudaErrorInvalidValue;
+    }
+}
+
+inline Problem problem_of(const Arguments& given) {
+    return {{given.x, given.row_stride, given.input_stride, static_cast<const int*>(given.order), given.m, given.k, given.vectors},
+            given.values,
+            static_cast<const uint32_t*>(given.indices),
+            given.bias,
+            given.bias_type,
+            given.y,
+            given.n,
+            given.kept,
+            given.group_size,
+            given.strips,
+            given.chunks,
+            given.block_strips,
+            given.splits,
+            given.segment,
+            given.dependent_launch,
+            given.stages};
+}
+
+// Kernels: kernel<T, ROWS>(arguments) gives a __global__ function.
+template <typename Kernels>
+cudaError_t launch_any(const Arguments& given, void* stream) {
+    const Problem problem = problem_of(given);
+    const auto queue = static_cast<cudaStream_t>(stream);
+    switch (given.type) {
+        case 1: return launch_rows<Kernels, float>(problem, given, queue);
+        case 2: return launch_rows<Kernels, __half>(problem, given, queue);
+        case 3: return launch_rows<Kernels, __nv_bfloat16>(problem, given, queue);
+        default: return cudaErrorInvalidValue;
+    }
+}
+
+}  // namespace thread_per_output

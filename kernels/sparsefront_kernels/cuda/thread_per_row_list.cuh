@@ -1,21 +1,21 @@
 // What lanes of a warp read of the list of a group of outputs, four kept inputs at a time, and how they multiply by it.
 #pragma once
 
-#include "slab_inputs.cuh"
+#include "thread_per_row_inputs.cuh"
 
-namespace slabs {
+namespace thread_per_row {
 
 constexpr int LANES = 32, QUAD = 4, SECTOR_BYTES = 32;
 
-// Lists of all groups: group after group; where a slab begins in a list need not be where a quad does.
+// Lists of all groups: group after group; where a k-block begins in a list need not be where a quad does.
 struct Lists {
     const void* values;      // [entries, BLOCK]; every list fills whole quads
-    const uint16_t* places;  // [entries]: input mod 65536
-    const int* pointers;     // [groups, slabs + 1]: first entry of each slab, and the list's end
+    const uint16_t* indices;  // [entries]: input mod 65536
+    const int* pointers;     // [groups, k-blocks + 1]: first entry of each k-block, and the list's end
     int quads;               // of all lists
 };
 
-// LANE_UNITS: units of a slot that a lane has, 1 or 2. Two halve what a row costs of values and places, which all lanes of a group read;
+// LANE_UNITS: units of a slot that a lane has, 1 or 2. Two halve what a row costs of values and indices, which all lanes of a group read;
 // one makes twice as many groups' worth of warps.
 template <int LANE_UNITS>
 constexpr int GROUP_LANES = UNITS / LANE_UNITS;  // that multiply by the same group of outputs
@@ -38,7 +38,7 @@ template <typename T, int BLOCK>
 struct Quad {
     static constexpr int BYTES = QUAD * BLOCK * sizeof(T), WORDS = BYTES / 4;
     uint32_t values[WORDS];
-    uint2 places;
+    uint2 indices;
 
     // Through L1, since a line holds several.
     __device__ __forceinline__ void load(const Lists& lists, int at) {
@@ -50,7 +50,7 @@ struct Quad {
         } else {
             *reinterpret_cast<uint2*>(values) = *reinterpret_cast<const uint2*>(source);
         }
-        places = reinterpret_cast<const uint2*>(lists.places)[at];
+        indices = reinterpret_cast<const uint2*>(lists.indices)[at];
     }
 
     // Of a quad that lies only in part in entries [first, beyond), which are not empty: the others become zeros at an input of these.
@@ -60,7 +60,7 @@ struct Quad {
 #pragma unroll
         for (int i = 0; i < QUAD; ++i) {
             const int entry = at * QUAD + i, near = min(max(entry, first), beyond - 1);
-            inputs[i] = lists.places[near];
+            inputs[i] = lists.indices[near];
 #pragma unroll
             for (int output = 0; output < BLOCK; ++output) {
                 const T value = static_cast<const T*>(lists.values)[static_cast<long long>(near) * BLOCK + output];
@@ -69,23 +69,23 @@ struct Quad {
         }
 #pragma unroll
         for (int word = 0; word < WORDS; ++word) values[word] = reinterpret_cast<const uint32_t*>(own)[word];
-        places = make_uint2(inputs[0] | inputs[1] << 16, inputs[2] | inputs[3] << 16);
+        indices = make_uint2(inputs[0] | inputs[1] << 16, inputs[2] | inputs[3] << 16);
     }
 
-    // origin: where place 0 would be. One instruction for the address: (place, other place) · (128, 0) + origin.
+    // origin: where index 0 would be. One instruction for the address: (index, other index) · (128, 0) + origin.
     __device__ __forceinline__ uint32_t address(int i, uint32_t origin) const {
-        return __dp2a_lo(i < 2 ? places.x : places.y, i % 2 == 0 ? static_cast<uint32_t>(SLOT_BYTES) : SLOT_BYTES << 8, origin);
+        return __dp2a_lo(i < 2 ? indices.x : indices.y, i % 2 == 0 ? static_cast<uint32_t>(SLOT_BYTES) : SLOT_BYTES << 8, origin);
     }
 };
 
-// Where the lane reads, from the slots on: place 0 in its first unit, and how far from the first its second unit is.
+// Where the lane reads, from the slots on: index 0 in its first unit, and how far from the first its second unit is.
 struct Origin {
     uint32_t first, to_second;
 
     template <int LANE_UNITS>
-    static __device__ __forceinline__ Origin of_lane(int place) {
+    static __device__ __forceinline__ Origin of_lane(int index) {
         const int first = unit_of_lane<LANE_UNITS>(0), second = unit_of_lane<LANE_UNITS>(1);
-        return {static_cast<uint32_t>(first * UNIT_BYTES - place * SLOT_BYTES), static_cast<uint32_t>((second - first) * UNIT_BYTES)};
+        return {static_cast<uint32_t>(first * UNIT_BYTES - index * SLOT_BYTES), static_cast<uint32_t>((second - first) * UNIT_BYTES)};
     }
 };
 
@@ -159,4 +159,4 @@ __device__ __forceinline__ void touch(const void* array, long long first, long l
     if (at < beyond) asm volatile("{\n.reg .u32 unused;\nld.global.u8 unused, [%0];\n}" ::"l"(static_cast<const uint8_t*>(array) + at));
 }
 
-}  // namespace slabs
+}  // namespace thread_per_row
