@@ -34,8 +34,7 @@ def test_names_are_those_that_configurations_use():
         "gathered_triton_tf32",
         "gathered_quack",
         "gathered_overlay_reference",
-        "gathered_overlay_sm90",
-        "gathered_overlay_triton",
+        "gathered_overlay_composed",
         "gathered_2_4_reference",
         "gathered_2_4_sm90",
         "gathered_2_4_filled_sm90",
@@ -156,7 +155,7 @@ def test_usable_and_unsupported_cover_all_kernels(case):
         ("gathered-kept", "gathered_triton", {"k": 71}, r"\[N, K\] = \[32, 70\], the problem asks for \[32, 71\]"),
         (
             "gathered_overlay",
-            "gathered_overlay_sm90",
+            "gathered_overlay_composed",
             {"layout": "row_to_feature"},
             "takes row_major or feature_major activations, not row_to_feature",
         ),
