@@ -1,6 +1,7 @@
-"""`gathered_overlay_composed`: the overlay's product first, by a CSR kernel, which the tiles' kernel then adds as its residual.
+"""Both parts' products added: by their references, and by their GPU kernels (`gathered_overlay_composed`).
 
-On compute capability 9.0 these are `csr_sm90` and `gathered_sm90` where they support the tiles, elsewhere `csr_torch` and
+There a CSR kernel computes the overlay's product first, which the tiles' kernel then adds as its residual. On compute
+capability 9.0 these are `csr_sm90` and `gathered_sm90` where they support the tiles, elsewhere `csr_torch` and
 `gathered_triton`. Why two passes: README.md.
 """
 
@@ -10,10 +11,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from sparsefront_kernels.common.epilogue import accumulation_dtype
 from sparsefront_kernels.csr.sm90 import ENTRY as CSR_SM90
 from sparsefront_kernels.csr.torch_spmm import TORCH as CSR_TORCH
+from sparsefront_kernels.csr.torch_spmm import csr_reference
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.cuda.entries import ENTRY as GATHERED_SM90
+from sparsefront_kernels.gathered.reference import gathered_reference
 from sparsefront_kernels.gathered.triton.entries import ENTRY as GATHERED_TRITON
 from sparsefront_kernels.gathered_overlay.format import GatheredOverlayFormat
 from sparsefront_kernels.kernel_entry import KernelEntry
@@ -21,6 +25,21 @@ from sparsefront_kernels.problem import Problem
 
 # The overlay's kernels write feature-major: so do the tiles, and a row-major Y is a view of it.
 _TILES_LAYOUT = {"row_major": "row_to_feature", "feature_major": "feature_major"}
+
+
+def gathered_overlay_reference(x: Tensor, stored: GatheredOverlayFormat, bias: Tensor | None = None) -> Tensor:
+    """Y[M, N] = X[M, K] · W[N, K]ᵀ + bias, the sum of the two parts' references.
+
+    Args:
+        x: [M, K], any float dtype; 16-bit inputs are added up in float32, over both parts, and rounded once.
+        stored: the weight, on x's device.
+        bias: [N] or None.
+    Returns:
+        [M, N] in x's dtype.
+    """
+    wide = x.to(accumulation_dtype(x.dtype))
+    y = gathered_reference(wide, stored.tiles, bias) + csr_reference(wide, stored.overlay)
+    return y.to(x.dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +99,13 @@ def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
     return _unsupported_by(_kernels(_by_sm90(weight, problem.dtype, problem.device)), weight, problem)
 
 
-ENTRY = KernelEntry(
+REFERENCE = KernelEntry(
+    name="gathered_overlay_reference",
+    family="gathered_overlay",
+    product=gathered_overlay_reference,
+    is_reference=True,
+)
+COMPOSED = KernelEntry(
     name="gathered_overlay_composed",
     family="gathered_overlay",
     product=gathered_overlay_composed,
