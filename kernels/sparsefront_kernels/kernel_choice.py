@@ -15,7 +15,7 @@ def best_kernel(packed: SparseFormat, problem: Problem) -> KernelEntry:
     """The kernel that should be fastest for a stored weight and a product, without timing any.
 
     On a GPU it is the one that the performance model predicts to be fastest; where the model knows none of them, the
-    first that can run and is meant for so many rows and the dtype. Kernels that round fp32 operands to TF32 are left out.
+    first that can run and is meant for so many rows. Kernels that round fp32 operands to TF32 are left out.
     On a CPU it is the family's reference.
 
     Args:
@@ -38,7 +38,7 @@ def best_kernel(packed: SparseFormat, problem: Problem) -> KernelEntry:
 
 def _is_slow(kernel: KernelEntry, problem: Problem) -> bool:
     """Whether others of its family are known to be faster."""
-    return problem.m < kernel.fastest_from or problem.dtype in kernel.slow_in
+    return problem.m < kernel.fastest_from
 
 
 def _predicted_us(kernel: KernelEntry, packed: SparseFormat, problem: Problem) -> float:

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from sparsefront_kernels.format import SparseFormat
@@ -51,7 +50,6 @@ class KernelEntry:
         row_x_tunable: those where X is row-major, for a kernel that then reads it in another way; None: the same.
         fastest_from: rows from which it is faster than those behind it in its family, as measured; `best_kernel` asks where no
             performance model knows them.
-        slow_in: dtypes of X in which the others of its family are faster, as measured; asked where fastest_from is.
         convolving: how it reads images where it runs row-major, if it can; else convolutions copy what output pixels see
             into rows of X first.
     """
@@ -69,7 +67,6 @@ class KernelEntry:
     tunable: Tunable | None = None
     row_x_tunable: Tunable | None = None
     fastest_from: int = 1
-    slow_in: tuple[torch.dtype, ...] = ()
     convolving: Convolving | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "KernelEntry":

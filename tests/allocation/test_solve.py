@@ -79,6 +79,6 @@ def test_equals_integer_programming_on_a_whole_network(share):
 
 
 def test_a_table_is_read_back():
-    option = Option(1, 0.5, 0.25, {ROW_MAJOR: 2.0}, {ROW_MAJOR: "n_m_triton"})
+    option = Option(1, 0.5, 0.25, {ROW_MAJOR: 2.0}, {ROW_MAJOR: "n_m_rebuilt"})
     table = ChoiceTable(["n_m"], [Item(("q", "k"), None, [Option(None, 0.0), option])], {}, 3.0, 9.0, 1.5)
     assert ChoiceTable.from_json(table.to_json()) == table

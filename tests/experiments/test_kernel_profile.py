@@ -21,7 +21,7 @@ def test_products_are_told_from_attention_and_norms(modules):
         "sm90_xmma_gemm_f16f16_f16f32_f32_tn_n",
         ours,
         "_blocked_triton_kernel",
-        "_n_m_triton_kernel",
+        "_n_m_rebuild_kernel",
     ]
     others = [
         "void pytorch_flash::flash_fwd_kernel<>",

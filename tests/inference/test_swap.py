@@ -86,7 +86,6 @@ def test_masked_and_sparse_outputs_agree(model, pattern, networks, exported):
         (TileWise(16), "gathered_triton_feature_major"),
         (VectorWise(16), "gathered_triton"),
         (BlockWise(16), "blocked_triton"),
-        (NM(2, 4), "n_m_triton"),
         (NM(2, 4), "n_m_rebuilt"),
     ],
     ids=lambda part: part if isinstance(part, str) else part.name,

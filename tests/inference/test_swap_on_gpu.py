@@ -116,7 +116,7 @@ def test_a_permuted_weight_runs_in_its_own_order(family, exported):
 def test_two_four_masks_are_offered_to_sparse_tensor_cores(pattern, exported):
     *_, report = swapped(exported, PATTERNS[pattern], KernelChoice("sparse"))
     tried = {**report.layers["up"].candidates, **report.layers["up"].unsupported}
-    assert {"n_m_triton", "semi_structured_torch", "csr_torch"} <= tried.keys()
+    assert {"n_m_rebuilt", "semi_structured_torch", "csr_torch"} <= tried.keys()
 
 
 def test_the_reference_can_be_asked_for(exported):

@@ -16,7 +16,6 @@ from sparsefront_kernels.blocked import triton_spmm as blocked
 from sparsefront_kernels.gathered import triton_spmm as gathered
 from sparsefront_kernels.gathered.triton import KERNEL_TF32 as GATHERED_TF32
 from sparsefront_kernels.n_m import triton_rebuild
-from sparsefront_kernels.n_m import triton_spmm as n_m
 from sparsefront_kernels.norm import layer_norm_columns, triton_norm
 from sparsefront_kernels.pointwise import epilogue, triton_epilogue
 from triton.backends.compiler import GPUTarget
@@ -31,7 +30,7 @@ POINTERS = {
     torch.uint8: "*u8",
 }
 LAUNCH_OPTIONS = ("num_warps", "num_stages", "maxnreg")
-MODULES = (gathered, blocked, n_m, triton_rebuild, triton_norm, triton_epilogue)
+MODULES = (gathered, blocked, triton_rebuild, triton_norm, triton_epilogue)
 
 
 class Recorder:
@@ -73,9 +72,8 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, triton.runtime.JITFuncti
         ("gathered_triton_feature_major", "gathered", kept, {"tile": 32}),
         ("blocked_triton", "blocked", kept, {"block": (128, 128)}),
         ("blocked_triton", "blocked", kept, {"block": (4, 64)}),
-        ("n_m_triton", "n_m", two_of_four, {"n": 2, "m": 4}),
-        ("n_m_triton", "n_m", two_of_four, {"n": 32, "m": 64}),
         ("n_m_rebuilt", "n_m", two_of_four, {"n": 2, "m": 4}),
+        ("n_m_rebuilt", "n_m", two_of_four, {"n": 32, "m": 64}),
         *([(GATHERED_TF32, "gathered", kept, {"tile": 128})] if dtype == torch.float32 else []),
     ):
         stored = FORMATS[family].from_dense(weight, mask, **parameters)

@@ -9,9 +9,9 @@ LANES = 32
 
 
 def of_lanes(packed, strip, chunk):
-    """Values [32 lanes, count] in float64 and words of places of a chunk as numbers without a sign."""
-    values = packed.chunks.values[strip, chunk].double().view(-1, LANES, 8).transpose(0, 1).flatten(1)
-    return values, [word & 0xFFFFFFFF for word in packed.chunks.places[strip, chunk].tolist()]
+    """Values [32 lanes, count] in float64 and words of indices of a chunk as numbers without a sign."""
+    values = packed.values[strip, chunk].double().view(-1, LANES, 8).transpose(0, 1).flatten(1)
+    return values, [word & 0xFFFFFFFF for word in packed.indices[strip, chunk].tolist()]
 
 
 def sparse_left_operand(words, metadata, selector):
@@ -27,8 +27,8 @@ def sparse_left_operand(words, metadata, selector):
         for word in range(4):
             row, group = r + word % 2 * 8, word // 2 * 4 + q  # of four k
             source = metadata[4 * r + 2 * selector + group // 4]
-            places = source >> word % 2 * 16 + group % 4 * 4 & 15
-            first, second = places & 3, places >> 2
+            pair = source >> word % 2 * 16 + group % 4 * 4 & 15
+            first, second = pair & 3, pair >> 2
             assert first < second  # the other order is undefined
             dense[row, group * 4 + first] = words[lane][word][0]
             dense[row, group * 4 + second] = words[lane][word][1]
@@ -81,7 +81,7 @@ def three_of_32(packed, strip, chunk, x):
     """
     values, words = of_lanes(packed, strip, chunk)
     right = values.view(LANES, 4, 3, 2)  # tile, kept, which of a word
-    slots = x.double().view(-1, 8, 8, 32).permute(0, 3, 2, 1)  # eight rows, place, group, row
+    slots = x.double().view(-1, 8, 8, 32).permute(0, 3, 2, 1)  # eight rows, index, group, row
     sums = torch.zeros(x.shape[0], 32, dtype=torch.float64)
     for at in range(48):
         tile, pair, kept = at // 12, at // 3 % 4, at % 3

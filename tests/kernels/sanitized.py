@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from in_layout import InLayout, every_layout
 from random_problems import OCCASIONS, RandomProblem, draw
-from sparsefront_kernels.common.lane_launch import LaneLaunch
+from sparsefront_kernels.common.thread_per_output import ThreadPerOutputLaunch
 
 LARGEST = 130
 LARGEST_OF_ONE_ROW = 1200  # costs little; more k-blocks than a ring has stages, which then are filled again
@@ -68,7 +68,7 @@ def launches(drawn: RandomProblem, turn: int) -> list:
         return [None]
     possible = list(tunable.candidates(drawn.packed, drawn.problem))
     chosen = possible[turn % 3 :: 3] or possible[:1]
-    if isinstance(chosen[0], LaneLaunch):  # one in which a warp takes all of K, and so fills its ring again
+    if isinstance(chosen[0], ThreadPerOutputLaunch):  # one in which a warp takes all of K, and so fills its ring again
         chosen.append(replace(chosen[0], strips=4, shares=1, splits=1))
     return chosen
 

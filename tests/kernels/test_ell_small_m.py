@@ -3,11 +3,10 @@
 import pytest
 import torch
 from drawn_masks import same_count
-from lane_walk import walked_product
 from sparsefront_kernels import FORMATS, Problem, entry
-from sparsefront_kernels.common.lane_launch import candidates, possible
-from sparsefront_kernels.ell.small_m.packed_weight import pack_for_small_m
-from sparsefront_kernels.ell.small_m.tuning import KERNEL, described
+from sparsefront_kernels.common.thread_per_output import candidates, possible
+from sparsefront_kernels.ell.small_m import KERNEL, pack_for_small_m, problem_of
+from thread_per_output_walk import walked_product
 
 
 def stored_ell(shape, block, count, dtype=torch.float16, device="cpu"):
@@ -23,14 +22,14 @@ def test_the_walk_of_the_kernel_gives_the_product(block, count, dtype):
     stored = stored_ell((40, 80), block, count, dtype)
     packed = pack_for_small_m(stored)
     x = torch.randn(2, 80, dtype=torch.float64)
-    y = walked_product(packed.chunks, x, n=40, bits=16, block=block, kept=packed.kept, group_size=80)
+    y = walked_product(packed.values, packed.columns, x, n=40, bits=16, block=block, kept=packed.kept, group_size=80)
     torch.testing.assert_close(y, x @ stored.to_dense().double().t())
 
 
 @pytest.mark.parametrize("m", [1, 7, 16])
 def test_candidates_are_possible(m):
     packed = pack_for_small_m(stored_ell((64, 4096), 1, 400))
-    problem = described(packed, Problem(m, 4096, 64, torch.float16, "cuda"))
+    problem = problem_of(packed, m)
     chosen = candidates(problem, 132)
     assert len(chosen) > 1 and all(possible(problem, launch) for launch in chosen)
 

@@ -7,11 +7,25 @@ import torch
 from drawn_masks import n_of_m
 from mma_walk import one_of_four, three_of_32, two_of_four
 from sparsefront_kernels import FORMATS, Problem, entry
-from sparsefront_kernels.common.lane_launch import PIECES, LaneLaunch, LaneProblem, ring_bytes, segments
-from sparsefront_kernels.common.lane_product import launch_lane_product
 from sparsefront_kernels.common.launch import DEPENDENT_LAUNCH
-from sparsefront_kernels.n_m.mma.packed_weight import pack_for_mma
-from sparsefront_kernels.n_m.mma.tuning import KERNEL, SPACE, candidates, described, mma_problem, possible, rows_of
+from sparsefront_kernels.common.thread_per_output import (
+    PIECES,
+    ThreadPerOutputLaunch,
+    ThreadPerOutputProblem,
+    launch_thread_per_output,
+    ring_bytes,
+    segments,
+)
+from sparsefront_kernels.n_m.mma import (
+    KERNEL,
+    SPACE,
+    candidates,
+    mma_problem,
+    pack_for_mma,
+    possible,
+    problem_of,
+    rows_of,
+)
 
 
 def stored_n_m(kept, size, groups, outputs, dtype=torch.float16, device="cpu", density=1.0):
@@ -50,7 +64,7 @@ class TestPacking:
     def test_lanes_hold_the_dense_weight(self, kept, walked, groups, outputs, density):
         stored = stored_n_m(kept, 4, groups, outputs, density=density)
         packed = pack_for_mma(stored)
-        strips, chunks = packed.chunks.values.shape[:2]
+        strips, chunks = packed.values.shape[:2]
         dense = torch.cat([torch.cat([walked(packed, s, at) for at in range(chunks)], dim=1) for s in range(strips)])
         assert torch.equal(dense[:outputs, : 4 * groups], stored.to_dense().double())
         assert dense.count_nonzero() == stored.to_dense().count_nonzero()
@@ -59,7 +73,7 @@ class TestPacking:
     def test_groups_of_32_meet_the_inputs_that_they_keep(self, groups, outputs, rows):
         stored = stored_n_m(3, 32, groups, outputs, density=0.8)
         packed = pack_for_mma(stored)
-        strips, chunks = packed.chunks.values.shape[:2]
+        strips, chunks = packed.values.shape[:2]
         x = torch.randn(rows, chunks * 256, generator=torch.Generator().manual_seed(2)).half().double()
         x[:, groups * 32 :] = 0
         parts = [
@@ -72,16 +86,16 @@ class TestPacking:
 
     def test_the_problem_of_groups_of_32_is_that_of_its_chunks(self):
         packed = pack_for_mma(stored_n_m(3, 32, 19, 70))
-        problem = described(packed, Problem(16, 19 * 32, 70, torch.float16, "cuda"))
-        assert (problem.chunks, problem.strips) == packed.chunks.values.shape[1::-1] == (3, 3)
-        assert problem.chunk_bytes == 768 * 2 + packed.chunks.places.shape[2] * 4 == 2048
-        assert segments(problem, LaneLaunch(1, 4, 1, 16, stages=2)).chunks == 3
+        problem = problem_of(packed, 16)
+        assert (problem.chunks, problem.strips) == packed.values.shape[1::-1] == (3, 3)
+        assert problem.chunk_bytes == 768 * 2 + packed.indices.shape[2] * 4 == 2048
+        assert segments(problem, ThreadPerOutputLaunch(1, 4, 1, 16, stages=2)).chunks == 3
 
     def test_bytes_are_those_of_kept_weights_and_two_bits_each(self):
         for kept, groups in ((1, 128), (2, 64)):
             packed = pack_for_mma(stored_n_m(kept, 4, groups, 64))
-            assert packed.chunks.values.nbytes == 2 * 64 * 128
-            assert packed.chunks.places.nbytes == 64 * 128 // 4
+            assert packed.values.nbytes == 2 * 64 * 128
+            assert packed.indices.nbytes == 64 * 128 // 4
 
 
 class TestLaunches:
@@ -91,7 +105,7 @@ class TestLaunches:
         """At least 16 where rows of X are left operands."""
         packed = pack_for_mma(stored_n_m(kept, size, 1024 // size, 64))
         problem, rows = (
-            described(packed, Problem(m, 1024, 64, torch.float16, "cuda")),
+            problem_of(packed, m),
             max(rows, 16 if size == 32 else 8),
         )
         chosen = candidates(problem, 132)
@@ -100,32 +114,40 @@ class TestLaunches:
 
     def test_rows_are_padded_in_shared_memory(self):
         """Two chunks of 64 inputs, 16 bytes behind each of the 64 rows; before them eight chunks and their barriers."""
-        problem = described(pack_for_mma(stored_n_m(2, 4, 32, 32)), Problem(64, 128, 32, torch.float16, "cuda"))
-        launch = LaneLaunch(1, 4, 1, 64, stages=2)
+        problem = problem_of(pack_for_mma(stored_n_m(2, 4, 32, 32)), 64)
+        launch = ThreadPerOutputLaunch(1, 4, 1, 64, stages=2)
         assert ring_bytes(problem, launch) == 8 * 32 * (32 * 2 + 8) + (8 + PIECES) * 8
         rows = max(64 * (128 * 2 + 16), 4 * 32 * 64 * 4)
         assert segments(problem, launch).shared_bytes == ring_bytes(problem, launch) + rows
 
     def test_weights_come_through_shared_memory_alone(self):
-        problem = mma_problem(LaneProblem(16, 4096, 4096, 2, 4, 2, 2))
-        assert not possible(problem, LaneLaunch(4, 2, 2, 16)) and possible(problem, LaneLaunch(4, 2, 2, 16, stages=2))
+        problem = mma_problem(ThreadPerOutputProblem(16, 4096, 4096, 2, 4, 2, 2))
+        assert not possible(problem, ThreadPerOutputLaunch(4, 2, 2, 16)) and possible(
+            problem, ThreadPerOutputLaunch(4, 2, 2, 16, stages=2)
+        )
 
     def test_impossible_launches(self):
-        four, of_32 = (mma_problem(LaneProblem(16, 4096, 4096, *pattern)) for pattern in ((2, 4, 2, 2), (3, 32, 2, 5)))
-        assert possible(four, LaneLaunch(4, 4, 1, 16, stages=2)) and possible(four, LaneLaunch(4, 2, 1, 8, stages=2))
-        assert not possible(replace(four, m=32), LaneLaunch(4, 4, 1, 32, stages=2))  # 16 warps with 32 sums a lane
-        assert not possible(of_32, LaneLaunch(4, 2, 1, 8, stages=2))  # left operands have 16 rows
+        four, of_32 = (
+            mma_problem(ThreadPerOutputProblem(16, 4096, 4096, *pattern)) for pattern in ((2, 4, 2, 2), (3, 32, 2, 5))
+        )
+        assert possible(four, ThreadPerOutputLaunch(4, 4, 1, 16, stages=2)) and possible(
+            four, ThreadPerOutputLaunch(4, 2, 1, 8, stages=2)
+        )
+        assert not possible(
+            replace(four, m=32), ThreadPerOutputLaunch(4, 4, 1, 32, stages=2)
+        )  # 16 warps with 32 sums a lane
+        assert not possible(of_32, ThreadPerOutputLaunch(4, 2, 1, 8, stages=2))  # left operands have 16 rows
 
     @pytest.mark.parametrize(("k", "n"), [(4096, 4096), (8192, 8192), (20480, 5120), (256, 64)])
     @pytest.mark.parametrize("kept", [1, 2])
     def test_candidates_differ_in_what_they_split(self, k, n, kept):
-        chosen = candidates(mma_problem(LaneProblem(16, k, n, kept, 4, 2, 2)), 132)
+        chosen = candidates(mma_problem(ThreadPerOutputProblem(16, k, n, kept, 4, 2, 2)), 132)
         assert len({launch.splits for launch in chosen}) >= 3
         assert len({(launch.strips, launch.shares) for launch in chosen}) >= 3
 
     @pytest.mark.parametrize("chunks", [1, 3, 8, 37])
     def test_warps_take_each_chunk_once_where_its_inputs_are(self, chunks):
-        problem = mma_problem(LaneProblem(40, chunks * 64, 64, 2, 4, 2, 2))
+        problem = mma_problem(ThreadPerOutputProblem(40, chunks * 64, 64, 2, 4, 2, 2))
         for launch in (replace(launch, rows=64) for launch in SPACE):
             if not possible(problem, launch):
                 continue
@@ -172,19 +194,19 @@ class TestOnGPU:
         packed, bias = pack_for_mma(stored), torch.randn(330, device="cuda")
         x = torch.randn(m, 2080, device="cuda").half()
         expected = x.double() @ stored.to_dense().double().t() + bias.double()
-        problem = described(packed, Problem(m, 2080, 330, torch.float16, "cuda"))
+        problem = problem_of(packed, m)
         for number, launch in enumerate(SPACE):
             chosen = replace(launch, rows=rows_of(problem), dependent_launch=DEPENDENT_LAUNCH[number % 3])
             if not possible(problem, chosen):
                 continue
             first, second = (torch.full((m, 330), torch.nan, device="cuda").half() for _ in range(2))
             for y in (first, second):
-                launch_lane_product(
+                launch_thread_per_output(
                     KERNEL,
                     x,
                     y,
-                    values=packed.chunks.values,
-                    places=packed.chunks.places,
+                    values=packed.values,
+                    indices=packed.indices,
                     order=None,
                     bias=bias,
                     problem=problem,

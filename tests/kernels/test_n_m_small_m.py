@@ -6,23 +6,22 @@ from dataclasses import replace
 import pytest
 import torch
 from drawn_masks import any_order, n_of_m, order
-from lane_walk import walked_product
 from sparsefront_kernels import FORMATS, Problem, entry
-from sparsefront_kernels.common.lane_chunks import lane_chunks
-from sparsefront_kernels.common.lane_launch import (
+from sparsefront_kernels.common.launch import DEPENDENT_LAUNCH
+from sparsefront_kernels.common.thread_per_output import (
     SHARED_BYTES,
     SPACE,
-    LaneLaunch,
-    LaneProblem,
+    ThreadPerOutputLaunch,
+    ThreadPerOutputProblem,
     candidates,
+    launch_thread_per_output,
+    packed_chunks,
     possible,
     segments,
 )
-from sparsefront_kernels.common.lane_product import launch_lane_product
-from sparsefront_kernels.common.launch import DEPENDENT_LAUNCH
-from sparsefront_kernels.n_m.small_m.packed_weight import pack_for_small_m, place_bits
-from sparsefront_kernels.n_m.small_m.tuning import KERNEL, LAUNCHES, described
+from sparsefront_kernels.n_m.small_m import KERNEL, LAUNCHES, index_bits, pack_for_small_m, problem_of
 from sparsefront_kernels.tuning.launches import chosen_launch
+from thread_per_output_walk import walked_product
 
 PATTERNS = [(1, 1), (2, 4), (1, 4), (3, 4), (5, 12), (3, 32), (16, 32), (7, 33), (32, 64), (1, 64)]
 
@@ -40,24 +39,24 @@ class TestPacking:
         stored = stored_n_m(n_kept, m, groups=7, outputs=37, dtype=dtype, density=0.8)
         packed = pack_for_small_m(stored)
         x = torch.randn(2, 7 * m, dtype=torch.float64)
-        y = walked_product(packed.chunks, x, n=37, bits=packed.bits, block=1, kept=n_kept, group_size=m)
+        y = walked_product(packed.values, packed.indices, x, n=37, bits=packed.bits, block=1, kept=n_kept, group_size=m)
         torch.testing.assert_close(y, x @ stored.to_dense().double().t())
 
-    def test_bits_of_a_place(self):
-        assert [place_bits(m) for m in (1, 4, 5, 16, 17, 32, 33, 64)] == [2, 2, 4, 4, 5, 5, 6, 6]
+    def test_bits_of_an_index(self):
+        assert [index_bits(m) for m in (1, 4, 5, 16, 17, 32, 33, 64)] == [2, 2, 4, 4, 5, 5, 6, 6]
 
-    def test_bytes_are_those_of_kept_weights_and_packed_places(self):
+    def test_bytes_are_those_of_kept_weights_and_packed_indices(self):
         packed = pack_for_small_m(stored_n_m(3, 32, groups=32, outputs=64))
         kept = 64 * 32 * 3
-        assert packed.chunks.values.nbytes == 2 * kept
-        assert packed.chunks.places.nbytes == kept * 5 // 8
+        assert packed.values.nbytes == 2 * kept
+        assert packed.indices.nbytes == kept * 5 // 8
 
     def test_numbers_may_straddle_words(self):
-        """Places of five bits: the seventh begins two bits before the end of the first word."""
-        places = torch.arange(32)[None].expand(32, 32)
-        packed = lane_chunks(torch.zeros(32, 32).half(), places, bits=5)
-        first = packed.places[0, 0].view(-1)[:4].tolist()
-        last = packed.places[0, 0].view(-1)[4 * 32].item()
+        """Indices of five bits: the seventh begins two bits before the end of the first word."""
+        indices = torch.arange(32)[None].expand(32, 32)
+        _, words = packed_chunks(torch.zeros(32, 32).half(), indices, bits=5)
+        first = words[0, 0].view(-1)[:4].tolist()
+        last = words[0, 0].view(-1)[4 * 32].item()
         number = sum((word & 0xFFFFFFFF) << 32 * at for at, word in enumerate([*first, last]))
         assert [number >> 5 * j & 31 for j in range(32)] == list(range(32))
 
@@ -66,29 +65,31 @@ class TestPacking:
         stored = FORMATS["n_m"].from_dense(torch.randn(8, 64), mask, n=2, m=4, input_order=order(64))
         packed = pack_for_small_m(stored)
         x = torch.randn(1, 64, dtype=torch.float64)
-        y = walked_product(packed.chunks, x[:, packed.input_order.long()], n=8, bits=2, block=1, kept=2, group_size=4)
+        y = walked_product(
+            packed.values, packed.indices, x[:, packed.input_order.long()], n=8, bits=2, block=1, kept=2, group_size=4
+        )
         torch.testing.assert_close(y, x @ stored.to_dense().double().t())
 
 
 class TestLaunches:
     def problem(self, **changes):
-        return replace(LaneProblem(1, 4096, 4096, 3, 32, 2, 5), **changes)
+        return replace(ThreadPerOutputProblem(1, 4096, 4096, 3, 32, 2, 5), **changes)
 
     def test_segments_hold_the_inputs_of_their_chunks(self):
         """12 chunks of 32 weights are 384 of 128 groups, four blocks of a cluster share them: 32 groups each."""
-        assert segments(self.problem(), LaneLaunch(1, 8, 4, 1)).chunks == 3
-        assert segments(self.problem(), LaneLaunch(1, 8, 4, 1)).shared_bytes == 4 * 32 * 32
+        assert segments(self.problem(), ThreadPerOutputLaunch(1, 8, 4, 1)).chunks == 3
+        assert segments(self.problem(), ThreadPerOutputLaunch(1, 8, 4, 1)).shared_bytes == 4 * 32 * 32
 
     def test_wide_slots_are_brought_in_several_segments(self):
         wide = self.problem(m=8, k=20480, element_bytes=4)
-        fitting = segments(wide, LaneLaunch(1, 8, 1, 8))
+        fitting = segments(wide, ThreadPerOutputLaunch(1, 8, 1, 8))
         assert fitting.chunks < wide.chunks and fitting.shared_bytes <= SHARED_BYTES
 
     @pytest.mark.parametrize(("n_kept", "m"), PATTERNS)
     @pytest.mark.parametrize("rows", [1, 2, 3, 8, 64])
     @pytest.mark.parametrize("element_bytes", [2, 4])
     def test_candidates_are_few_and_possible(self, n_kept, m, rows, element_bytes):
-        problem = LaneProblem(rows, 96 * m, 300, n_kept, m, element_bytes, place_bits(m))
+        problem = ThreadPerOutputProblem(rows, 96 * m, 300, n_kept, m, element_bytes, index_bits(m))
         chosen = candidates(problem, 132)
         assert 1 < len(chosen) <= 16 and len(set(chosen)) == len(chosen)
         assert all(possible(problem, launch) for launch in chosen)
@@ -96,10 +97,10 @@ class TestLaunches:
 
     def test_impossible_launches(self):
         for launch in (
-            LaneLaunch(2, 8, 1, 1),  # 16 warps
-            LaneLaunch(1, 8, 9, 1),
-            LaneLaunch(1, 8, 1, 3),
-            LaneLaunch(1, 8, 1, 1, "never"),
+            ThreadPerOutputLaunch(2, 8, 1, 1),  # 16 warps
+            ThreadPerOutputLaunch(1, 8, 9, 1),
+            ThreadPerOutputLaunch(1, 8, 1, 3),
+            ThreadPerOutputLaunch(1, 8, 1, 1, "never"),
         ):
             assert not possible(self.problem(), launch)
 
@@ -107,10 +108,10 @@ class TestLaunches:
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Some GPU")
         packed = pack_for_small_m(stored_n_m(3, 32, groups=4, outputs=64))
         problem = Problem(5, 128, 64, torch.float16, "cuda")
-        odd = LaneLaunch(4, 2, 2, 4, "off")
+        odd = ThreadPerOutputLaunch(4, 2, 2, 4, "off")
         LAUNCHES.remember(packed, problem, odd, 1.234)
-        assert chosen_launch(LAUNCHES, described(packed, problem), "Some GPU", 132) == odd
-        other = described(packed, replace(problem, m=6))
+        assert chosen_launch(LAUNCHES, problem_of(packed, problem.m), "Some GPU", 132) == odd
+        other = problem_of(packed, 6)
         assert chosen_launch(LAUNCHES, other, "Some GPU", 132) == candidates(other, 132, most=1)[0]
 
 
@@ -160,19 +161,19 @@ class TestOnGPU:
         for m in (1, 7):
             x = torch.randn(m, stored.shape[1], device="cuda", dtype=dtype)
             expected = x.double() @ stored.to_dense().double().t() + bias.double()
-            problem = described(packed, Problem(m, *reversed(stored.shape), dtype, "cuda"))
+            problem = problem_of(packed, m)
             for number, launch in enumerate(SPACE):
                 chosen = replace(launch, dependent_launch=DEPENDENT_LAUNCH[number % 3])
                 if not possible(problem, chosen):
                     continue
                 first, second = (torch.full((m, 330), torch.nan, device="cuda", dtype=dtype) for _ in range(2))
                 for y in (first, second):
-                    launch_lane_product(
+                    launch_thread_per_output(
                         KERNEL,
                         x,
                         y,
-                        values=packed.chunks.values,
-                        places=packed.chunks.places,
+                        values=packed.values,
+                        indices=packed.indices,
                         order=None,
                         bias=bias,
                         problem=problem,

@@ -72,7 +72,7 @@ def test_interpreter_asked_for_too_late_is_unsupported(with_torch):
         "os.environ['TRITON_INTERPRET'] = '1'\n"
         "stored = kernels.FORMATS['n_m'].from_dense(torch.ones(4, 4), torch.eye(4).bool(), n=1, m=4)\n"
         "problem = kernels.Problem(4, 4, 4, torch.float32, 'cpu')\n"
-        "print(kernels.entry('n_m_triton').unsupported_reason(stored, problem))",
+        "print(kernels.entry('n_m_rebuilt').unsupported_reason(stored, problem))",
     )
     assert "after the kernels had been loaded" in reason
 

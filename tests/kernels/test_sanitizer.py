@@ -187,7 +187,7 @@ def test_a_finding_is_excused_by_who_writes_alone():
     )
     pieces = """\
 ========= Error: Race reported between Read access at load_transposed_blocks(unsigned int)+0x5280 in tensor_copy.cuh:104
-=========     and Write access at void mma::ThreeOf32::bring<__half, (int)16>(const lanes::Inputs &)+0x4a in fragments.cuh:107
+=========     and Write access at void mma::ThreeOf32::bring<__half>(const thread_per_output::Inputs &)+0x4a in fragments.cuh:107
 =========     and Write access at <unnamed>::store_sums(float *)+0x5280 in n_m_mma.cu:80 [16 hazards]
 =========
 ========= Error: Race reported between Write access at (anonymous namespace)::store(T1 *)+0x10 in n_m_mma.cu:9

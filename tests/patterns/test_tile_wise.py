@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from sparsefront_kernels.gathered_overlay.split import split_mask
+from sparsefront_kernels.gathered_overlay.format import split_mask
 from torch import Tensor
 
 from sparsefront.allocation.global_threshold import GlobalThreshold

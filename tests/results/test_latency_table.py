@@ -23,7 +23,7 @@ ON_GPU = {
 
 
 def layer(dense: float, chosen: str, latency_us: float, **more: object) -> dict:
-    candidates = {"dense_linear": dense, "n_m_triton": 99.0}
+    candidates = {"dense_linear": dense, "n_m_rebuilt": 99.0}
     return {"candidates": candidates, "chosen": chosen, "latency_us": latency_us} | more
 
 
@@ -31,8 +31,8 @@ def layer(dense: float, chosen: str, latency_us: float, **more: object) -> dict:
 def sweep(tmp_path: Path, make_result) -> Path:
     """Two levels of two layers; the second layer runs dense at 0.5."""
     times = {
-        0.5: {"fc1": layer(10.0, "n_m_triton", 8.0, m=64, k=16, n=32), "fc2": layer(6.0, "dense_linear", 6.0)},
-        0.75: {"fc1": layer(10.5, "n_m_triton", 4.0, m=64, k=16, n=32), "fc2": layer(6.2, "n_m_triton", 5.0)},
+        0.5: {"fc1": layer(10.0, "n_m_rebuilt", 8.0, m=64, k=16, n=32), "fc2": layer(6.0, "dense_linear", 6.0)},
+        0.75: {"fc1": layer(10.5, "n_m_rebuilt", 4.0, m=64, k=16, n=32), "fc2": layer(6.2, "n_m_rebuilt", 5.0)},
     }
     for level, layers in times.items():
         result = make_result(run_id=f"at {level}", sparsity_target=level, kernel_per_layer=layers, **ON_GPU)
@@ -45,7 +45,7 @@ def test_a_sweep_becomes_a_table(sweep, tmp_path, capsys):
     table = read_table(str(tmp_path / "made" / "table.csv"))
     assert table.times == {"fc1": {0.0: 10.0, 0.5: 8.0, 0.75: 4.0}, "fc2": {0.0: 6.0, 0.5: 6.0, 0.75: 5.0}}
     assert table.pattern == ("n_m", "")
-    assert "fc1,0.75,4.0,n_m_triton,64,16,32,fp16,NVIDIA H200,n_m," in (tmp_path / "made" / "table.csv").read_text()
+    assert "fc1,0.75,4.0,n_m_rebuilt,64,16,32,fp16,NVIDIA H200,n_m," in (tmp_path / "made" / "table.csv").read_text()
     said = capsys.readouterr().out
     assert "2 layers, dense together 16.0 us" in said
     assert "at sparsity 0.75: 1.778x" in said and "1.778x, the largest allocation.speedup" in said
@@ -59,7 +59,7 @@ def test_what_the_command_calls_the_largest_speedup_can_be_had(sweep, tmp_path):
 
 def test_several_results_of_one_level_give_the_lower_median(sweep, tmp_path, make_result):
     for number, latency_us in enumerate((3.0, 5.0, 7.0)):
-        layers = {"fc1": layer(20.0, "n_m_triton", latency_us)}
+        layers = {"fc1": layer(20.0, "n_m_rebuilt", latency_us)}
         result = make_result(run_id=str(number), seed=number, sparsity_target=0.75, kernel_per_layer=layers, **ON_GPU)
         append_result(tmp_path / "again.csv", result)
     main([str(sweep), str(tmp_path / "again.csv"), "-o", str(tmp_path / "table.csv")])
@@ -81,7 +81,7 @@ def test_several_results_of_one_level_give_the_lower_median(sweep, tmp_path, mak
 def test_results_that_differ_are_rejected_unless_one_is_chosen(
     sweep, tmp_path, make_result, capsys, field, other, given
 ):
-    layers = {"fc1": layer(10.0, "n_m_triton", 1.0)}
+    layers = {"fc1": layer(10.0, "n_m_rebuilt", 1.0)}
     changed = ON_GPU | {field: other}
     write_result_json(
         sweep / "other" / "row.json", make_result(sparsity_target=0.875, kernel_per_layer=layers, **changed)
@@ -99,12 +99,12 @@ def test_results_that_differ_are_rejected_unless_one_is_chosen(
         ({"latency_device": "cpu", "gpu": None}, "measured on a CPU.*measure.device=cuda"),
         ({"kernel_per_layer": {}, "kernel_mode": "none"}, r"no layer times \(pattern=n_m, kernel=none\)"),
         ({"allocation": "global_threshold"}, "allocation=global_threshold: .*use allocation=per_layer"),
-        ({"kernel_per_layer": {"fc1": {"chosen": "n_m_triton"}}}, "no time of layer fc1"),
+        ({"kernel_per_layer": {"fc1": {"chosen": "n_m_rebuilt"}}}, "no time of layer fc1"),
     ],
     ids=["cpu", "masked", "allocation", "untimed"],
 )
 def test_results_without_layer_times_are_left_out_with_the_reason(tmp_path, make_result, capsys, changes, reason):
-    layers = {"kernel_per_layer": {"fc1": layer(10.0, "n_m_triton", 8.0)}}
+    layers = {"kernel_per_layer": {"fc1": layer(10.0, "n_m_rebuilt", 8.0)}}
     write_result_json(tmp_path / "row.json", make_result(**(ON_GPU | layers | changes)))
     assert main([str(tmp_path), "-o", str(tmp_path / "table.csv")]) == 1
     said = capsys.readouterr().err

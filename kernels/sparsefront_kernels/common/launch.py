@@ -64,6 +64,7 @@ def supports_pdl(device: torch.device) -> bool:
 
 
 DEPENDENT_LAUNCH = ("off", "early", "late")  # codes of cuda/streams.cuh
+TYPE_CODES = {torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}  # of the CUDA kernels' arguments; 0: no bias
 
 
 class DependentLaunch(Protocol):

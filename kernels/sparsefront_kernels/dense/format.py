@@ -1,9 +1,10 @@
-"""Dense storage: all weights, zeros included."""
+"""Dense storage: all weights, zeros included; and the product, PyTorch's own linear, both the reference and the fast path."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from torch import Tensor
+from torch.nn.functional import linear
 
 from sparsefront_kernels.format import SparseFormat, check_weight_and_mask, matrix_shape, zero_where_pruned
 
@@ -35,3 +36,8 @@ class DenseFormat(SparseFormat):
     def check(self) -> None:
         if tuple(self.values.shape) != self.shape:
             raise ValueError(f"dense: values are {list(self.values.shape)}, the weight is {list(self.shape)}")
+
+
+def dense_linear(x: Tensor, stored: DenseFormat, bias: Tensor | None = None) -> Tensor:
+    """Y[M, N] = X[M, K] · W[N, K]ᵀ + bias on any device, in x's dtype; the library's own accumulation applies."""
+    return linear(x, stored.values, bias if bias is None else bias.to(x.dtype))

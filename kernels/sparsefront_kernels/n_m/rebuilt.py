@@ -1,65 +1,102 @@
-"""`n_m_rebuilt`, products with many rows: the dense weight is rebuilt in memory, then multiplied by cuBLAS.
+"""`n_m_rebuilt`: the dense weight is rebuilt in memory by Triton (`triton_rebuild.py`), then multiplied by cuBLAS.
 
-It costs a dense product and a pass over the weight. It never beats dense; it is for networks that keep their weights as
-n:m, and for products of so many rows that rebuilding windows in registers (`n_m_triton`) takes longer. float32 is multiplied as
-PyTorch multiplies it: in TF32 where that is allowed, as the dense layer would be.
+It runs from compute capability 8.0 on. It costs a dense product and a pass over the weight, and so never beats dense: it is
+for networks that keep their weights as n:m, and for many rows of X. float32 is multiplied as PyTorch multiplies it: in TF32
+where that is allowed, as the dense layer would be.
 """
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
 from sparsefront_kernels.common.device_support import triton_unsupported_reason
+from sparsefront_kernels.common.indices import columns_back
 from sparsefront_kernels.common.operands import check_operands
-from sparsefront_kernels.kernel_entry import KernelEntry
+from sparsefront_kernels.kernel_op import kernel_entry
 from sparsefront_kernels.n_m.format import NMFormat
 
 
-@torch.library.custom_op("sparsefront::n_m_rebuild", mutates_args=())
-def n_m_rebuild(values: Tensor, indices: Tensor, order: Tensor | None, m: int) -> Tensor:
-    """The dense weight of an `NMFormat`, whose tensors these are.
+@dataclass(frozen=True, eq=False)
+class NMRebuiltWeight:
+    """The tensors of `NMFormat`, which the kernel reads directly.
 
     Args:
-        values: [N, K / m, n], float16, bfloat16 or float32.
-        indices: uint8 [N, K / m, n].
-        order: int32 [K], the format's `input_order`, or None.
-        m: inputs per group.
-    Returns:
-        [N, K], contiguous, its inputs in ascending order.
+        n, k: outputs and inputs of the weight.
+        group_size: m of the pattern.
+        values: [N, K / m, n of the pattern], float16, bfloat16 or float32.
+        indices: uint8, of values' shape.
+        input_order: int32 [K] or None.
     """
-    n, groups, _ = values.shape
-    dense = values.new_empty(n, groups * m)
-    if dense.numel() == 0:
-        return dense
+
+    n: int
+    k: int
+    group_size: int
+    values: Tensor
+    indices: Tensor
+    input_order: Tensor | None
+
+
+def pack_for_rebuild(stored: NMFormat) -> NMRebuiltWeight:
+    """Nothing is copied."""
+    return NMRebuiltWeight(*stored.shape, stored.m, stored.values, stored.indices, stored.input_order)
+
+
+def n_m_rebuilt(
+    x: Tensor, packed: NMRebuiltWeight, bias: Tensor | None, *, x_feature_major: bool, y_feature_major: bool
+) -> Tensor:
+    """Y = X · Wᵀ + bias, X and Y in the same order.
+
+    Args:
+        x: [M, K], or [K, M] where x_feature_major; float16, bfloat16 or float32 as the weight, any strides.
+        bias: [N], any float dtype, or None.
+    Returns:
+        [M, N], or [N, M] where y_feature_major, in x's dtype; accumulated as cuBLAS does.
+    Raises:
+        ValueError: operands that do not fit together.
+    """
+    check_operands(x, packed.values, bias, k=packed.k, n=packed.n, feature_major=x_feature_major)
+    weight = _rebuilt(packed)
+    bias = bias if bias is None else bias.to(x.dtype)
+    if not y_feature_major:
+        return linear(x, weight, bias)
+    return weight @ x if bias is None else torch.addmm(bias[:, None], weight, x)
+
+
+def _rebuilt(packed: NMRebuiltWeight) -> Tensor:
+    """The dense weight [N, K], contiguous, its inputs in ascending order."""
+    weight = packed.values.new_empty(packed.n, packed.k)
+    if weight.numel() == 0:
+        return weight
     # imported late: Triton may be absent where only references run
     from sparsefront_kernels.n_m.triton_rebuild import launch_n_m_rebuild
 
-    with torch.cuda.device_of(values):
-        launch_n_m_rebuild(dense, values=values, indices=indices, order=order, group_size=m)
-    return dense
+    with torch.cuda.device_of(packed.values):
+        launch_n_m_rebuild(
+            weight,
+            values=packed.values,
+            indices=packed.indices,
+            order=packed.input_order,
+            group_size=packed.group_size,
+        )
+    return weight
 
 
-@n_m_rebuild.register_fake
-def _(values, indices, order, m):
-    return values.new_empty(values.shape[0], values.shape[1] * m)
+def dense_weight(packed: NMRebuiltWeight) -> Tensor:
+    """W [N, K] in PyTorch's own operations, for gradients."""
+    groups = packed.values.new_zeros(packed.n, packed.k // packed.group_size, packed.group_size)
+    arranged = groups.scatter(2, packed.indices.long(), packed.values).view(packed.n, packed.k)
+    return columns_back(arranged, packed.input_order)
 
 
-def _rebuilt(x: Tensor, stored: NMFormat, bias: Tensor | None = None, *, layout: str) -> Tensor:
-    """x and y in the layout's order."""
-    n, k = stored.shape
-    check_operands(x, stored.values, bias, k=k, n=n, feature_major=layout == "feature_major")
-    dense = n_m_rebuild(stored.values, stored.indices, stored.input_order, stored.m)
-    bias = bias if bias is None else bias.to(x.dtype)
-    if layout == "row_major":
-        return linear(x, dense, bias)
-    return dense @ x if bias is None else torch.addmm(bias[:, None], dense, x)
-
-
-ENTRY = KernelEntry(
-    name="n_m_rebuilt",
-    family="n_m",
-    product=_rebuilt,
+ENTRY = kernel_entry(
+    "n_m_rebuilt",
+    "n_m",
+    weight=NMRebuiltWeight,
+    run=n_m_rebuilt,
+    dense=dense_weight,
+    pack=pack_for_rebuild,
     unsupported=triton_unsupported_reason,
-    requires_cuda=True,
     layouts=("row_major", "feature_major"),
 )

@@ -1,14 +1,21 @@
-"""The dense weight from its n:m storage, in Triton: a stream of kept weights in, a stream of windows out."""
+"""Device code of `n_m_rebuilt`: the dense weight from its n:m storage; a stream of kept weights in, a stream of windows out."""
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from sparsefront_kernels.common.launch import power_of_two_within
-from sparsefront_kernels.n_m.triton_spmm import with_kept
 
 INPUTS_AT_A_TIME = 256  # of an output: 512 bytes of 16-bit weights that lie side by side
 OUTPUTS_AT_A_TIME = 8
+
+
+@triton.jit
+def _with_kept(w, values_ptr, indices_ptr, stored, exists, places):
+    """The window [BLOCK_N, WINDOW, PADDED] with one more kept weight of each group put into its place."""
+    value = tl.load(values_ptr + stored, mask=exists, other=0.0)  # [BLOCK_N, WINDOW]
+    place = tl.load(indices_ptr + stored, mask=exists, other=0).to(tl.int32)
+    return tl.where(place[:, :, None] == places[None, None, :], value[:, :, None], w)
 
 
 @triton.jit
@@ -34,10 +41,10 @@ def _n_m_rebuild_kernel(
     w = tl.full([BLOCK_N, WINDOW, PADDED], 0.0, values_ptr.dtype.element_ty)
     if KEPT <= 4:
         for kept in tl.static_range(KEPT):
-            w = with_kept(w, values_ptr, indices_ptr, stored + kept, exists, places)
+            w = _with_kept(w, values_ptr, indices_ptr, stored + kept, exists, places)
     else:
         for kept in range(KEPT):
-            w = with_kept(w, values_ptr, indices_ptr, stored + kept, exists, places)
+            w = _with_kept(w, values_ptr, indices_ptr, stored + kept, exists, places)
     inputs = windows[:, None] * GROUP_SIZE + places[None, :]  # [WINDOW, PADDED]
     is_input = (windows < groups)[:, None] & (places < GROUP_SIZE)[None, :]
     if HAS_ORDER:

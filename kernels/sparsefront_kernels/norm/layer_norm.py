@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from sparsefront_kernels import cuda_library
-from sparsefront_kernels.common.lane_product import TYPE_CODES
-from sparsefront_kernels.common.launch import library_function
+from sparsefront_kernels.common.launch import TYPE_CODES, library_function
 from sparsefront_kernels.norm.reference import add_layer_norm_columns_reference, layer_norm_columns_reference
 from sparsefront_kernels.tuning import TunedLaunches
 

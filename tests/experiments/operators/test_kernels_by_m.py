@@ -15,7 +15,7 @@ SIZES = (1, 4, 16, 64, 256, 1024)
 TIMES = {  # of a kernel at each of these M, None where it was not measured
     "n_m_small_m": (5, 10, 40, 160, None, None),
     "n_m_mma": (10, 10, 10, 20, None, None),
-    "n_m_triton": (90, 90, 90, 90, 90, 180),
+    "n_m_rebuilt": (90, 90, 90, 90, 90, 180),
 }
 DENSE = (10, 10, 10, 20, 45, 160)
 
@@ -34,7 +34,7 @@ def rows(measured):
 
 def test_the_fastest_and_its_speedup(rows):
     (times,) = times_by_m(rows).values()
-    assert [times.fastest(m) for m in (1, 16, 64, 256)] == ["n_m_small_m", "n_m_mma", "n_m_mma", "n_m_triton"]
+    assert [times.fastest(m) for m in (1, 16, 64, 256)] == ["n_m_small_m", "n_m_mma", "n_m_mma", "n_m_rebuilt"]
     assert [times.speedup(m) for m in (1, 16, 1024)] == [2.0, 1.0, pytest.approx(160 / 180)]
 
 
@@ -42,7 +42,7 @@ def test_kernels_cross_where_they_take_the_same_time(rows):
     (times,) = times_by_m(rows).values()
     first, second = times.crossings()
     assert (first.before, first.after, first.at) == ("n_m_small_m", "n_m_mma", pytest.approx(4.0))
-    assert second.text == "n_m_mma → n_m_triton: between 64 and 256"
+    assert second.text == "n_m_mma → n_m_rebuilt: between 64 and 256"
 
 
 def test_halfway_in_both_logarithms():
@@ -60,7 +60,7 @@ def test_dense_takes_over_once(rows):
 
 def test_what_has_few_sizes_or_one_kernel_is_left_out(rows, measured, dense_weight):
     few = [one for one in rows if one.m in SIZES[: FEWEST_SIZES - 1]]
-    alone = [one for one in rows if one.kernel == "n_m_triton"]
+    alone = [one for one in rows if one.kernel == "n_m_rebuilt"]
     dense = [measured(weight=dense_weight, kernel=name, m=m) for name in ("cublas", "cublas_wt") for m in SIZES]
     assert not times_by_m(few) and not times_by_m(alone) and not times_by_m(dense)
 
@@ -76,7 +76,7 @@ def test_the_command_writes_a_table_and_a_picture(rows, results_file, tmp_path):
         (lines[m]["kernel"], lines[m]["speedup"], lines[m]["next_kernel"], lines[m]["crosses_at_m"]) for m in SIZES
     ]
     assert found[0] == ("n_m_small_m", "2", "", "")
-    assert ("n_m_mma", "1", "n_m_triton", "") in found, "not measured at both M"
+    assert ("n_m_mma", "1", "n_m_rebuilt", "") in found, "not measured at both M"
     assert ("n_m_small_m", "1", "n_m_mma", "4") in found
     assert lines[64]["crosses_dense_at_m"] == "64"
     with Image.open(tmp_path / "out" / "kernels_by_m.png") as picture:

@@ -1,12 +1,12 @@
 // Y = X · W^T + bias for a weight of equally many blocks in every row of blocks, on Hopper (sm_90a); half, bfloat16 and float.
-// The kernel is that of ../../cuda/slab_kernel.cuh; see ../README.md.
-#include "../../cuda/slab_launch.cuh"
+// The kernel is that of ../../cuda/thread_per_row_kernel.cuh; see ../README.md.
+#include "../../cuda/thread_per_row_kernel.cuh"
 
 namespace {
 
 template <typename T, int BLOCK, int LANE_UNITS>
-__global__ void __launch_bounds__(slabs::LANES * slabs::MOST_WARPS, 1) ell_sm90_kernel(const __grid_constant__ slabs::Problem problem) {
-    slabs::product<T, BLOCK, LANE_UNITS>(problem);
+__global__ void __launch_bounds__(thread_per_row::LANES * thread_per_row::MOST_WARPS, 1) ell_sm90_kernel(const __grid_constant__ thread_per_row::Problem problem) {
+    thread_per_row::product<T, BLOCK, LANE_UNITS>(problem);
 }
 
 struct EllCuda {
@@ -20,6 +20,6 @@ struct EllCuda {
 }  // namespace
 
 // Returns a cudaError_t. The caller checks shapes.
-extern "C" int sparsefront_ell_sm90(const slabs::Arguments* arguments, void* stream) {
-    return slabs::launch_any<EllCuda>(*arguments, stream);
+extern "C" int sparsefront_ell_sm90(const thread_per_row::Arguments* arguments, void* stream) {
+    return thread_per_row::launch_any<EllCuda>(*arguments, stream);
 }

@@ -1,6 +1,6 @@
 // Y = X · W^T + bias for a weight of equally many blocks in every row of blocks and few rows of X, on Hopper (sm_90a); half,
-// bfloat16 and float. The kernel is that of ../../cuda/lane_kernel.cuh, with all inputs as one group; see ../README.md.
-#include "../../cuda/lane_launch.cuh"
+// bfloat16 and float. The kernel is that of ../../cuda/thread_per_output_kernel.cuh, with all inputs as one group; see ../README.md.
+#include "../../cuda/thread_per_output_kernel.cuh"
 
 namespace {
 
@@ -9,13 +9,13 @@ template <typename T>
 constexpr int BLOCKS_PER_SM = sizeof(T) == 4 ? 1 : 2;
 
 template <typename T, int BLOCK, int ROWS>
-__global__ void __launch_bounds__(lanes::MOST_THREADS, BLOCKS_PER_SM<T>) ell_small_m_kernel(const __grid_constant__ lanes::Problem problem) {
-    lanes::product<T, 16, BLOCK, lanes::ONE_GROUP, ROWS>(problem);
+__global__ void __launch_bounds__(thread_per_output::MOST_THREADS, BLOCKS_PER_SM<T>) ell_small_m_kernel(const __grid_constant__ thread_per_output::Problem problem) {
+    thread_per_output::product<T, 16, BLOCK, thread_per_output::ONE_GROUP, ROWS>(problem);
 }
 
 struct EllSmallM {
     template <typename T, int ROWS>
-    static auto kernel(const lanes::Arguments& arguments) {
+    static auto kernel(const thread_per_output::Arguments& arguments) {
         switch (arguments.block) {
             case 1: return ell_small_m_kernel<T, 1, ROWS>;
             case 2: return ell_small_m_kernel<T, 2, ROWS>;
@@ -27,6 +27,6 @@ struct EllSmallM {
 }  // namespace
 
 // Returns a cudaError_t. The caller checks shapes, and that `shared_bytes` hold all inputs and all sums.
-extern "C" int sparsefront_ell_small_m(const lanes::Arguments* arguments, void* stream) {
-    return lanes::launch_any<EllSmallM>(*arguments, stream);
+extern "C" int sparsefront_ell_small_m(const thread_per_output::Arguments* arguments, void* stream) {
+    return thread_per_output::launch_any<EllSmallM>(*arguments, stream);
 }

@@ -2,14 +2,14 @@
 #pragma once
 
 #include "../../cuda/hopper.cuh"
-#include "../../cuda/lane_kernel.cuh"
+#include "../../cuda/thread_per_output_kernel.cuh"
 
 namespace mma {
 
 // The chunks of a warp, in `stages` slots in turn. Its first lane asks for them, as soon as a slot has been read.
 template <typename T, typename Part>
 struct ChunkRing {
-    static constexpr uint32_t VALUE_BYTES = Part::VALUES * sizeof(T), PLACE_BYTES = Part::PLACES * 4, BYTES = VALUE_BYTES + PLACE_BYTES;
+    static constexpr uint32_t VALUE_BYTES = Part::VALUES * sizeof(T), INDEX_BYTES = Part::INDICES * 4, BYTES = VALUE_BYTES + INDEX_BYTES;
 
     uint8_t* slots;
     uint32_t barriers;  // one to a slot: that its chunk is there
@@ -24,15 +24,15 @@ struct ChunkRing {
         }
     }
 
-    __device__ __forceinline__ void ask(const lanes::Share<T, Part>& share, int into) {
+    __device__ __forceinline__ void ask(const thread_per_output::Share<T, Part>& share, int into) {
         const uint32_t there = barriers + 8 * into, target = shared_address(slots) + into * BYTES;
         barrier_arrive_expect(there, BYTES);
         copy_bulk(target, share.values + asked * Part::VALUES, VALUE_BYTES, there);
-        copy_bulk(target + VALUE_BYTES, share.places + asked * Part::PLACES, PLACE_BYTES, there);
+        copy_bulk(target + VALUE_BYTES, share.indices + asked * Part::INDICES, INDEX_BYTES, there);
     }
 
     // Asks for chunks first, first + step, … below `last`, as many as there are slots.
-    __device__ __forceinline__ void begin(const lanes::Share<T, Part>& share, int first, int last, int chunks_apart, int lane) {
+    __device__ __forceinline__ void begin(const thread_per_output::Share<T, Part>& share, int first, int last, int chunks_apart, int lane) {
         asked = first, beyond = last, step = chunks_apart;
         for (int into = 0; into < stages && asked < beyond; ++into, asked += step) {
             if (lane == 0) ask(share, into);
@@ -40,7 +40,7 @@ struct ChunkRing {
     }
 
     // The next chunk into registers, and another one into its slot.
-    __device__ __forceinline__ void take(const lanes::Share<T, Part>& share, Part& chunk, int lane) {
+    __device__ __forceinline__ void take(const thread_per_output::Share<T, Part>& share, Part& chunk, int lane) {
         barrier_wait(barriers + 8 * slot, phase);
         chunk.read(slots + slot * BYTES, lane);
         __syncwarp();  // all lanes have read it
@@ -53,7 +53,7 @@ struct ChunkRing {
 };
 
 // Whether rows of X can be copied in bulk or as vectors: runs of a multiple of 16 bytes, wherever a chunk begins.
-__device__ __forceinline__ bool in_vectors(const lanes::Inputs& inputs) { return inputs.vectors && inputs.k % 8 == 0; }
+__device__ __forceinline__ bool in_vectors(const thread_per_output::Inputs& inputs) { return inputs.vectors && inputs.k % 8 == 0; }
 
 constexpr int PIECES = 4;  // of the rows in shared memory, along K, each with a barrier of its own
 
@@ -64,8 +64,8 @@ __device__ __forceinline__ int piece_begin(int first, int last, int piece) { ret
 // arrival and bytes in either order, complete a phase as pieces arrive. A warp issues a copy of a lane after the other, each takes tens of
 // cycles: so all warps share them. Rows beyond X's stay as they are: they make sums of their own, which nobody writes.
 template <typename T, int INPUTS>
-__device__ __forceinline__ void bring_rows(const lanes::Inputs& inputs, int first, int last, uint8_t* target, int pitch, uint32_t there) {
-    const int warps = blockDim.x / lanes::LANES, own = threadIdx.x / lanes::LANES + threadIdx.x % lanes::LANES * warps;
+__device__ __forceinline__ void bring_rows(const thread_per_output::Inputs& inputs, int first, int last, uint8_t* target, int pitch, uint32_t there) {
+    const int warps = blockDim.x / thread_per_output::LANES, own = threadIdx.x / thread_per_output::LANES + threadIdx.x % thread_per_output::LANES * warps;
     const T* x = static_cast<const T*>(inputs.x);
     const auto begin_of = [&](int piece) { return min(piece_begin(first, last, piece) * INPUTS, inputs.k); };
     if (threadIdx.x == 0) {
@@ -84,7 +84,7 @@ __device__ __forceinline__ void bring_rows(const lanes::Inputs& inputs, int firs
 
 // Zeros for inputs beyond K in the last of chunks [first, last), by all threads: weights are zero there, what lies in shared memory may be NaN.
 template <typename T, int INPUTS>
-__device__ __forceinline__ void clear_beyond(const lanes::Inputs& inputs, int rows, int first, int last, uint8_t* target, int pitch) {
+__device__ __forceinline__ void clear_beyond(const thread_per_output::Inputs& inputs, int rows, int first, int last, uint8_t* target, int pitch) {
     const int absent = last * INPUTS - inputs.k;
     for (int at = threadIdx.x; at < rows * absent; at += blockDim.x)
         *reinterpret_cast<T*>(target + at / absent * pitch + (inputs.k - first * INPUTS + at % absent) * sizeof(T)) = numbers::rounded<T>(0.0f);
@@ -92,7 +92,7 @@ __device__ __forceinline__ void clear_beyond(const lanes::Inputs& inputs, int ro
 
 // Inputs [first, first + count) of `rows` rows, by all threads, for X whose inputs do not lie side by side; zeros beyond m and k.
 template <typename T>
-__device__ __forceinline__ void gather_rows(const lanes::Inputs& inputs, int rows, int first, int count, uint8_t* target, int pitch) {
+__device__ __forceinline__ void gather_rows(const thread_per_output::Inputs& inputs, int rows, int first, int count, uint8_t* target, int pitch) {
     const T* x = static_cast<const T*>(inputs.x);
 #pragma unroll 4
     for (int at = threadIdx.x; at < rows * count; at += blockDim.x) {

@@ -5,7 +5,7 @@
 // A right operand holds the weights of the two outputs in their columns, and zeros elsewhere.
 #pragma once
 
-#include "../../cuda/lane_kernel.cuh"
+#include "../../cuda/thread_per_output_kernel.cuh"
 #include "../../cuda/tensor_copy.cuh"
 
 namespace mma {
@@ -23,28 +23,28 @@ __device__ __forceinline__ void multiply_add(float* sums, const uint4& left, uin
     }
 }
 
-// Chunks of 256 inputs, eight groups, of 32 outputs, four tiles of eight. Slots of X: [chunk][eight rows][place in a group][group][row].
+// Chunks of 256 inputs, eight groups, of 32 outputs, four tiles of eight. Slots of X: [chunk][eight rows][index in a group][group][row].
 struct ThreeOf32 {
     static constexpr int KEPT = 3, GROUP = 32, GROUPS = 8, TILES = 4, INPUTS = GROUP * GROUPS;
-    static constexpr int PLACE_BITS = 5, OF_WORD = 6;                                    // places of a word
-    static constexpr int SLOT_BYTES = 16, PLACE_BYTES = GROUPS * SLOT_BYTES, OCTET_BYTES = GROUP * PLACE_BYTES;
+    static constexpr int INDEX_BITS = 5, OF_WORD = 6;                                    // indices of a word
+    static constexpr int SLOT_BYTES = 16, INDEX_BYTES = GROUPS * SLOT_BYTES, OCTET_BYTES = GROUP * INDEX_BYTES;
     static constexpr bool IN_SLOTS = true;
 
-    // Of a lane: of output lane / 4 of each tile its kept weights of groups 2 (lane % 4) and the next one, in a word; and places of group
+    // Of a lane: of output lane / 4 of each tile its kept weights of groups 2 (lane % 4) and the next one, in a word; and indices of group
     // lane % 8 of outputs lane / 16, 2 + lane / 16, … of each tile, six to a word.
     struct Chunk {
-        static constexpr int VALUES = KEPT * GROUPS * lanes::LANES, PLACES = 128;  // of all lanes: numbers; words
+        static constexpr int VALUES = KEPT * GROUPS * thread_per_output::LANES, INDICES = 128;  // of all lanes: numbers; words
 
-        uint32_t right[TILES * KEPT], places[8];
+        uint32_t right[TILES * KEPT], indices[8];
 
         // From a slot in shared memory: values as [vector][lane][16 bytes], then words as [vector][lane / 16][lane % 8][16 bytes].
         __device__ __forceinline__ void read(const uint8_t* slot, int lane) {
 #pragma unroll
             for (int vector = 0; vector < TILES * KEPT / 4; ++vector)
-                *reinterpret_cast<uint4*>(right + 4 * vector) = *reinterpret_cast<const uint4*>(slot + (vector * lanes::LANES + lane) * 16);
+                *reinterpret_cast<uint4*>(right + 4 * vector) = *reinterpret_cast<const uint4*>(slot + (vector * thread_per_output::LANES + lane) * 16);
 #pragma unroll
             for (int vector = 0; vector < 2; ++vector)
-                *reinterpret_cast<uint4*>(places + 4 * vector) =
+                *reinterpret_cast<uint4*>(indices + 4 * vector) =
                     *reinterpret_cast<const uint4*>(slot + VALUES * 2 + (vector * 16 + lane / 16 * 8 + lane % 8) * 16);
         }
     };
@@ -70,11 +70,11 @@ struct ThreeOf32 {
             for (int kept = 0; kept < KEPT; ++kept) {
 #pragma unroll
                 for (int tile = 0; tile < TILES; ++tile) {
-                    const int at = (tile * 4 + pair) * KEPT + kept, bit = at % OF_WORD * PLACE_BITS;
-                    const uint32_t place = chunk.places[at / OF_WORD] >> bit & (GROUP - 1), weights = chunk.right[tile * KEPT + kept];
+                    const int at = (tile * 4 + pair) * KEPT + kept, bit = at % OF_WORD * INDEX_BITS;
+                    const uint32_t index = chunk.indices[at / OF_WORD] >> bit & (GROUP - 1), weights = chunk.right[tile * KEPT + kept];
 #pragma unroll
                     for (int block = 0; block < ROWS / 16; ++block) {
-                        const uint4 left = load_transposed_blocks(own + place * PLACE_BYTES + block * 2 * OCTET_BYTES);
+                        const uint4 left = load_transposed_blocks(own + index * INDEX_BYTES + block * 2 * OCTET_BYTES);
                         multiply_add<T>(sums + (tile * (ROWS / 16) + block) * 4, left, weights & even, weights & odd);
                     }
                 }
@@ -85,10 +85,10 @@ struct ThreeOf32 {
     // Inputs of chunks [from, to) of ROWS rows into the slots of a segment that begins with chunk `first`, by all threads, from rows that
     // lie along K in vectors of 16 bytes; zeros beyond m and k. A warp takes eight rows of a chunk at a time, a lane eight inputs of each.
     template <typename T, int ROWS>
-    static __device__ __forceinline__ void bring(const lanes::Inputs& inputs, int first, int from, int to, uint8_t* target) {
-        const int lane = threadIdx.x % lanes::LANES, group = lane % 8, begin = lane / 8 * 8;
-        const int warps = blockDim.x / lanes::LANES, earlier = (from - first) * (ROWS / 8);  // what follows another piece is the next warps'
-        for (int at = earlier + (threadIdx.x / lanes::LANES + warps - earlier % warps) % warps; at < (to - first) * (ROWS / 8); at += warps) {
+    static __device__ __forceinline__ void bring(const thread_per_output::Inputs& inputs, int first, int from, int to, uint8_t* target) {
+        const int lane = threadIdx.x % thread_per_output::LANES, group = lane % 8, begin = lane / 8 * 8;
+        const int warps = blockDim.x / thread_per_output::LANES, earlier = (from - first) * (ROWS / 8);  // what follows another piece is the next warps'
+        for (int at = earlier + (threadIdx.x / thread_per_output::LANES + warps - earlier % warps) % warps; at < (to - first) * (ROWS / 8); at += warps) {
             const int input = (first + at / (ROWS / 8)) * INPUTS + group * GROUP + begin, first_row = at % (ROWS / 8) * 8;
             const T* x = static_cast<const T*>(inputs.x) + input;
             uint32_t words[8][4];  // of two neighbouring inputs
@@ -98,20 +98,20 @@ struct ThreeOf32 {
                 if (first_row + row < inputs.m && input < inputs.k) v = *reinterpret_cast<const uint4*>(x + (first_row + row) * inputs.row_stride);
                 *reinterpret_cast<uint4*>(words[row]) = v;
             }
-            uint8_t* slot = target + at * OCTET_BYTES + begin * PLACE_BYTES + group * SLOT_BYTES;
+            uint8_t* slot = target + at * OCTET_BYTES + begin * INDEX_BYTES + group * SLOT_BYTES;
 #pragma unroll
             for (int i = 0; i < 8; ++i) {
                 uint32_t rows[4];
 #pragma unroll
                 for (int two = 0; two < 4; ++two) rows[two] = __byte_perm(words[2 * two][i / 2], words[2 * two + 1][i / 2], i % 2 == 0 ? 0x5410 : 0x7632);
-                *reinterpret_cast<uint4*>(slot + i * PLACE_BYTES) = make_uint4(rows[0], rows[1], rows[2], rows[3]);
+                *reinterpret_cast<uint4*>(slot + i * INDEX_BYTES) = make_uint4(rows[0], rows[1], rows[2], rows[3]);
             }
         }
     }
 
     // Chunks [first, last), one number at a time, for X whose inputs do not lie side by side.
     template <typename T, int ROWS>
-    static __device__ __forceinline__ void bring_each(const lanes::Inputs& inputs, int first, int last, uint8_t* target) {
+    static __device__ __forceinline__ void bring_each(const thread_per_output::Inputs& inputs, int first, int last, uint8_t* target) {
         const T* x = static_cast<const T*>(inputs.x);
         const int count = (last - first) * INPUTS;
 #pragma unroll 4
@@ -121,7 +121,7 @@ struct ThreeOf32 {
             if (row < inputs.m && input < inputs.k)
                 v = x[row * inputs.row_stride + (inputs.order == nullptr ? input : inputs.order[input]) * inputs.input_stride];
             uint8_t* octet = target + (of_these / INPUTS * (ROWS / 8) + row / 8) * OCTET_BYTES;
-            *reinterpret_cast<T*>(octet + of_these % GROUP * PLACE_BYTES + of_these / GROUP % GROUPS * SLOT_BYTES + row % 8 * sizeof(T)) = v;
+            *reinterpret_cast<T*>(octet + of_these % GROUP * INDEX_BYTES + of_these / GROUP % GROUPS * SLOT_BYTES + row % 8 * sizeof(T)) = v;
         }
     }
 };

@@ -1,20 +1,20 @@
 // Y = X · W^T + bias for 1 or 2 of every 4 inputs or 3 of every 32, and up to 64 rows of X by tensor cores, on Hopper (sm_90a); half and
-// bfloat16. How work is shared is as in ../../cuda/lane_kernel.cuh, weights and X come by bulk copies (chunk_ring.cuh); see ../README.md.
-#include "../../cuda/lane_launch.cuh"
+// bfloat16. How work is shared is as in ../../cuda/thread_per_output_kernel.cuh, weights and X come by bulk copies (chunk_ring.cuh); see ../README.md.
+#include "../../cuda/thread_per_output_kernel.cuh"
 #include "chunk_ring.cuh"
 #include "gathered_fragments.cuh"
 #include "sparse_fragments.cuh"
 
 namespace {
 
-using lanes::LANES;
+using thread_per_output::LANES;
 
 template <int ROWS>
 constexpr int MOST_THREADS = ROWS <= 16 ? 512 : 256;  // more sums take more registers
 
 // Pattern: OfFour or ThreeOf32.
 template <typename T, typename Pattern, int ROWS>
-__global__ void __launch_bounds__(MOST_THREADS<ROWS>, 1) n_m_mma_kernel(const __grid_constant__ lanes::Problem problem) {
+__global__ void __launch_bounds__(MOST_THREADS<ROWS>, 1) n_m_mma_kernel(const __grid_constant__ thread_per_output::Problem problem) {
     using Part = typename Pattern::Chunk;
     using Ring = mma::ChunkRing<T, Part>;
     constexpr int INPUTS = Pattern::INPUTS;  // of a chunk
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(MOST_THREADS<ROWS>, 1) n_m_mma_kernel(const __
     }
     fence_barrier_init();
 
-    const lanes::Share<T, Part> share(problem, warp);
+    const thread_per_output::Share<T, Part> share(problem, warp);
     // a strip's first chunks, no more than arrive while the kernel before ends: all copies of X and the weight queue behind them
     constexpr int PREFETCHED = 32;  // chunks of a block
     const int of_warp = max(1, PREFETCHED / warps), prefetched = share.first + share.of_strip * of_warp;
@@ -80,18 +80,18 @@ __global__ void __launch_bounds__(MOST_THREADS<ROWS>, 1) n_m_mma_kernel(const __
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) target[Pattern::template row<ROWS>(i, lane) * LANES + Pattern::template output<ROWS>(i, lane)] = sums[i];
     __syncthreads();
-    lanes::reduce_and_write<T, ROWS>(problem, reinterpret_cast<float*>(rows), share.first_strip * LANES, 0, share.rank);
+    thread_per_output::reduce_and_write<T, ROWS>(problem, reinterpret_cast<float*>(rows), share.first_strip * LANES, 0, share.rank);
 }
 
 // ROWS: the fewest that m may need.
 template <typename T, int ROWS = 8>
-cudaError_t launch_rows(const lanes::Problem& problem, const lanes::Arguments& given, cudaStream_t stream) {
+cudaError_t launch_rows(const thread_per_output::Problem& problem, const thread_per_output::Arguments& given, cudaStream_t stream) {
     if constexpr (ROWS < 64) {
         if (given.rows > ROWS) return launch_rows<T, 2 * ROWS>(problem, given, stream);
     }
     if (given.rows != ROWS || given.m > ROWS || given.stages < 1) return cudaErrorInvalidValue;
     const auto with = [&](auto kernel) {
-        return lanes::launch(kernel, problem, ROWS, given.shared_bytes, given.shares, stream, MOST_THREADS<ROWS>);
+        return thread_per_output::launch(kernel, problem, ROWS, given.shared_bytes, given.shares, stream, MOST_THREADS<ROWS>);
     };
     if (given.group_size == 4 && given.kept == 1) return with(n_m_mma_kernel<T, mma::OfFour<1>, ROWS>);
     if (given.group_size == 4 && given.kept == 2) return with(n_m_mma_kernel<T, mma::OfFour<2>, ROWS>);
@@ -105,8 +105,8 @@ cudaError_t launch_rows(const lanes::Problem& problem, const lanes::Arguments& g
 
 // Returns a cudaError_t. The caller checks shapes, and that `shared_bytes` hold the chunks, and the inputs of a segment or all sums. rows: 8 (not
 // of groups of 32), 16, 32 or 64, at least m.
-extern "C" int sparsefront_n_m_mma(const lanes::Arguments* arguments, void* stream) {
-    const lanes::Problem problem = lanes::problem_of(*arguments);
+extern "C" int sparsefront_n_m_mma(const thread_per_output::Arguments* arguments, void* stream) {
+    const thread_per_output::Problem problem = thread_per_output::problem_of(*arguments);
     const auto queue = static_cast<cudaStream_t>(stream);
     switch (arguments->type) {
         case 2: return launch_rows<__half>(problem, *arguments, queue);

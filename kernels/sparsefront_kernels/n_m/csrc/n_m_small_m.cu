@@ -1,6 +1,6 @@
 // Y = X · W^T + bias for an n:m weight and few rows of X, on Hopper (sm_90a); half, bfloat16 and float. The kernel is that of
-// ../../cuda/lane_kernel.cuh; see ../README.md.
-#include "../../cuda/lane_launch.cuh"
+// ../../cuda/thread_per_output_kernel.cuh; see ../README.md.
+#include "../../cuda/thread_per_output_kernel.cuh"
 
 namespace {
 
@@ -9,14 +9,14 @@ template <typename T, int ROWS>
 constexpr int BLOCKS_PER_SM = sizeof(T) == 2 && ROWS == 1 ? 3 : 2;
 
 template <typename T, int BITS, int KEPT, int ROWS>
-__global__ void __launch_bounds__(lanes::MOST_THREADS, BLOCKS_PER_SM<T, ROWS>)
-    n_m_small_m_kernel(const __grid_constant__ lanes::Problem problem) {
-    lanes::product<T, BITS, 1, KEPT, ROWS>(problem);
+__global__ void __launch_bounds__(thread_per_output::MOST_THREADS, BLOCKS_PER_SM<T, ROWS>)
+    n_m_small_m_kernel(const __grid_constant__ thread_per_output::Problem problem) {
+    thread_per_output::product<T, BITS, 1, KEPT, ROWS>(problem);
 }
 
 struct NMSmallM {
     template <typename T, int ROWS>
-    static auto kernel(const lanes::Arguments& arguments) {
+    static auto kernel(const thread_per_output::Arguments& arguments) {
         switch (arguments.bits) {
             case 2:
                 if (arguments.kept == 1) return n_m_small_m_kernel<T, 2, 1, ROWS>;
@@ -32,6 +32,6 @@ struct NMSmallM {
 }  // namespace
 
 // Returns a cudaError_t. The caller checks shapes, and that `shared_bytes` hold the inputs of a segment and all sums.
-extern "C" int sparsefront_n_m_small_m(const lanes::Arguments* arguments, void* stream) {
-    return lanes::launch_any<NMSmallM>(*arguments, stream);
+extern "C" int sparsefront_n_m_small_m(const thread_per_output::Arguments* arguments, void* stream) {
+    return thread_per_output::launch_any<NMSmallM>(*arguments, stream);
 }

@@ -4,14 +4,14 @@
 // operands do, so that a lane does nothing but load them. 1:4 takes a mask for each two weights; see OfFour<1>.
 #pragma once
 
-#include "../../cuda/lane_chunk.cuh"
+#include "../../cuda/thread_per_output_operands.cuh"
 #include "../../cuda/tensor_copy.cuh"
 
 namespace mma {
 
 constexpr int PADDING = 16;  // bytes between rows of X, so that eight rows are in different banks
 
-// SELECTOR: the lanes of each four whose words of metadata count, 0: the first two, 1: the others. A word has the places of 16 k, of row
+// SELECTOR: the lanes of each four whose words of metadata count, 0: the first two, 1: the others. A word has the indices of 16 k, of row
 // lane / 4 in its lower half and of row lane / 4 + 8 in the upper one, four bits for every four k.
 template <typename T, int SELECTOR>
 __device__ __forceinline__ void multiply_add_sparse(float* sums, const uint32_t (&left)[4], const uint32_t (&right)[4], uint32_t metadata) {
@@ -32,18 +32,18 @@ __device__ __forceinline__ void multiply_add_sparse(float* sums, const uint32_t 
     }
 }
 
-// A chunk of a lane: 32 kept weights, as [k-block][half of 16 outputs][the four words of a left operand], and two words of places.
+// A chunk of a lane: 32 kept weights, as [k-block][half of 16 outputs][the four words of a left operand], and two words of indices.
 struct SparseChunk {
-    static constexpr int VALUES = 1024, PLACES = 64;  // of all lanes: numbers; words
+    static constexpr int VALUES = 1024, INDICES = 64;  // of all lanes: numbers; words
 
-    uint32_t left[2][2][4], places[2];
+    uint32_t left[2][2][4], indices[2];
 
     // From a slot in shared memory: values as [k-block][half][lane][16 bytes], then words as [lane][2].
     __device__ __forceinline__ void read(const uint8_t* slot, int lane) {
 #pragma unroll
         for (int at = 0; at < 4; ++at)
-            *reinterpret_cast<uint4*>(left[at / 2][at % 2]) = *reinterpret_cast<const uint4*>(slot + (at * lanes::LANES + lane) * 16);
-        *reinterpret_cast<uint2*>(places) = *reinterpret_cast<const uint2*>(slot + VALUES * 2 + lane * 8);
+            *reinterpret_cast<uint4*>(left[at / 2][at % 2]) = *reinterpret_cast<const uint4*>(slot + (at * thread_per_output::LANES + lane) * 16);
+        *reinterpret_cast<uint2*>(indices) = *reinterpret_cast<const uint2*>(slot + VALUES * 2 + lane * 8);
     }
 };
 
@@ -87,7 +87,7 @@ struct OfFour<2> : OfFourSums {
             for (int block = 0; block < ROWS / 8; ++block) {
                 const uint4 right = load_blocks(own + block * 8 * pitch + k_block * 64);
                 multiply_both<T, ROWS>(sums, block, chunk.left[k_block][0], chunk.left[k_block][1], {right.x, right.y, right.z, right.w},
-                                       chunk.places[k_block]);
+                                       chunk.indices[k_block]);
             }
         }
     }
@@ -99,7 +99,7 @@ struct OfFour<2> : OfFourSums {
 template <>
 struct OfFour<1> : OfFourSums {
     static constexpr int INPUTS = 128;
-    static constexpr uint32_t OF_SECOND_PAIR = 0x88888888;  // places are p and 2 + p, where p is 0 or 1
+    static constexpr uint32_t OF_SECOND_PAIR = 0x88888888;  // indices are p and 2 + p, where p is 0 or 1
 
     // Ones where a weight of word `at` (0 … 15) is among the first two of its four inputs: a bit of the bits says so.
     static __device__ __forceinline__ uint32_t among_first(uint32_t bits, int at) {
@@ -114,11 +114,11 @@ struct OfFour<1> : OfFourSums {
         const uint8_t* own = x + lane / 4 * pitch + lane % 4 * 32;  // 16 inputs of a row
 #pragma unroll
         for (int k_block = 0; k_block < 2; ++k_block) {
-            const uint32_t metadata = (chunk.places[0] >> k_block & 0x55555555) | OF_SECOND_PAIR;
+            const uint32_t metadata = (chunk.indices[0] >> k_block & 0x55555555) | OF_SECOND_PAIR;
             uint32_t first[2][4], last[2][4];
 #pragma unroll
             for (int at = 0; at < 8; ++at) {
-                const uint32_t both = chunk.left[k_block][at / 4][at % 4], mask = among_first(chunk.places[1], k_block * 8 + at);
+                const uint32_t both = chunk.left[k_block][at / 4][at % 4], mask = among_first(chunk.indices[1], k_block * 8 + at);
                 first[at / 4][at % 4] = both & mask;
                 last[at / 4][at % 4] = both & ~mask;
             }

@@ -1,0 +1,414 @@
+"""Kernels of which each thread owns an output: how they read a weight, their launches, and their run.
+
+`n_m_small_m`, `n_m_mma` and `ell_small_m` are for few rows of X. A weight is chunks of 32 kept weights of each output, with
+the indices of their inputs. The layout is that of cuda/thread_per_output_operands.cuh.
+"""
+
+import ctypes
+import functools
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from sparsefront_kernels.common.launch import DEPENDENT_LAUNCH, TYPE_CODES, best_first, library_function
+from sparsefront_kernels.common.operands import bias_for_kernel, check_operands
+from sparsefront_kernels.problem import Problem
+from sparsefront_kernels.tuning import TunedLaunches
+
+CHUNK = 32  # kept weights of an output that a thread holds at a time
+LANES = 32  # outputs of a strip, one to each lane of a warp
+VECTOR_BYTES = 16
+WORD_BITS = 32
+
+
+def packed_chunks(values: Tensor, indices: Tensor, *, bits: int, block: int = 1) -> tuple[Tensor, Tensor]:
+    """Lay out rows of kept weights; what is missing of the last strip or chunk is filled up with zero weights at index 0.
+
+        strip      outputs 0 … 31, one to a lane            chunk    kept weights 0 … 31 of each
+                   outputs 32 … 63                                     kept weights 32 … 63
+
+    Args:
+        values: [N, count], the kept weights of each output, in the order of the indices.
+        indices: int [N, count / block], each below 2 ** bits.
+        bits: of an index; a lane's indices of a chunk must fill whole words.
+        block: neighbouring weights that share an index.
+    Returns:
+        values: [strips, chunks, 1024] in the weight's dtype; within a chunk [vector][lane][16 bytes].
+        indices: int32 [strips, chunks, words * 32], to be read as bits: index i of a lane at bit i * bits of its
+            words; within a chunk [lane][4 words], as often as there are 4, and then [lane][the rest].
+    """
+    n, count = values.shape
+    strips, chunks = -(-n // LANES), -(-count // CHUNK)
+    lacking = (0, chunks * CHUNK - count, 0, strips * LANES - n)
+    per_vector = VECTOR_BYTES // values.element_size()
+    # strip, lane, chunk, vector, element → strip, chunk, vector, lane, element
+    parts = pad(values, lacking).view(strips, LANES, chunks, CHUNK // per_vector, per_vector)
+    vectors = parts.permute(0, 2, 3, 1, 4).reshape(strips, chunks, CHUNK * LANES)
+    lacking = (0, chunks * CHUNK // block - indices.shape[1], 0, strips * LANES - n)
+    numbers = pad(indices.long(), lacking).view(strips, LANES, chunks, CHUNK // block)
+    words = _packed(numbers, bits).transpose(1, 2)  # [strips, chunks, lanes, words]
+    return vectors, torch.cat([part.flatten(2) for part in words.split(4, dim=3)], dim=2)
+
+
+def _packed(numbers: Tensor, bits: int) -> Tensor:
+    """Numbers [..., count] below 2 ** bits one after the other in words: int32 [..., count * bits / 32]."""
+    count = numbers.shape[-1]
+    words = numbers.new_zeros(*numbers.shape[:-1], count * bits // WORD_BITS)
+    for at in range(count):
+        word, bit = divmod(at * bits, WORD_BITS)
+        words[..., word] |= numbers[..., at] << bit & 0xFFFFFFFF
+        if bit + bits > WORD_BITS:
+            words[..., word + 1] |= numbers[..., at] >> (WORD_BITS - bit)
+    return torch.where(words >= 2**31, words - 2**32, words).to(torch.int32)
+
+
+MOST_ROWS = 64
+MOST_WARPS = 8
+MOST_CANDIDATES = 16
+SHARED_BYTES = 232_448  # of a block, at most
+PIECES = 4  # of X in shared memory, where chunks are on their way there too
+TWO_BLOCKS_BYTES = 112_640  # so that two blocks find room on an SM
+
+
+@dataclass(frozen=True, order=True)
+class ThreadPerOutputLaunch:
+    """Launch parameters.
+
+    Args:
+        strips: of 32 outputs, of a block.
+        shares: warps of a block that share the chunks of a strip.
+        splits: blocks of a cluster, 1 to 8, that share the chunks and add up through their shared memories.
+        rows: of X, that a thread multiplies at once: 1, 2, 4 or 8, and more rows take further blocks; that a warp of tensor-core
+            products multiplies: 8, 16, 32 or 64, at least all.
+        dependent_launch: "off": the kernel starts when the one before it in the stream has ended. "early": while that runs,
+            and lets the next one start at once. "late": as early, and lets it start when it has read its weight.
+        stages: chunks of a warp on their way in shared memory; 0: they come into registers.
+    """
+
+    strips: int
+    shares: int
+    splits: int
+    rows: int
+    dependent_launch: str = "late"
+    stages: int = 0
+
+
+@dataclass(frozen=True)
+class ThreadPerOutputProblem:
+    """What decides how fast launch parameters are.
+
+    Args:
+        m, k, n: of the product.
+        kept, group_size: weights that an output keeps of so many inputs.
+        element_bytes: of X, W and Y.
+        bits: of an index.
+        block: weights that share an index.
+        row_padding: bytes between rows of X in shared memory, where they do not lie side by side.
+        chunk: kept weights of each output in a chunk.
+        chunk_index_bytes: of the indices of a chunk, where they are not packed one bit after the other.
+    """
+
+    m: int
+    k: int
+    n: int
+    kept: int
+    group_size: int
+    element_bytes: int
+    bits: int
+    block: int = 1
+    row_padding: int = 0
+    chunk: int = CHUNK
+    chunk_index_bytes: int | None = None
+
+    @property
+    def shape(self) -> str:
+        return f"m={self.m} k={self.k} n={self.n} group={self.group_size} block={self.block} bytes={self.element_bytes} kept="
+
+    @property
+    def amount(self) -> float:
+        return float(self.kept)
+
+    @property
+    def chunks(self) -> int:
+        """Of a strip."""
+        return ceil(self.k // self.group_size * self.kept / self.chunk)
+
+    @property
+    def strips(self) -> int:
+        return ceil(self.n / LANES)
+
+    @property
+    def chunk_bytes(self) -> float:
+        """Of 32 lanes."""
+        weights, indices = self.chunk * LANES, self.chunk_index_bytes
+        return weights * self.element_bytes + (weights * self.bits / 8 / self.block if indices is None else indices)
+
+
+@dataclass(frozen=True)
+class Segments:
+    """How a block goes along K.
+
+    Args:
+        chunks: whose inputs are in shared memory at a time.
+        shared_bytes: that a block needs.
+    """
+
+    chunks: int
+    shared_bytes: int
+
+
+SPACE = tuple(
+    ThreadPerOutputLaunch(strips, shares, splits, rows)
+    for strips, shares, splits, rows in itertools.product((1, 2, 4, 8), (1, 2, 4, 8), (1, 2, 4, 8), (1, 2, 4, 8))
+    if 4 <= strips * shares <= MOST_WARPS
+)
+
+
+@functools.lru_cache(maxsize=4096)
+def segments(problem: ThreadPerOutputProblem, launch: ThreadPerOutputLaunch) -> Segments | None:
+    """The longest segments whose inputs let two blocks share an SM, or else fit at all; None where not one chunk does.
+
+    Where chunks come through shared memory they fit at all: these keep an SM busy with one block, which waits between segments.
+    """
+    slot_bytes = 4 if launch.rows == 1 else launch.rows * problem.element_bytes  # one row is widened
+    sums = 4 * LANES * launch.strips * launch.shares * launch.rows
+    ring = ring_bytes(problem, launch)
+    alone = ring > 0 or sums > TWO_BLOCKS_BYTES * 3 / 4  # what is left would make short segments
+    chunks = max(1, ceil(problem.chunks / launch.splits))
+    while True:
+        inputs = slot_bytes * _inputs(problem, launch.splits, chunks) + launch.rows * problem.row_padding
+        needed = ring + max(sums, inputs)
+        if needed <= (TWO_BLOCKS_BYTES if chunks > 1 and not alone else SHARED_BYTES):
+            return Segments(chunks, needed)
+        if chunks == 1:
+            return None
+        chunks = ceil(chunks / 2)
+
+
+def ring_bytes(problem: ThreadPerOutputProblem, launch: ThreadPerOutputLaunch) -> int:
+    """Of chunks on their way in shared memory, with a barrier for each of them and for the pieces in which X comes."""
+    slots = launch.strips * launch.shares * launch.stages
+    return 0 if slots == 0 else slots * int(problem.chunk_bytes) + ceil((slots + PIECES) / 2) * 16
+
+
+def _inputs(problem: ThreadPerOutputProblem, splits: int, chunks: int) -> int:
+    """Inputs of the widest segment of so many chunks, as the kernel counts them."""
+    widest = 0
+    for rank in range(splits):
+        begin, end = problem.chunks * rank // splits, problem.chunks * (rank + 1) // splits
+        for first in range(begin, end, chunks):
+            last = min(first + chunks, end)
+            origin = first * problem.chunk // problem.kept * problem.group_size // 8 * 8
+            widest = max(widest, ceil(last * problem.chunk / problem.kept) * problem.group_size - origin)
+    return widest
+
+
+def possible(problem: ThreadPerOutputProblem, launch: ThreadPerOutputLaunch, most_warps: int = MOST_WARPS) -> bool:
+    """Whether the launch can compute the problem.
+
+    Args:
+        most_warps: of a block of the kernel.
+    """
+    return (
+        launch.rows in (1, 2, 4, 8, 16, 32, 64)
+        and 1 <= launch.strips * launch.shares <= most_warps
+        and 1 <= launch.splits <= 8
+        and launch.dependent_launch in DEPENDENT_LAUNCH
+        and segments(problem, launch) is not None
+    )
+
+
+def fits(problem: ThreadPerOutputProblem) -> bool:
+    """Whether any launch can compute the problem."""
+    return any(launch.rows == 1 and possible(problem, launch) for launch in SPACE)
+
+
+def predicted_us(problem: ThreadPerOutputProblem, launch: ThreadPerOutputLaunch, num_sms: int) -> float:
+    """Coarse: bytes at 4.25 TB/s or instructions at 1.7 GHz, whichever takes longer, and what each block adds to it.
+
+    It orders candidates, nothing else; the counts are of the compiled code, not fitted to measurements.
+    """
+    row_blocks = ceil(problem.m / launch.rows)
+    strip_blocks = ceil(problem.strips / launch.strips)
+    blocks = strip_blocks * launch.splits * row_blocks
+    warp_chunks = ceil(ceil(problem.chunks / launch.splits) / launch.shares)  # of a warp
+    busiest = ceil(blocks / num_sms)  # blocks of an SM
+    stream_us = problem.strips * problem.chunks * row_blocks * problem.chunk_bytes / 4.25e6
+    widening = launch.rows if launch.rows > 1 and problem.element_bytes == 2 else 0
+    instructions = CHUNK * (7 + launch.rows + widening)  # of a chunk
+    shared_cycles = CHUNK * max(1, launch.rows * problem.element_bytes // 4)
+    cycles = max(instructions / 4, shared_cycles) * warp_chunks * launch.strips * launch.shares * busiest
+    staged = problem.k / launch.splits * launch.rows  # elements of X of a block
+    return (
+        2.5
+        + max(stream_us, cycles / 1.7e3)
+        + 0.35 * warp_chunks**0.5  # latencies in a row
+        + staged / 16e3 * min(busiest, 2)
+        + 0.2 * (launch.splits > 1)
+        + 0.05 * launch.splits
+    )
+
+
+def candidates(
+    problem: ThreadPerOutputProblem, num_sms: int, *, most: int = MOST_CANDIDATES
+) -> list[ThreadPerOutputLaunch]:
+    """The launches worth timing, best predicted first; of the first few also with the other ways of dependent launch."""
+    covering = min(8, 1 << (problem.m - 1).bit_length())
+    worth = [launch for launch in SPACE if possible(problem, launch)]
+    best_rows = max(rows for rows in (1, covering // 2, covering) if any(launch.rows == rows for launch in worth))
+    worth = [launch for launch in worth if launch.rows in (best_rows, best_rows // 2)]
+    return best_first(worth, lambda launch: predicted_us(problem, launch, num_sms), most)
+
+
+def tuned_launches(
+    kernel: str, version: int, describe: Callable[[Any, Problem], ThreadPerOutputProblem]
+) -> TunedLaunches:
+    """The launches of a kernel, to be searched and stored.
+
+    Args:
+        version: raised when a change of the kernel makes old measurements useless.
+        describe: (what the entry's `pack` gave, problem) → the described problem.
+    """
+    return TunedLaunches(
+        kernel,
+        version,
+        ThreadPerOutputLaunch,
+        describe=describe,
+        worth_timing=candidates,
+        untuned=lambda problem, num_sms: candidates(problem, num_sms, most=1)[0],
+    )
+
+
+def rows_unsupported_reason(m: int, most: int = MOST_ROWS) -> str | None:
+    """Why so many rows of X cannot be multiplied, or None."""
+    return None if m <= most else f"takes up to {most} rows of X, not {m}"
+
+
+_POINTERS = ("x", "order", "values", "indices", "bias", "y")
+_STRIDES = ("row_stride", "input_stride")
+_NUMBERS = ("vectors", "type", "bias_type", "m", "n", "k", "kept", "group_size", "bits", "block", "strips", "chunks")
+_LAUNCH = ("block_strips", "shares", "splits", "rows", "segment", "shared_bytes", "dependent_launch", "stages")
+
+
+class Arguments(ctypes.Structure):
+    """`thread_per_output::Arguments` of cuda/thread_per_output_kernel.cuh."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in _POINTERS),
+        *((name, ctypes.c_longlong) for name in _STRIDES),
+        *((name, ctypes.c_int) for name in (*_NUMBERS, *_LAUNCH)),
+    ]
+
+
+def launch_thread_per_output(
+    kernel: str,
+    x: Tensor,
+    y: Tensor,
+    *,
+    values: Tensor,
+    indices: Tensor,
+    order: Tensor | None,
+    bias: Tensor | None,
+    problem: ThreadPerOutputProblem,
+    launch: ThreadPerOutputLaunch,
+) -> None:
+    """Write Y = X · Wᵀ + bias on the current stream of x's device, which must be current.
+
+    Args:
+        kernel: named like its library.
+        x: [M, K], 1 to 64 rows, any strides.
+        y: [M, N] contiguous; every element is written.
+        values, indices: as `packed_chunks` lays them out.
+        order: int32 [K]; the kernel's input i is X's input order[i]; None: i.
+        bias: [N] contiguous, float16, bfloat16 or float32, or None.
+    Raises:
+        RuntimeError: the launch failed.
+    """
+    fitting = segments(problem, launch)
+    assert fitting is not None, "the op's entry has checked that some launch is possible"
+    tensors = dict(x=x, order=order, values=values, indices=indices, bias=bias, y=y)
+    arguments = Arguments(
+        **{name: None if tensor is None else tensor.data_ptr() for name, tensor in tensors.items()},
+        row_stride=x.stride(0),
+        input_stride=x.stride(1),
+        vectors=int(order is None and _in_vectors(x)),
+        type=TYPE_CODES[x.dtype],
+        bias_type=0 if bias is None else TYPE_CODES[bias.dtype],
+        m=problem.m,
+        n=problem.n,
+        k=problem.k,
+        kept=problem.kept,
+        group_size=problem.group_size,
+        bits=problem.bits,
+        block=problem.block,
+        strips=values.shape[0],
+        chunks=values.shape[1],
+        block_strips=launch.strips,
+        shares=launch.shares,
+        splits=launch.splits,
+        rows=launch.rows,
+        segment=fitting.chunks,
+        shared_bytes=fitting.shared_bytes,
+        dependent_launch=DEPENDENT_LAUNCH.index(launch.dependent_launch),
+        stages=launch.stages,
+    )
+    error = library_function(kernel, Arguments)(
+        ctypes.byref(arguments), torch.cuda.current_stream(x.device).cuda_stream
+    )
+    if error:
+        raise RuntimeError(f"{kernel}: CUDA error {error} at launch ({launch})")
+
+
+def _in_vectors(x: Tensor) -> bool:
+    """Whether rows lie along K in aligned vectors of 16 bytes."""
+    whole = x.stride(0) * x.element_size() % 16 == 0 or x.shape[0] == 1
+    return x.stride(1) == 1 and whole and x.data_ptr() % 16 == 0
+
+
+def thread_per_output_product(
+    launches: TunedLaunches,
+    x: Tensor,
+    values: Tensor,
+    indices: Tensor,
+    order: Tensor | None,
+    bias: Tensor | None,
+    problem: ThreadPerOutputProblem,
+    most_rows: int = MOST_ROWS,
+) -> Tensor:
+    """Y[M, N] = X[M, K] · Wᵀ + bias with values and indices as `launch_thread_per_output` takes them.
+
+    Args:
+        launches: of the kernel, which is named like its library.
+        x: float16, bfloat16 or float32 as `values`, any strides.
+        bias: [N], any float dtype, or None.
+        most_rows: of X.
+    Returns:
+        [M, N], contiguous, in x's dtype; added up in float32.
+    Raises:
+        ValueError: operands that do not fit together, or more rows.
+    """
+    check_operands(x, values, bias, k=problem.k, n=problem.n)
+    if reason := rows_unsupported_reason(x.shape[0], most_rows):
+        raise ValueError(f"{launches.kernel}: {reason}")
+    y = x.new_empty(x.shape[0], problem.n)
+    if y.numel() == 0:
+        return y
+    with torch.cuda.device_of(x):
+        launch_thread_per_output(
+            launches.kernel,
+            x,
+            y,
+            values=values,
+            indices=indices,
+            order=order,
+            bias=bias_for_kernel(bias),
+            problem=problem,
+            launch=launches.launch_for(problem, x.device),
+        )
+    return y

@@ -1,0 +1,446 @@
+"""Kernels of which each thread owns rows of X: how they read a weight, their launches, run and entry.
+
+`csr_sm90`, `ell_sm90` and `n_m_sm90` are one kernel. What a group of outputs keeps is a list of inputs; X comes into shared
+memory by k-blocks of 256 inputs. The layout is that of cuda/thread_per_row_list.cuh.
+"""
+
+import ctypes
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from math import ceil
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparsefront_kernels.common.device_support import hopper_unsupported_reason
+from sparsefront_kernels.common.launch import DEPENDENT_LAUNCH, TYPE_CODES, best_first, library_function
+from sparsefront_kernels.common.operands import bias_for_kernel, check_operands
+from sparsefront_kernels.format import SparseFormat
+from sparsefront_kernels.kernel_entry import KernelEntry
+from sparsefront_kernels.kernel_op import kernel_entry
+from sparsefront_kernels.problem import X_FEATURE_MAJOR, Problem
+from sparsefront_kernels.tuning import TunedLaunches
+
+K_BLOCK = 256  # inputs that come into shared memory together
+QUAD = 4  # kept inputs that are read at once
+SPARE_QUADS = 2  # beyond the last list: the kernel reads so far ahead
+
+
+@dataclass(frozen=True, eq=False)
+class ThreadPerRowWeight:
+    """A weight as lists, group after group in `order`, inputs ascending. Lists are filled up to whole quads by zero weights at
+    their own last input, so that no output meets an input that it does not keep.
+
+    Args:
+        n, k: outputs and inputs of the weight.
+        values: [quads + 2, 4, block] in the weight's dtype: what each of the group's outputs has at an input.
+        indices: int16 [quads + 2, 4], to be read as unsigned: the input mod 65536.
+        pointers: int32 [groups, k-blocks + 1], in entries (a quad has four): where each k-block of 256 inputs begins in a list,
+            and the list's end.
+        order: int32 [groups], the group that a list is of; those that keep most come first. None: groups in order.
+    """
+
+    n: int
+    k: int
+    values: Tensor
+    indices: Tensor
+    pointers: Tensor
+    order: Tensor | None
+
+    @property
+    def quads(self) -> int:
+        """Of all lists."""
+        return self.values.shape[0] - SPARE_QUADS
+
+    @property
+    def block(self) -> int:
+        """Outputs of a group."""
+        return self.values.shape[2]
+
+
+def packed_lists(
+    group: Tensor, inputs: Tensor, values: Tensor, *, shape: tuple[int, int], by_length: bool
+) -> ThreadPerRowWeight:
+    """Lay out kept inputs of groups of outputs.
+
+    Args:
+        group, inputs: int [kept], group after group, inputs ascending within one.
+        values: [kept, block].
+        shape: (N, K) of the weight; N / block are the groups.
+        by_length: whether groups that keep most come first, so that blocks and warps share the work evenly.
+    """
+    (n, k), device, block = shape, values.device, values.shape[1]
+    groups = n // block
+    k_blocks = -(-k // K_BLOCK)
+    order = torch.bincount(group, minlength=groups).argsort(descending=True, stable=True) if by_length else None
+    position = group if order is None else order.argsort()[group]
+    by_list = position.argsort(stable=True)  # inputs still ascend within each
+    position, inputs, values = position[by_list], inputs[by_list], values[by_list]
+    kept = torch.bincount(position, minlength=groups)
+    length = (kept + QUAD - 1) // QUAD * QUAD
+    first = length.cumsum(0) - length
+    entries = int(length.sum())
+    target = first[position] + torch.arange(len(values), device=device) - (kept.cumsum(0) - kept)[position]
+    stored = values.new_zeros(entries + SPARE_QUADS * QUAD, block)
+    stored[target] = values
+    indices = inputs.new_zeros(len(stored))
+    indices[:entries] = torch.repeat_interleave(
+        inputs[(kept.cumsum(0) - 1)[kept > 0]], length[kept > 0]
+    )  # of each list the last
+    indices[target] = inputs
+    indices = indices % 2**16
+    of_k_block = torch.bincount(position * k_blocks + inputs // K_BLOCK, minlength=groups * k_blocks).view(
+        groups, k_blocks
+    )
+    pointers = torch.cat([first[:, None], first[:, None] + of_k_block.cumsum(1)], dim=1)
+    at_end = pointers == (first + kept)[:, None]  # of k-blocks after the last input too: what fills up is at that input
+    pointers = torch.where(at_end, (first + length)[:, None], pointers)
+    return ThreadPerRowWeight(
+        n=n,
+        k=k,
+        values=stored.view(-1, QUAD, block),
+        indices=torch.where(indices >= 2**15, indices - 2**16, indices).to(torch.int16).view(-1, QUAD),
+        pointers=pointers.to(torch.int32),
+        order=None if order is None else order.to(torch.int32),
+    )
+
+
+MOST_CANDIDATES = 20
+SLOT_BYTES = 128  # of rows of X of an input
+MOST_WARPS = 16
+MOST_SPLITS = 8  # blocks of a cluster
+MOST_K_BLOCKS = 7
+BLOCK_SHARED_BYTES, SM_SHARED_BYTES = 232_448, 233_472
+MOST_ROW_BLOCKS = 65_535  # of a grid
+
+
+@dataclass(frozen=True, order=True)
+class ThreadPerRowLaunch:
+    """Launch parameters.
+
+    Args:
+        sets: of `together` groups of outputs, of a warp, one after the other.
+        warps: of a block, 2 to 16.
+        splits: blocks of a cluster, which share K: 1 to 8.
+        k_blocks: of 256 inputs, in shared memory at once: 1 to 7.
+        lane_units: of 16 bytes of rows of X, of a lane: 1, or 2 for single weights.
+        dependent_launch: as in `thread_per_output.ThreadPerOutputLaunch`.
+    """
+
+    sets: int
+    warps: int
+    splits: int
+    k_blocks: int
+    lane_units: int
+    dependent_launch: str = "late"
+
+    @property
+    def together(self) -> int:
+        """Groups of outputs that a warp multiplies by at once."""
+        return 4 * self.lane_units
+
+
+@dataclass(frozen=True)
+class ThreadPerRowProblem:
+    """What decides how fast launch parameters are.
+
+    Args:
+        m, k: of the product.
+        groups, block: outputs are `groups` times `block`.
+        quads: of all lists.
+        element_bytes: of X, W and Y.
+        x_feature_major: whether rows of X lie side by side.
+    """
+
+    m: int
+    k: int
+    groups: int
+    block: int
+    quads: int
+    element_bytes: int
+    x_feature_major: bool
+
+    @property
+    def shape(self) -> str:
+        layout = "feature" if self.x_feature_major else "row"
+        return f"m={self.m} k={self.k} groups={self.groups} block={self.block} bytes={self.element_bytes} x={layout} quads="
+
+    @property
+    def amount(self) -> float:
+        return float(self.quads)
+
+    @property
+    def k_block_count(self) -> int:
+        return ceil(self.k / K_BLOCK)
+
+    @property
+    def rows(self) -> int:
+        """Of X, of a block."""
+        return SLOT_BYTES // self.element_bytes
+
+
+def problem_of(packed: ThreadPerRowWeight, m: int, x_feature_major: bool) -> ThreadPerRowProblem:
+    """Of m rows of X."""
+    groups, size = packed.n // packed.block, packed.values.element_size()
+    return ThreadPerRowProblem(m, packed.k, groups, packed.block, packed.quads, size, x_feature_major)
+
+
+SPACE = tuple(
+    ThreadPerRowLaunch(*values)
+    for values in itertools.product(
+        (1, 2, 4, 8), (2, 4, 8, 16), range(1, MOST_SPLITS + 1), range(1, MOST_K_BLOCKS + 1), (1, 2)
+    )
+)
+
+
+def k_blocks_of_block(problem: ThreadPerRowProblem, launch: ThreadPerRowLaunch) -> int:
+    """Of the block of a cluster that has most."""
+    return max(1, ceil(problem.k_block_count / launch.splits))
+
+
+def passes(problem: ThreadPerRowProblem, launch: ThreadPerRowLaunch) -> int:
+    """How often that block brings X."""
+    return ceil(k_blocks_of_block(problem, launch) / launch.k_blocks)
+
+
+def shared_bytes(problem: ThreadPerRowProblem, launch: ThreadPerRowLaunch) -> int:
+    """Of a block: inputs, and sums where they are kept between passes or added up by a cluster."""
+    inputs = min(problem.k, launch.k_blocks * K_BLOCK) * SLOT_BYTES
+    outputs = launch.together * launch.warps * launch.sets * problem.block
+    return inputs + (outputs * problem.rows * 4 if passes(problem, launch) > 1 or launch.splits > 1 else 0)
+
+
+def possible(problem: ThreadPerRowProblem, launch: ThreadPerRowLaunch) -> bool:
+    """Whether the launch can compute the problem, and no smaller cluster or room for k-blocks does so in as many passes."""
+    if not (launch.sets >= 1 and 1 <= launch.splits <= MOST_SPLITS and 1 <= launch.k_blocks <= MOST_K_BLOCKS):
+        return False
+    k_blocks = k_blocks_of_block(problem, launch)
+    return (
+        1 <= launch.warps <= MOST_WARPS
+        and launch.splits == max(1, ceil(problem.k_block_count / k_blocks))
+        and launch.k_blocks == ceil(k_blocks / passes(problem, launch))
+        and launch.lane_units in ((1, 2) if problem.block == 1 else (1,))
+        and shared_bytes(problem, launch) <= BLOCK_SHARED_BYTES
+        and launch.dependent_launch in DEPENDENT_LAUNCH
+    )
+
+
+def predicted_us(problem: ThreadPerRowProblem, launch: ThreadPerRowLaunch, num_sms: int) -> float:
+    """Coarse: shared memory reads or instructions at 1.7 GHz, whichever take longer, and bringing X; of the busiest SM.
+
+    It orders candidates, nothing else; the counts are of the compiled code, not fitted to measurements.
+    """
+    together = launch.together * launch.warps * launch.sets
+    blocks = ceil(problem.groups / together) * ceil(problem.m / problem.rows) * launch.splits
+    of_sm = ceil(blocks / num_sms)
+    at_once = min(
+        SM_SHARED_BYTES // (shared_bytes(problem, launch) + 1024), MOST_WARPS // launch.warps
+    )  # of registers, 16 warps
+    rounds = ceil(of_sm / max(1, at_once))
+    of_x = 4 * launch.lane_units  # words of a lane, of an entry
+    fmas = problem.block * of_x * 4 // problem.element_bytes
+    widened = of_x * 2 + problem.block if problem.element_bytes == 2 else 0
+    words = (
+        of_x + problem.block * problem.element_bytes / 4 + 0.5
+    )  # that an entry brings into registers: X, values, index
+    share = k_blocks_of_block(problem, launch) / max(1, problem.k_block_count)  # of K
+    entries = 4 * problem.quads / max(1, problem.groups) * share  # of a list
+    multiplying = (
+        max(words, (fmas + widened + of_x / 2 + 1) / 4) * entries * launch.warps * launch.sets
+    )  # of a block, all cycles of its SM
+    multiplying *= 1 + 1.5 / (launch.warps * max(1, min(of_sm, at_once)))  # few warps do not keep an SM busy
+    waiting = launch.sets * (150 + entries * (8 + 8 * launch.lane_units))  # of a warp, one thing after the other
+    staging = problem.k * share * SLOT_BYTES / (50 if problem.x_feature_major else 20)
+    sums = together * problem.block * problem.rows * 4 / 128  # cycles to read or to write them all
+    keeping = sums * (2 * (passes(problem, launch) - 1) + (5 if launch.splits > 1 else 0))
+    first = (
+        staging / passes(problem, launch) / launch.sets
+    )  # what nothing hides: later k-blocks come while the first set waits
+    unhidden = rounds * (600 * passes(problem, launch) + first + (1200 if launch.splits > 1 else 0))
+    return 2.0 + (unhidden + max(of_sm * (multiplying + keeping + 0.3 * staging), rounds * (waiting + keeping))) / 1.7e3
+
+
+def candidates(problem: ThreadPerRowProblem, num_sms: int, *, most: int = MOST_CANDIDATES) -> list[ThreadPerRowLaunch]:
+    """The launches worth timing, best predicted first; of the first few also with the other ways of dependent launch."""
+    worth = [launch for launch in SPACE if possible(problem, launch)]
+    return best_first(worth, lambda launch: predicted_us(problem, launch, num_sms), most)
+
+
+def tuned_launches(kernel: str, version: int) -> TunedLaunches:
+    """The launches of a kernel, to be searched and stored.
+
+    Args:
+        version: raised when a change of the kernel makes old measurements useless.
+    """
+    return TunedLaunches(
+        kernel,
+        version,
+        ThreadPerRowLaunch,
+        describe=lambda packed, problem: problem_of(packed, problem.m, problem.layout in X_FEATURE_MAJOR),
+        worth_timing=candidates,
+        untuned=lambda problem, num_sms: candidates(problem, num_sms, most=1)[0],
+    )
+
+
+def rows_unsupported_reason(m: int, element_bytes: int) -> str | None:
+    """Why so many rows of X cannot be multiplied, or None."""
+    most = MOST_ROW_BLOCKS * (SLOT_BYTES // element_bytes)
+    return None if m <= most else f"takes up to {most} rows of X, not {m}"
+
+
+_POINTERS = ("x", "values", "indices", "pointers", "order", "bias", "y")
+_STRIDES = ("row_stride", "input_stride")
+_NUMBERS = ("vectors", "type", "bias_type", "m", "k", "groups", "block", "quads", "k_block_count")
+_LAUNCH = ("sets", "warps", "splits", "k_blocks", "lane_units", "shared_bytes", "dependent_launch")
+
+
+class Arguments(ctypes.Structure):
+    """`thread_per_row::Arguments` of cuda/thread_per_row_kernel.cuh."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in _POINTERS),
+        *((name, ctypes.c_longlong) for name in _STRIDES),
+        *((name, ctypes.c_int) for name in (*_NUMBERS, *_LAUNCH)),
+    ]
+
+
+def launch_thread_per_row(
+    kernel: str,
+    x: Tensor,
+    y: Tensor,
+    packed: ThreadPerRowWeight,
+    *,
+    bias: Tensor | None,
+    problem: ThreadPerRowProblem,
+    launch: ThreadPerRowLaunch,
+) -> None:
+    """Write Yᵀ = W · Xᵀ + bias on the current stream of x's device, which must be current.
+
+    Args:
+        kernel: named like its library.
+        x: [K, M], any strides.
+        y: [N, M] contiguous; every element is written.
+        bias: [N] contiguous, float16, bfloat16 or float32, or None.
+    Raises:
+        RuntimeError: the launch failed.
+    """
+    tensors = dict(
+        x=x,
+        values=packed.values,
+        indices=packed.indices,
+        pointers=packed.pointers,
+        order=packed.order,
+        bias=bias,
+        y=y,
+    )
+    arguments = Arguments(
+        **{name: None if tensor is None else tensor.data_ptr() for name, tensor in tensors.items()},
+        row_stride=x.stride(1),
+        input_stride=x.stride(0),
+        vectors=vectors_of(x),
+        type=TYPE_CODES[x.dtype],
+        bias_type=0 if bias is None else TYPE_CODES[bias.dtype],
+        m=problem.m,
+        k=problem.k,
+        groups=problem.groups,
+        block=problem.block,
+        quads=problem.quads,
+        k_block_count=packed.pointers.shape[1] - 1,
+        sets=launch.sets,
+        warps=launch.warps,
+        splits=launch.splits,
+        k_blocks=launch.k_blocks,
+        lane_units=launch.lane_units,
+        shared_bytes=shared_bytes(problem, launch),
+        dependent_launch=DEPENDENT_LAUNCH.index(launch.dependent_launch),
+    )
+    error = library_function(kernel, Arguments)(
+        ctypes.byref(arguments), torch.cuda.current_stream(x.device).cuda_stream
+    )
+    if error:
+        raise RuntimeError(f"{kernel}: CUDA error {error} at launch ({launch})")
+
+
+def vectors_of(x: Tensor) -> int:
+    """What of X [K, M] lies side by side in whole aligned vectors of 16 bytes: 1 an input's rows, 2 a row's inputs, 0 neither."""
+    unit = 16 // x.element_size()
+    for code, along, across in ((1, 1, 0), (2, 0, 1)):
+        whole = x.shape[along] % unit == 0 and x.stride(across) % unit == 0
+        if x.stride(along) == 1 and whole and x.data_ptr() % 16 == 0:
+            return code
+    return 0
+
+
+def thread_per_row_entry(
+    family: str, *, kernel: str, version: int, pack: Callable[[Any], ThreadPerRowWeight]
+) -> KernelEntry:
+    """Takes row-major and feature-major; a row-major Y is the transpose of what the kernel writes, as a view.
+
+    Args:
+        kernel: its name, and that of its op and its library.
+        version: raised when a change of the kernel makes stored launches useless.
+        pack: format → the weight laid out for it.
+    """
+    launches = tuned_launches(kernel, version)
+    return kernel_entry(
+        kernel,
+        family,
+        weight=ThreadPerRowWeight,
+        run=partial(_run, launches),
+        transposed_y=True,
+        pack=pack,
+        unsupported=partial(_unsupported, kernel),
+        layouts=("row_major", "feature_major"),
+        tunable=launches,
+    )
+
+
+def _run(
+    launches: TunedLaunches,
+    x: Tensor,
+    packed: ThreadPerRowWeight,
+    bias: Tensor | None,
+    *,
+    x_feature_major: bool,
+    y_feature_major: bool,
+) -> Tensor:
+    """Y = X · Wᵀ + bias, written as [N, M] in either layout.
+
+    Args:
+        launches: of the kernel, which is named like its library.
+        x: [M, K], or [K, M] where x_feature_major; float16, bfloat16 or float32 as the weight, any strides.
+        bias: [N], any float dtype, or None.
+    Returns:
+        [N, M], contiguous, where y_feature_major, else [M, N] as its transposed view; in x's dtype, added up in float32.
+    Raises:
+        ValueError: operands that do not fit together, or more rows than a grid has blocks for.
+    """
+    check_operands(x, packed.values, bias, k=packed.k, n=packed.n, feature_major=x_feature_major)
+    x = x if x_feature_major else x.t()
+    if reason := rows_unsupported_reason(x.shape[1], x.element_size()):
+        raise ValueError(f"{launches.kernel}: {reason}")
+    y = x.new_empty(packed.n, x.shape[1])
+    if y.numel() > 0:
+        problem = problem_of(packed, x.shape[1], x_feature_major)
+        with torch.cuda.device_of(x):
+            launch_thread_per_row(
+                launches.kernel,
+                x,
+                y,
+                packed,
+                bias=bias_for_kernel(bias),
+                problem=problem,
+                launch=launches.launch_for(problem, x.device),
+            )
+    return y if y_feature_major else y.t()
+
+
+def _unsupported(library: str, stored: SparseFormat, problem: Problem) -> str | None:
+    """It takes any weight of its family, and is compiled for compute capability 9.0 alone."""
+    if problem.dtype not in TYPE_CODES:
+        return f"takes float16, bfloat16 or float32, not {problem.dtype}"
+    reason = rows_unsupported_reason(problem.m, problem.dtype.itemsize)
+    return reason or hopper_unsupported_reason(problem, library)

@@ -1,0 +1,259 @@
+// Y = X · W^T + bias for few rows of X and a weight of which every output keeps equally many inputs in every group of them.
+//
+// A thread owns an output, and a warp 32 of them (a strip), whose weights it streams from memory in chunks; the inputs that they
+// name lie in shared memory. All lanes are within the same group at the same time, so that what they read lies close together: in
+// different banks, or in the same word. The warps of a block share strips and K, and so do the blocks of a cluster along K; sums are
+// added up in a fixed order, so that repeated runs give the same bits.
+#pragma once
+
+#include "thread_per_output_operands.cuh"
+
+namespace thread_per_output {
+
+constexpr int MOST_THREADS = 256;
+constexpr int ONE_GROUP = -1;  // of all inputs
+
+struct Problem {
+    Inputs inputs;
+    const void* values;      // [strips, chunks, 32 * 32]
+    const uint32_t* indices;  // [strips, chunks, words of 32 lanes]
+    const void* bias;
+    int bias_type;
+    void* y;                 // [m, n] contiguous
+    int n;
+    int kept, group_size;    // weights that each output keeps of so many inputs
+    int strips, chunks;    // of a strip
+    int block_strips;        // strips of a block
+    int splits;              // blocks of a cluster, along K
+    int segment;             // chunks whose inputs fit into shared memory
+    int dependent_launch;
+    int stages;              // chunks of a warp on their way in shared memory, where a kernel brings them there
+};
+
+// The lowest input that chunk `at` may need, where vectors of 16 bytes begin.
+__device__ __forceinline__ int first_input(const Problem& problem, int at) {
+    return at * CHUNK / problem.kept * problem.group_size / 8 * 8;
+}
+
+// KEPT: of a group, where that divides a chunk; 0: any number, read from the problem; or ONE_GROUP.
+template <typename T, int BITS, int BLOCK, int KEPT, int ROWS>
+__device__ __forceinline__ void multiply(float (&sums)[ROWS], const Chunk<T, BITS, BLOCK>& chunk, const Problem& problem, int at,
+                                         const uint8_t* slots, int origin) {
+    using Slots = Slot<T, ROWS>;
+    const int kept = KEPT > 0 ? KEPT : problem.kept;
+    const int group = KEPT == ONE_GROUP ? 0 : at * CHUNK / kept, step = problem.group_size * Slots::BYTES;
+    const uint8_t* base = slots + (group * problem.group_size - origin) * Slots::BYTES;
+    uint32_t begins = 0;  // bit j: value j is the first of a group
+    if constexpr (KEPT == 0) {
+        for (int j = (group + 1) * kept - at * CHUNK; j < CHUNK; j += kept) begins |= 1u << j;
+    }
+#pragma unroll
+    for (int j = 0; j < CHUNK; ++j) {
+        if (KEPT > 0 ? j > 0 && j % (KEPT > 0 ? KEPT : 1) == 0 : (begins >> j & 1) != 0) base += step;
+        const uint32_t index = chunk.template index<Slots::SHIFT + LOG2<BLOCK>>(j);
+        Slots::multiply(sums, numbers::in_words<T>(chunk.values, j), base + index + j % BLOCK * Slots::BYTES);
+    }
+}
+
+template <typename T>
+__device__ __forceinline__ void write(const Problem& problem, int row, int output, float sum) {
+    if (row >= problem.inputs.m || output >= problem.n) return;
+    sum += numbers::of_type(problem.bias, problem.bias_type, output);
+    static_cast<T*>(problem.y)[static_cast<long long>(row) * problem.n + output] = numbers::rounded<T>(sum);
+}
+
+// sum += v
+__device__ __forceinline__ void add(float4& sum, const float4& v) { sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w; }
+
+// Sums of all warps, as [share of K][strip][row][lane] in shared memory, become elements of Y: four at a time, and those of the cluster's
+// blocks are on their way together, since each takes longer than all that is added here.
+template <typename T, int ROWS>
+__device__ __forceinline__ void reduce_and_write(const Problem& problem, float* sums, int first_output, int first_row, int rank) {
+    constexpr int QUADS = LANES / 4, MOST_SPLITS = 8;
+    float4* const quads = reinterpret_cast<float4*>(sums);
+    const int count = problem.block_strips * ROWS * QUADS, shares = blockDim.x / LANES / problem.block_strips;
+    const auto write_quad = [&](int quad, const float4& sum) {
+        const int row = first_row + quad / QUADS % ROWS, output = first_output + quad / (QUADS * ROWS) * LANES + quad % QUADS * 4;
+        write<T>(problem, row, output, sum.x);
+        write<T>(problem, row, output + 1, sum.y);
+        write<T>(problem, row, output + 2, sum.z);
+        write<T>(problem, row, output + 3, sum.w);
+    };
+    for (int quad = threadIdx.x; quad < count; quad += blockDim.x) {
+        float4 sum = quads[quad];
+        for (int share = 1; share < shares; ++share) add(sum, quads[share * count + quad]);
+        if (problem.splits == 1) write_quad(quad, sum);
+        else quads[quad] = sum;
+    }
+    if (problem.splits == 1) return;
+    streams::cluster_sync();
+    const int last = count * (rank + 1) / problem.splits;
+    for (int quad = count * rank / problem.splits + threadIdx.x; quad < last; quad += blockDim.x) {
+        float4 parts[MOST_SPLITS];
+#pragma unroll
+        for (int block = 0; block < MOST_SPLITS; ++block) {
+            if (block < problem.splits) parts[block] = streams::of_block(quads + quad, block);
+        }
+        float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+        for (int block = 0; block < MOST_SPLITS; ++block) {
+            if (block < problem.splits) add(sum, parts[block]);
+        }
+        write_quad(quad, sum);
+    }
+    streams::cluster_sync();  // no block ends while another reads its memory
+}
+
+// What of the weight a warp streams: chunks first + of_strip, first + of_strip + (warps of the strip), … below last.
+template <typename T, typename Part>
+struct Share {
+    int rank, first_strip, strip, of_strip;  // of the cluster's block; of the block; of the warp; of the strip's warps
+    int first, last;                         // chunks of the block
+    const T* values;                         // of the strip
+    const uint32_t* indices;
+
+    __device__ __forceinline__ Share(const Problem& problem, int warp) {
+        rank = blockIdx.x % problem.splits, first_strip = blockIdx.x / problem.splits * problem.block_strips;
+        strip = first_strip + warp % problem.block_strips, of_strip = warp / problem.block_strips;
+        first = static_cast<int>(static_cast<long long>(problem.chunks) * rank / problem.splits);
+        last = static_cast<int>(static_cast<long long>(problem.chunks) * (rank + 1) / problem.splits);
+        const long long before = static_cast<long long>(strip) * problem.chunks;
+        values = static_cast<const T*>(problem.values) + before * Part::VALUES;
+        indices = problem.indices + before * Part::INDICES;
+    }
+
+    // What comes before anything is read that another kernel may have written. count: chunks that the warp has brought into L2, from `from` on.
+    __device__ __forceinline__ void begin(const Problem& problem, int lane, int from, int count) const {
+        if (problem.dependent_launch == streams::OFF) return;
+        if (problem.dependent_launch == streams::EARLY) streams::let_next_grid_start();
+        if (lane == 0 && strip < problem.strips && count > 0) {
+            streams::prefetch(values + from * Part::VALUES, count * Part::VALUES * static_cast<int>(sizeof(T)));
+            streams::prefetch(indices + from * Part::INDICES, count * Part::INDICES * 4);
+        }
+        streams::wait_for_grid_before();
+    }
+
+    __device__ __forceinline__ void load(Part& chunk, int at, int lane) const {
+        chunk.load(values + at * Part::VALUES, indices + at * Part::INDICES, lane);
+    }
+};
+
+template <typename T, int BITS, int BLOCK, int KEPT, int ROWS>
+__device__ __forceinline__ void product(const Problem& problem) {
+    using Part = Chunk<T, BITS, BLOCK>;
+    extern __shared__ __align__(16) uint8_t shared[];
+    const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, shares = blockDim.x / LANES / problem.block_strips;
+    const int first_row = blockIdx.y * ROWS;
+    const Share<T, Part> share(problem, warp);
+    constexpr int MOST_PREFETCHED = 8;  // chunks
+    const int prefetched = share.first + (share.last - share.first) * share.of_strip / shares;
+    const int beyond = share.first + (share.last - share.first) * (share.of_strip + 1) / shares;
+    share.begin(problem, lane, prefetched, min(MOST_PREFETCHED, beyond - prefetched));
+
+    float sums[ROWS] = {};
+    for (int segment = share.first; segment < share.last; segment += problem.segment) {
+        const int end = min(segment + problem.segment, share.last), own_end = share.strip < problem.strips ? end : segment;
+        const int origin = first_input(problem, segment);
+        const int beyond = (end * CHUNK + problem.kept - 1) / problem.kept * problem.group_size;
+        int at = segment + share.of_strip;
+        Part current, next;
+        if (at < own_end) share.load(current, at, lane);  // while X is brought
+        if (segment > share.first) __syncthreads();
+        stage<T, ROWS>(problem.inputs, first_row, origin, beyond - origin, shared);
+        __syncthreads();
+        for (; at < own_end; at += shares) {
+            if (at + shares < own_end) share.load(next, at + shares, lane);
+            multiply<T, BITS, BLOCK, KEPT>(sums, current, problem, at, shared, origin);
+            current = next;
+        }
+    }
+    if (problem.dependent_launch == streams::LATE) streams::let_next_grid_start();
+    __syncthreads();
+    float* target = reinterpret_cast<float*>(shared);
+#pragma unroll
+    for (int row = 0; row < ROWS; ++row) target[(warp * ROWS + row) * LANES + lane] = sums[row];
+    __syncthreads();
+    reduce_and_write<T, ROWS>(problem, target, share.first_strip * LANES, first_row, share.rank);
+}
+
+template <typename Kernel>
+cudaError_t launch(Kernel kernel, const Problem& problem, int rows, int shared_bytes, int shares, cudaStream_t stream,
+                   unsigned most_threads = MOST_THREADS) {
+    cudaLaunchAttribute attributes[2]{};
+    int count = 0;
+    if (problem.splits > 1) {
+        attributes[count].id = cudaLaunchAttributeClusterDimension;
+        attributes[count++].val.clusterDim = {static_cast<unsigned>(problem.splits), 1, 1};
+    }
+    if (problem.dependent_launch != streams::OFF) {
+        attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+    }
+    cudaLaunchConfig_t config{};
+    const int strip_blocks = (problem.strips + problem.block_strips - 1) / problem.block_strips;
+    config.gridDim = dim3(strip_blocks * problem.splits, (problem.inputs.m + rows - 1) / rows);
+    config.blockDim = dim3(LANES * problem.block_strips * shares);
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = stream;
+    config.attrs = attributes;
+    config.numAttrs = count;
+    if (config.blockDim.x > most_threads || problem.splits > 8) return cudaErrorInvalidValue;
+    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+    return error == cudaSuccess ? cudaLaunchKernelEx(&config, kernel, problem) : error;
+}
+
+// As common/thread_per_output.py lays it out.
+struct Arguments {
+    const void *x, *order, *values, *indices, *bias;
+    void* y;
+    long long row_stride, input_stride;  // elements
+    int vectors;
+    int type, bias_type;  // 1 float, 2 half, 3 bfloat16; bias_type 0: none
+    int m, n, k, kept, group_size, bits, block, strips, chunks;
+    int block_strips, shares, splits, rows, segment, shared_bytes, dependent_launch, stages;
+};
+
+template <typename Kernels, typename T>
+cudaError_t launch_rows(const Problem& problem, const Arguments& given, cudaStream_t stream) {
+    switch (given.rows) {
+        case 1: return launch(Kernels::template kernel<T, 1>(given), problem, 1, given.shared_bytes, given.shares, stream);
+        case 2: return launch(Kernels::template kernel<T, 2>(given), problem, 2, given.shared_bytes, given.shares, stream);
+        case 4: return launch(Kernels::template kernel<T, 4>(given), problem, 4, given.shared_bytes, given.shares, stream);
+        case 8: return launch(Kernels::template kernel<T, 8>(given), problem, 8, given.shared_bytes, given.shares, stream);
+        default: return cudaErrorInvalidValue;
+    }
+}
+
+inline Problem problem_of(const Arguments& given) {
+    return {{given.x, given.row_stride, given.input_stride, static_cast<const int*>(given.order), given.m, given.k, given.vectors},
+            given.values,
+            static_cast<const uint32_t*>(given.indices),
+            given.bias,
+            given.bias_type,
+            given.y,
+            given.n,
+            given.kept,
+            given.group_size,
+            given.strips,
+            given.chunks,
+            given.block_strips,
+            given.splits,
+            given.segment,
+            given.dependent_launch,
+            given.stages};
+}
+
+// Kernels: kernel<T, ROWS>(arguments) gives a __global__ function.
+template <typename Kernels>
+cudaError_t launch_any(const Arguments& given, void* stream) {
+    const Problem problem = problem_of(given);
+    const auto queue = static_cast<cudaStream_t>(stream);
+    switch (given.type) {
+        case 1: return launch_rows<Kernels, float>(problem, given, queue);
+        case 2: return launch_rows<Kernels, __half>(problem, given, queue);
+        case 3: return launch_rows<Kernels, __nv_bfloat16>(problem, given, queue);
+        default: return cudaErrorInvalidValue;
+    }
+}
+
+}  // namespace thread_per_output

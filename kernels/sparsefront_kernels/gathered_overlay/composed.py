@@ -1,0 +1,116 @@
+"""Both parts' products added: by their references, and by their GPU kernels (`gathered_overlay_composed`).
+
+There a CSR kernel computes the overlay's product first, which the tiles' kernel then adds as its residual. On compute
+capability 9.0 these are `csr_sm90` and `gathered_sm90` where they support the tiles, elsewhere `csr_torch` and
+`gathered_triton`. Why two passes: README.md.
+"""
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from sparsefront_kernels.common.epilogue import accumulation_dtype
+from sparsefront_kernels.csr.sm90 import ENTRY as CSR_SM90
+from sparsefront_kernels.csr.torch_spmm import TORCH as CSR_TORCH
+from sparsefront_kernels.csr.torch_spmm import csr_reference
+from sparsefront_kernels.format import SparseFormat
+from sparsefront_kernels.gathered.reference import gathered_reference
+from sparsefront_kernels.gathered.sm90 import ENTRY as GATHERED_SM90
+from sparsefront_kernels.gathered.triton import ENTRY as GATHERED_TRITON
+from sparsefront_kernels.gathered_overlay.format import GatheredOverlayFormat
+from sparsefront_kernels.kernel_entry import KernelEntry
+from sparsefront_kernels.problem import Problem
+
+# The overlay's kernels write feature-major: so do the tiles, and a row-major Y is a view of it.
+_TILES_LAYOUT = {"row_major": "row_to_feature", "feature_major": "feature_major"}
+
+
+def gathered_overlay_reference(x: Tensor, stored: GatheredOverlayFormat, bias: Tensor | None = None) -> Tensor:
+    """Y[M, N] = X[M, K] · W[N, K]ᵀ + bias, the sum of the two parts' references.
+
+    Args:
+        x: [M, K], any float dtype; 16-bit inputs are added up in float32, over both parts, and rounded once.
+        stored: the weight, on x's device.
+        bias: [N] or None.
+    Returns:
+        [M, N] in x's dtype.
+    """
+    wide = x.to(accumulation_dtype(x.dtype))
+    y = gathered_reference(wide, stored.tiles, bias) + csr_reference(wide, stored.overlay)
+    return y.to(x.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class ComposedWeight:
+    """Both parts, each packed for its kernel.
+
+    Args:
+        by_sm90: whether the kernels are those for compute capability 9.0.
+        tiles, overlay: what `pack` of the kernels gave.
+    """
+
+    by_sm90: bool
+    tiles: Any
+    overlay: Any
+
+
+def pack_for_composed(stored: GatheredOverlayFormat) -> ComposedWeight:
+    """Pack both parts for the kernels of the GPU that holds the weight."""
+    by_sm90 = _by_sm90(stored, stored.dtype, stored.device)
+    tiles, overlay = _kernels(by_sm90)
+    return ComposedWeight(by_sm90, tiles.pack(stored.tiles), overlay.pack(stored.overlay))
+
+
+def gathered_overlay_composed(x: Tensor, packed: ComposedWeight, bias: Tensor | None = None, *, layout: str) -> Tensor:
+    """Y = X · Wᵀ + bias with x and y in the layout's order; in 16 bits the overlay's product is rounded before it is added."""
+    tiles, overlay = _kernels(packed.by_sm90)
+    if layout in overlay.layouts:
+        rest = overlay.run(x, packed.overlay, layout=layout)
+    else:  # feature-major by the kernel that takes rows in any strides
+        rest = overlay.run(x.t(), packed.overlay).t()
+    by_feature = rest if layout == "feature_major" else rest.t()
+    y = tiles.run(x, packed.tiles, bias, layout=_TILES_LAYOUT[layout], residual=by_feature)
+    return y if layout == "feature_major" else y.t()
+
+
+def _by_sm90(stored: GatheredOverlayFormat, dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether the kernels for compute capability 9.0 take the weight there, however many rows X has."""
+    n, k = stored.shape
+    return _unsupported_by(_kernels(by_sm90=True), stored, Problem(1, k, n, dtype, device)) is None
+
+
+def _kernels(by_sm90: bool) -> tuple[KernelEntry, KernelEntry]:
+    """Of the tiles and of the overlay."""
+    return (GATHERED_SM90, CSR_SM90) if by_sm90 else (GATHERED_TRITON, CSR_TORCH)
+
+
+def _unsupported_by(
+    kernels: tuple[KernelEntry, KernelEntry], stored: GatheredOverlayFormat, problem: Problem
+) -> str | None:
+    tiles, overlay = kernels
+    return tiles.unsupported(stored.tiles, problem) or overlay.unsupported(stored.overlay, problem)
+
+
+def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
+    """Unsupported where either part is."""
+    weight = cast(GatheredOverlayFormat, stored)
+    return _unsupported_by(_kernels(_by_sm90(weight, problem.dtype, problem.device)), weight, problem)
+
+
+REFERENCE = KernelEntry(
+    name="gathered_overlay_reference",
+    family="gathered_overlay",
+    product=gathered_overlay_reference,
+    is_reference=True,
+)
+COMPOSED = KernelEntry(
+    name="gathered_overlay_composed",
+    family="gathered_overlay",
+    product=gathered_overlay_composed,
+    pack=pack_for_composed,
+    unsupported=_unsupported,
+    requires_cuda=True,
+    layouts=tuple(_TILES_LAYOUT),
+)
