@@ -24,7 +24,7 @@ from sparsefront_kernels.bench.masks import Masks, setting
 from sparsefront_kernels.bench.row import read_rows
 from sparsefront_kernels.bench.shapes import BATCHES, Shape, any_shape, chosen_shapes
 from sparsefront_kernels.problem import LAYOUTS
-from sparsefront_kernels.tuning.tunable import Tunable
+from sparsefront_kernels.tuning.launches import Tunable
 
 PEER_NAMES = ("cusparselt", "triton_bsr", "cusparse_csr", "quack_compact", "triton_bsr_same_mask", "nm_spmm")
 DTYPE_NAMES = ("fp16", "bf16", "fp32", "tf32")

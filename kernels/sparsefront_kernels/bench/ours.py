@@ -11,7 +11,7 @@ from sparsefront_kernels.bench.families import family_masks
 from sparsefront_kernels.bench.provider import Provider
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.registry import entries
-from sparsefront_kernels.tuning.tunable import Tunable
+from sparsefront_kernels.tuning.launches import Tunable
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from sparsefront_kernels.bench.setting import Setting
 from sparsefront_kernels.bench.shapes import Shape
 from sparsefront_kernels.bench.timing import require_gpu
 from sparsefront_kernels.bench.tune import WrongLaunch, tune
-from sparsefront_kernels.tuning.tunable import Tunable
+from sparsefront_kernels.tuning.launches import Tunable
 
 
 @dataclass

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from sparsefront_kernels.bench.ours import Ours
 from sparsefront_kernels.bench.provider import measure
 from sparsefront_kernels.bench.setting import Setting
-from sparsefront_kernels.tuning.tunable import Tunable
+from sparsefront_kernels.tuning.launches import Tunable
 
 SAMPLES = 5
 
