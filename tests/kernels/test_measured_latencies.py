@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sparsefront_kernels.bench.row import COLUMNS, read_rows, write_texts
 from sparsefront_kernels.performance_model import PerformanceModel, PredictedSpeedup, Product
 from sparsefront_kernels.performance_model.__main__ import main
-from sparsefront_kernels.performance_model.measurements.table import (
+from sparsefront_kernels.performance_model.latency_table import (
     SHIPPED,
     LatencyTable,
     Measured,

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from sparsefront_kernels.performance_model.product import Product
 from sparsefront_kernels.tuning import store
 
-SHIPPED = Path(__file__).parent / "shipped"
+SHIPPED = Path(__file__).parent / "measurements" / "shipped"
 FOLDER, OLD_FOLDERS = (
     "performance_model/measurements",
     ("prediction", "forecast"),
