@@ -10,7 +10,7 @@ from sparsefront_kernels.bench.reference import Reference
 from sparsefront_kernels.bench.setting import Setting
 from sparsefront_kernels.format import SparseFormat, zero_where_pruned
 from sparsefront_kernels.gathered.format import GatheredFormat
-from sparsefront_kernels.registry import FORMATS
+from sparsefront_kernels.packing import FORMATS
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import importlib
 
 from sparsefront_kernels.bench.masks import FamilyMasks
-from sparsefront_kernels.registry import FORMATS
+from sparsefront_kernels.packing import FORMATS
 
 FAMILIES = tuple(family for family in FORMATS if family != "dense")  # dense products are what all are compared with
 
