@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from sparsefront_kernels.bench.row import COLUMNS, read_rows
+from sparsefront_kernels.bench.rows import COLUMNS, read_rows
 from sparsefront_kernels.performance_model import (
     PerformanceModel,
     PredictedSpeedup,

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sparsefront_kernels.bench.row import read_rows, write_texts
+from sparsefront_kernels.bench.rows import read_rows, write_texts
 from sparsefront_kernels.performance_model import latency_table
 from sparsefront_kernels.performance_model.fit import DISTRIBUTIONS, Errors, fitted, product_of, rates_of, samples_of
 from sparsefront_kernels.performance_model.kernel_latency import predict_with

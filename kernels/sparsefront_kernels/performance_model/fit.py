@@ -60,7 +60,7 @@ class Sample:
 
 
 def samples_of(rows: Iterable[Mapping[str, str]]) -> list[Sample]:
-    """The right products of kernels and masks that the model knows, of rows as `bench.row.read_rows` gives them."""
+    """The right products of kernels and masks that the model knows, of rows as `bench.rows.read_rows` gives them."""
     return [
         Sample(row["kernel"], product_of(row), float(row["latency_us"]))
         for row in rows

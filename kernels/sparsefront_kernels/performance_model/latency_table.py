@@ -114,7 +114,7 @@ def distilled(rows: Iterable[dict[str, str]], kernels: Collection[str]) -> Laten
     does not know.
 
     Args:
-        rows: of one results file, as `bench.row.read_rows` gives them.
+        rows: of one results file, as `bench.rows.read_rows` gives them.
         kernels: of this package.
     Raises:
         ValueError: rows of several GPU models, or none that can be used.
