@@ -21,10 +21,8 @@ from sparsefront_kernels.performance_model.product import Product
 from sparsefront_kernels.tuning import store
 
 SHIPPED = Path(__file__).parent / "measurements" / "shipped"
-FOLDER, OLD_FOLDERS = (
-    "performance_model/measurements",
-    ("prediction", "forecast"),
-)  # of the cache; the old ones are still read
+FOLDER = "performance_model/measurements"  # of the cache
+OLD_FOLDERS = ("prediction", "forecast")  # of the cache; still read
 LAYOUT = "row_major"
 SPARSITY_SLACK = 0.005  # masks miss the sparsity that was asked for by less
 MADE_WITH = ("torch", "triton", "cuda", "commit", "date")
