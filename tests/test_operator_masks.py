@@ -9,8 +9,8 @@ from safetensors.torch import save_file
 from sparsefront_kernels import FORMATS
 from sparsefront_kernels.bench.families import family_masks
 from sparsefront_kernels.bench.masks import Masks
-from sparsefront_kernels.bench.ours import Chosen
-from sparsefront_kernels.bench.shapes import INPUTS_AND_OUTPUTS
+from sparsefront_kernels.bench.plan import Chosen
+from sparsefront_kernels.bench.problems import INPUTS_AND_OUTPUTS
 from sparsefront_kernels.gathered.format import GatheredFormat
 
 from sparsefront.errors import InvalidSetting
@@ -148,8 +148,7 @@ def test_the_shipped_plan_measures_the_bars():
 
 def test_the_shipped_plan_asks_for_masks_that_nm_spmm_takes():
     from sparsefront_kernels.bench import __main__ as command
-    from sparsefront_kernels.bench.baselines.nm_spmm.packed_weight import WINDOWS, pack_for_nm_spmm
-    from sparsefront_kernels.bench.baselines.nm_spmm.peer import launches
+    from sparsefront_kernels.bench.baselines.nm_spmm import WINDOWS, launches, pack_for_nm_spmm
 
     lines = [command.parser().parse_args(line) for line in command._lines(PLAN)]
     beside = [line for line in lines if line.peers == ["nm_spmm"]]

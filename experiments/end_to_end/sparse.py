@@ -10,7 +10,7 @@ import torch
 from dense import Dense
 from networks import outputs_of
 from pruned import Masks, PrunedInMemory, apply_masks
-from sparsefront_kernels.bench.precision import products_in
+from sparsefront_kernels.bench.correctness import products_in
 from steps import Steps
 from torch import Tensor, nn
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sparsefront_kernels.bench.copies import copied
-from sparsefront_kernels.bench.precision import DTYPES
+from sparsefront_kernels.bench.correctness import DTYPES
+from sparsefront_kernels.bench.provider import copied
 from sparsefront_kernels.bench.timing import copies_for, require_gpu, time_calls
 from sparsefront_kernels.norm.layer_norm import NormLaunch, NormProblem, candidates
 from torch import nn

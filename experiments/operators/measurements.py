@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from distribution_names import distribution_names, masks_of
-from sparsefront_kernels.bench.row import read_rows
+from sparsefront_kernels.bench.rows import read_rows
 from sparsefront_kernels.problem import kernel_and_layout
 
 ELEMENT_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "tf32": 4}

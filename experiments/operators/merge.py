@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from sparsefront_kernels.bench.row import KEY, read_rows, write_texts
+from sparsefront_kernels.bench.rows import KEY, read_rows, write_texts
 
 
 def merged(rows: Iterable[dict[str, str]], later: Iterable[dict[str, str]]) -> list[dict[str, str]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from measurements import M_CLASSES, Measurement, m_class
 from picture import new_figure, save_png
-from sparsefront_kernels.performance_model.errors import Errors
+from sparsefront_kernels.performance_model.fit import Errors
 from sparsefront_kernels.performance_model.kernel_latency import family_of
 
 from sparsefront.results.plots import FRONT_COLOR, SERIES_COLORS

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from networks_of_table_1 import PaperNetwork, table_1
 from picture import new_figure, save_png
-from sparsefront_kernels.bench.row import read_rows
+from sparsefront_kernels.bench.rows import read_rows
 
 from sparsefront.results.plots import SERIES_COLORS
 

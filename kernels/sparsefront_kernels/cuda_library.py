@@ -1,6 +1,6 @@
 """CUDA sources become shared libraries: at first use, or ahead of time with `python -m sparsefront_kernels.build`.
 
-torch's extension builder compiles them (`extension_build.py`), in a process of its own. A library has a C interface and
+torch's extension builder compiles them, in a process of its own. A library has a C interface and
 is opened with ctypes: it includes no header of PyTorch, builds in seconds, and a call of it costs a microsecond or two.
 
 Each is kept in a folder of $SPARSEFRONT_KERNELS_CACHE (~/.cache/sparsefront_kernels where that is not set), whose name
@@ -58,6 +58,12 @@ FLAGS = (
     "-U__CUDA_NO_BFLOAT16_CONVERSIONS__",
 )
 LINK_FLAGS = ("-Wl,--as-needed",)  # of the libraries that the builder names, the CUDA runtime alone is needed
+# the program of the builder's process; what the builder, ninja and nvcc say goes to its stdout and stderr
+BUILDER = """
+import json, sys
+from torch.utils.cpp_extension import load
+load(**json.loads(sys.argv[1]), with_cuda=True, is_python_module=False, verbose=True)
+"""
 PLACES = ("CUDA_HOME", "CUDA_PATH")
 LOG = "build.log"
 
@@ -158,8 +164,8 @@ def _run_builder(name: str, folder: Path) -> subprocess.CompletedProcess:
         "build_directory": str(folder),
     }
     return subprocess.run(
-        # -P: the script's own folder, whose modules have everyday names, stays off the import path
-        [sys.executable, "-P", str(PACKAGE / "extension_build.py"), json.dumps(settings)],
+        # -P: the current folder, whose modules may have any name, stays off the import path
+        [sys.executable, "-P", "-c", BUILDER, json.dumps(settings)],
         env=os.environ | {"CUDA_HOME": str(Path(nvcc).parent.parent), "PATH": os.pathsep.join(tools)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Convolving, Problem, label
-from sparsefront_kernels.tuning.tunable import Tunable
+from sparsefront_kernels.tuning.launches import Tunable
 
 
 class UnsupportedProblem(ValueError):

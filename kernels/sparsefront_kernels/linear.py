@@ -8,11 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from sparsefront_kernels.format import SparseFormat
-from sparsefront_kernels.kernel_choice import best_kernel
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.packing import pack
 from sparsefront_kernels.problem import Problem
-from sparsefront_kernels.registry import labeled
+from sparsefront_kernels.registry import best_kernel, labeled
 from sparsefront_kernels.sparse_layer import SparseLayer
 
 ROWS = 2048  # M that a layer's kernel is chosen for where nothing else is said

@@ -1,4 +1,7 @@
-"""From a masked weight to its storage format: one that is asked for, or the one whose structure the mask has."""
+"""From a masked weight to its storage format: one that is asked for, or the one whose structure the mask has.
+
+The formats stand apart from the registry of kernels, so that storing a weight depends on none of them.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,8 +9,33 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sparsefront_kernels.blocked.format import BlockedFormat
+from sparsefront_kernels.blocked_2_4.format import Blocked24Format
+from sparsefront_kernels.csr.format import CSRFormat
+from sparsefront_kernels.dense.format import DenseFormat
+from sparsefront_kernels.ell.format import ELLFormat
 from sparsefront_kernels.format import SparseFormat, check_weight_and_mask
-from sparsefront_kernels.registry import FORMATS
+from sparsefront_kernels.gathered.format import GatheredFormat
+from sparsefront_kernels.gathered_2_4.format import Gathered24Format
+from sparsefront_kernels.gathered_overlay.format import GatheredOverlayFormat
+from sparsefront_kernels.n_m.format import NMFormat
+from sparsefront_kernels.semi_structured.format import SemiStructuredFormat
+
+FORMATS: dict[str, type[SparseFormat]] = {
+    stored.family: stored
+    for stored in (
+        DenseFormat,
+        GatheredFormat,
+        GatheredOverlayFormat,
+        Gathered24Format,
+        BlockedFormat,
+        Blocked24Format,
+        NMFormat,
+        SemiStructuredFormat,
+        ELLFormat,
+        CSRFormat,
+    )
+}
 
 BLOCKS = (64, 32, 16)  # sides of square blocks that are looked for
 NARROWEST_TILE = 4

@@ -1,8 +1,10 @@
-"""Every kernel by name, and which of them support a weight and a problem."""
+"""Every kernel by name, which of them support a weight and a problem, and which of these should be fastest."""
 
 import copyreg
 from collections.abc import Callable
 from dataclasses import dataclass
+
+import torch
 
 from sparsefront_kernels import (
     blocked,
@@ -18,12 +20,14 @@ from sparsefront_kernels import (
 )
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.kernel_entry import KernelEntry
+from sparsefront_kernels.packing import FORMATS
+from sparsefront_kernels.performance_model import Product, predict
 from sparsefront_kernels.problem import Problem, kernel_and_layout
 
-# A family is a package with FORMAT, its storage format, and ENTRIES, its kernels, the reference first.
+# A family is a package with FORMAT, its storage format (of `packing.FORMATS`), and ENTRIES, its kernels, the reference first.
 _FAMILIES = (dense, gathered, gathered_overlay, gathered_2_4, blocked, blocked_2_4, n_m, semi_structured, ell, csr)
 
-FORMATS: dict[str, type[SparseFormat]] = {module.FORMAT.family: module.FORMAT for module in _FAMILIES}
+DTYPE_NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
 
 _ENTRIES: dict[str, KernelEntry] = {entry.name: entry for module in _FAMILIES for entry in module.ENTRIES}
 
@@ -96,6 +100,55 @@ def find(stored: SparseFormat, problem: Problem) -> Found:
         usable=[candidate for candidate in entries() if reasons[candidate.name] is None],
         unsupported={name: reason for name, reason in reasons.items() if reason is not None},
     )
+
+
+def best_kernel(packed: SparseFormat, problem: Problem) -> KernelEntry:
+    """The kernel that should be fastest for a stored weight and a product, without timing any.
+
+    On a GPU it is the one that the performance model predicts to be fastest; where the model knows none of them, the
+    first that can run and is meant for so many rows. Kernels that round fp32 operands to TF32 are left out.
+    On a CPU it is the family's reference.
+
+    Args:
+        packed: the weight in its format, as `pack` gives it.
+        problem: the product.
+    Raises:
+        ValueError: no kernel can run it; the message holds each one's reason.
+    """
+    found = find(packed, problem)
+    on_gpu = problem.device.type == "cuda"
+    usable = [kernel for kernel in found.usable if kernel.dtype_name is None]
+    compiled = [kernel for kernel in usable if kernel.requires_cuda] if on_gpu else []
+    kernels = compiled or [kernel for kernel in usable if kernel.is_reference]
+    if not kernels:
+        reasons = {name: why for name, why in found.unsupported.items() if name.startswith(packed.family)}
+        raise ValueError(f"no kernel can run {problem}: {'; '.join(f'{name}: {why}' for name, why in reasons.items())}")
+    latencies_us = {kernel.name: _predicted_us(kernel, packed, problem) for kernel in kernels} if compiled else {}
+    return min(kernels, key=lambda kernel: (latencies_us.get(kernel.name, float("inf")), _is_slow(kernel, problem)))
+
+
+def _is_slow(kernel: KernelEntry, problem: Problem) -> bool:
+    """Whether others of its family are known to be faster."""
+    return problem.m < kernel.fastest_from
+
+
+def _predicted_us(kernel: KernelEntry, packed: SparseFormat, problem: Problem) -> float:
+    """Infinite where the model does not know."""
+    tile = getattr(packed, "tile", None)
+    if tile is None or problem.dtype not in DTYPE_NAMES:
+        return float("inf")
+    product = Product(
+        m=problem.m,
+        k=problem.k,
+        n=problem.n,
+        sparsity=1 - packed.values.numel() / (problem.n * problem.k),  # type: ignore[attr-defined]
+        granularity=tile,
+        distribution="equal",
+        dtype=DTYPE_NAMES[problem.dtype],
+        layout=problem.layout,
+    )
+    predicted = predict(product, kernel.name, torch.cuda.get_device_name(problem.device))
+    return float("inf") if predicted is None else predicted.latency_us
 
 
 def _as_name(kernel: KernelEntry) -> tuple[Callable[[str], KernelEntry], tuple[str]]:

@@ -6,18 +6,17 @@ import itertools
 import pytest
 import torch
 from sparsefront_kernels import registry
-from sparsefront_kernels.bench import ours, provider, run
-from sparsefront_kernels.bench.baselines import Peer
+from sparsefront_kernels.bench import plan as plan_module
+from sparsefront_kernels.bench import provider, run
 from sparsefront_kernels.bench.families import family_masks
 from sparsefront_kernels.bench.masks import Masks
-from sparsefront_kernels.bench.ours import Chosen
-from sparsefront_kernels.bench.plan import Plan
+from sparsefront_kernels.bench.measurement import Rates
+from sparsefront_kernels.bench.peers import Peer
+from sparsefront_kernels.bench.plan import Chosen, Plan
+from sparsefront_kernels.bench.problems import Setting, Shape
 from sparsefront_kernels.bench.provider import Provider
-from sparsefront_kernels.bench.results import Results
-from sparsefront_kernels.bench.roofline import Rates
+from sparsefront_kernels.bench.rows import Results
 from sparsefront_kernels.bench.run import Run
-from sparsefront_kernels.bench.setting import Setting
-from sparsefront_kernels.bench.shapes import Shape
 from sparsefront_kernels.bench.timing import Latency
 from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR, Y_FEATURE_MAJOR
 
@@ -109,7 +108,7 @@ def no_gpu(monkeypatch, tunable):
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     properties = type("Properties", (), {"L2_cache_size": 10_000})
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    monkeypatch.setattr(ours, "entries", lambda: fake_entries(tunable))
+    monkeypatch.setattr(plan_module, "entries", lambda: fake_entries(tunable))
     monkeypatch.setattr(run, "PEERS", {"peer": Peer(peer_providers, lambda dtype, sparsity: None)})
 
 

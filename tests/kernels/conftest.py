@@ -24,7 +24,7 @@ from drawn_masks import (
 )
 from random_problems import TOLERANCE, exact_product, fault_of, laid_out
 from sparsefront_kernels import FORMATS, Problem, SparseFormat
-from sparsefront_kernels.bench.poison import poisoned_memory
+from sparsefront_kernels.bench.correctness import poisoned_memory
 from sparsefront_kernels.tuning import store
 from sparsefront_kernels.tuning.launches import chosen_launch
 from torch import Tensor

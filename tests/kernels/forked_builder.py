@@ -7,12 +7,13 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 
 from program_server import ProgramServer
+from sparsefront_kernels.cuda_library import BUILDER
 
-SCRIPT = """
-import os, runpy
+SCRIPT = f"""
+import os
 from torch.utils import cpp_extension
 cpp_extension.CUDA_HOME = os.environ["CUDA_HOME"]  # it looked for it when it was imported
-runpy.run_module("sparsefront_kernels.extension_build", run_name="__main__")
+{BUILDER}
 """
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparsefront_kernels import KernelEntry, entries, labeled
-from sparsefront_kernels.tuning.tunable import Tunable
+from sparsefront_kernels.tuning.launches import Tunable
 from torch import Tensor
 
 

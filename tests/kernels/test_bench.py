@@ -6,20 +6,16 @@ import math
 import pytest
 import torch
 from sparsefront_kernels.bench import __main__ as command
-from sparsefront_kernels.bench.baselines import PEERS
-from sparsefront_kernels.bench.compare import changes, report
+from sparsefront_kernels.bench.correctness import DTYPES, TOLERANCE, products_in, reference_product, relative_error
 from sparsefront_kernels.bench.families import family_masks
 from sparsefront_kernels.bench.masks import Masks
-from sparsefront_kernels.bench.ours import Chosen
-from sparsefront_kernels.bench.plan import Plan
-from sparsefront_kernels.bench.precision import DTYPES, TOLERANCE, products_in
-from sparsefront_kernels.bench.reference import reference_product, relative_error
-from sparsefront_kernels.bench.results import Results
-from sparsefront_kernels.bench.roofline import Rates, roofline_bound_us
-from sparsefront_kernels.bench.row import COLUMNS, LATER, Row, read_rows, write_rows
+from sparsefront_kernels.bench.measurement import Rates, roofline_bound_us
+from sparsefront_kernels.bench.peers import PEERS
+from sparsefront_kernels.bench.plan import Chosen, Plan
+from sparsefront_kernels.bench.problems import chosen_shapes
+from sparsefront_kernels.bench.report import changes, report, summary
+from sparsefront_kernels.bench.rows import COLUMNS, LATER, Results, Row, read_rows, write_rows
 from sparsefront_kernels.bench.run import Run
-from sparsefront_kernels.bench.shapes import chosen_shapes
-from sparsefront_kernels.bench.summary import summary
 from sparsefront_kernels.bench.timing import copies_for, samples_for, time_calls
 
 GATHERED = family_masks("gathered")

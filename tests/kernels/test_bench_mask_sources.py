@@ -6,10 +6,16 @@ import pytest
 import torch
 from sparsefront_kernels import FORMATS
 from sparsefront_kernels.bench import __main__ as command
-from sparsefront_kernels.bench.families import FAMILIES, family_masks
+from sparsefront_kernels.bench.families import (
+    FAMILIES,
+    equal_tiles,
+    family_masks,
+    random_blocks,
+    random_groups,
+    uneven_tiles,
+)
 from sparsefront_kernels.bench.masks import PATTERN, Masks, setting
-from sparsefront_kernels.bench.ours import Chosen
-from sparsefront_kernels.bench.weights import equal_tiles, random_blocks, random_groups, uneven_tiles
+from sparsefront_kernels.bench.plan import Chosen
 
 CPU = torch.device("cpu")
 GATHERED = family_masks("gathered")

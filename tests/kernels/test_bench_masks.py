@@ -6,18 +6,18 @@ import pytest
 import torch
 from bench_stand_ins import measure, no_gpu, peer_providers, plan, widths_tunable  # noqa: F401  (fixtures)
 from sparsefront_kernels import registry
-from sparsefront_kernels.bench import ours, run
-from sparsefront_kernels.bench.baselines import Peer, triton_bsr, triton_bsr_same_mask
-from sparsefront_kernels.bench.drawn import DrawnWeight, drawn_weight
+from sparsefront_kernels.bench import plan as plan_module
+from sparsefront_kernels.bench import run
+from sparsefront_kernels.bench.baselines import triton_bsr
 from sparsefront_kernels.bench.families import family_masks
-from sparsefront_kernels.bench.masks import PATTERN, MaskedWeight, Masks
-from sparsefront_kernels.bench.ours import Chosen
+from sparsefront_kernels.bench.masks import PATTERN, DrawnWeight, MaskedWeight, Masks, drawn_weight
+from sparsefront_kernels.bench.measurement import Rates, roofline_bound_us
+from sparsefront_kernels.bench.peers import Peer
+from sparsefront_kernels.bench.plan import Chosen
+from sparsefront_kernels.bench.problems import Setting, Shape
 from sparsefront_kernels.bench.provider import Provider
-from sparsefront_kernels.bench.results import Results
-from sparsefront_kernels.bench.roofline import Rates, roofline_bound_us
+from sparsefront_kernels.bench.rows import Results
 from sparsefront_kernels.bench.run import Run
-from sparsefront_kernels.bench.setting import Setting
-from sparsefront_kernels.bench.shapes import Shape
 from sparsefront_kernels.problem import LAYOUTS
 
 
@@ -176,8 +176,8 @@ def test_a_mask_is_measured_in_every_family_that_holds_it(monkeypatch):
     """Blocks as blocks and as tiles, on one and the same weight."""
     reference = registry.reference("blocked")
     blocked = dataclasses.replace(reference, name="fake_blocked", requires_cuda=True, is_reference=False)
-    gathered = ours.entries()
-    monkeypatch.setattr(ours, "entries", lambda: (*gathered, blocked))
+    gathered = plan_module.entries()
+    monkeypatch.setattr(plan_module, "entries", lambda: (*gathered, blocked))
     bench = family_masks("blocked")
     asked = plan(
         sparsities=(0.5,),
@@ -197,8 +197,8 @@ def test_families_that_cannot_hold_a_mask(monkeypatch):
         plan(sparsities=(0.5,), granularities=(16,)), chosen=Chosen((), LAYOUTS, ("gathered", "blocked"))
     )
     blocked = dataclasses.replace(registry.reference("blocked"), name="fake_blocked", requires_cuda=True)
-    gathered = ours.entries()
-    monkeypatch.setattr(ours, "entries", lambda: (*gathered, blocked))
+    gathered = plan_module.entries()
+    monkeypatch.setattr(plan_module, "entries", lambda: (*gathered, blocked))
     assert "fake_blocked" not in {row.kernel for row in measure(tiles, said=said)}
     assert "fake_blocked is left out: vector_wise is not stored as blocked" in said
     measuring = Run(Results.opened(None, gpu="Some GPU", commit="abc", append=False), said.append)
@@ -211,7 +211,7 @@ def test_pytorchs_blocks_on_the_same_mask():
     setting = Setting(shape, "fp32", 0.5, torch.device("cpu"))
     source = family_masks("blocked").source("uneven", 16)
     drawn = drawn_weight(setting, source, granularity=16, distribution="uneven", families=("blocked",))
-    found = triton_bsr_same_mask.providers(setting, drawn)
+    found = triton_bsr.same_mask_providers(setting, drawn)
     assert len(found) == len(triton_bsr.STAGES_AND_WARPS_OF_SMALL), "100 rows have one width"
     one = found[0]
     assert (one.kernel, one.granularity, one.distribution) == ("triton_bsr_same_mask", 16, "uneven")

@@ -3,18 +3,17 @@
 import pytest
 import torch
 from sparsefront_kernels import FORMATS, cuda_library
-from sparsefront_kernels.bench.baselines import PEERS
-from sparsefront_kernels.bench.baselines.nm_spmm import library, peer
-from sparsefront_kernels.bench.baselines.nm_spmm.packed_weight import VECTOR, WINDOWS, pack_for_nm_spmm
-from sparsefront_kernels.bench.drawn import DrawnWeight
+from sparsefront_kernels.bench.baselines import nm_spmm
+from sparsefront_kernels.bench.baselines.nm_spmm import VECTOR, WINDOWS, pack_for_nm_spmm
+from sparsefront_kernels.bench.families import random_groups
+from sparsefront_kernels.bench.masks import DrawnWeight
+from sparsefront_kernels.bench.peers import PEERS
+from sparsefront_kernels.bench.problems import Setting, Shape
 from sparsefront_kernels.bench.provider import checked
-from sparsefront_kernels.bench.setting import Setting
-from sparsefront_kernels.bench.shapes import Shape
-from sparsefront_kernels.bench.weights import random_groups
 
 CPU = torch.device("cpu")
 PEER = PEERS["nm_spmm"]
-UNAVAILABLE = library.unavailable_reason()
+UNAVAILABLE = nm_spmm.unavailable_reason()
 
 
 def balanced(n, k, sparsity, device=CPU, *, m=32, tile=VECTOR):
@@ -97,26 +96,26 @@ def test_free_vectors_and_other_orders_are_not_taken():
 
 def test_launches_are_the_kernels_that_fit():
     def tiles(m, n, kept):
-        return {(one.tile_m, one.tile_n) for one in peer.launches(Shape("any", m, 4096, n), 32, kept)}
+        return {(one.tile_m, one.tile_n) for one in nm_spmm.launches(Shape("any", m, 4096, n), 32, kept)}
 
     assert tiles(64, 128, 16) == {(32, 32), (32, 64), (64, 64), (64, 128)}
     assert tiles(96, 128, 16) == {(32, 32), (32, 64)}
     assert tiles(64, 128, 12) == {(32, 64), (64, 64), (64, 128)}, "12 weights of a stage in copies of 8"
-    assert {one.splits for one in peer.launches(Shape("any", 64, 192, 64), 64, 8)} == {1, 2}, "a window to each"
+    assert {one.splits for one in nm_spmm.launches(Shape("any", 64, 192, 64), 64, 8)} == {1, 2}, "a window to each"
     with pytest.raises(ValueError, match="multiples of 32, not M = 16"):
-        peer.launches(Shape("any", 16, 4096, 4096), 32, 16)
+        nm_spmm.launches(Shape("any", 16, 4096, 4096), 32, 16)
     with pytest.raises(ValueError, match="32 bits"):
-        peer.launches(Shape("any", 65536, 64, 32768), 32, 16)
+        nm_spmm.launches(Shape("any", 65536, 64, 32768), 32, 16)
 
 
 def test_when_it_is_left_out(monkeypatch, tmp_path):
     assert PEER.unsupported_reason("tf32", 0.5) == "NM-SpMM multiplies float32 alone, exactly"
     assert "0.5, 0.625, 0.75, 0.875, not 0.9" in PEER.unsupported_reason("fp32", 0.9)
-    monkeypatch.delenv(library.CHECKOUT, raising=False)
+    monkeypatch.delenv(nm_spmm.CHECKOUT, raising=False)
     assert "$SPARSEFRONT_NMSPMM does not name a checkout" in PEER.unsupported_reason("fp32", 0.5)
-    monkeypatch.setenv(library.CHECKOUT, str(tmp_path))
+    monkeypatch.setenv(nm_spmm.CHECKOUT, str(tmp_path))
     assert "it lacks include/NM-SpMM.h" in PEER.unsupported_reason("fp32", 0.5)
-    for name in library.READ:
+    for name in nm_spmm.READ:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     monkeypatch.setattr(cuda_library, "compiler", lambda: None)
@@ -128,27 +127,27 @@ def test_when_it_is_left_out(monkeypatch, tmp_path):
 def test_what_does_not_compile_says_what_the_compiler_said(monkeypatch, tmp_path):
     if cuda_library.compiler() is None:
         pytest.skip("no nvcc")
-    for name in library.READ:
+    for name in nm_spmm.READ:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    monkeypatch.setenv(library.CHECKOUT, str(tmp_path))
+    monkeypatch.setenv(nm_spmm.CHECKOUT, str(tmp_path))
     with pytest.raises(RuntimeError, match=r"NM-SpMM does not compile: (?s:.*)kernel_32x32_4x4_low_sparsity"):
-        library.load.__wrapped__((9, 0))
+        nm_spmm.load.__wrapped__((9, 0))
 
 
 @pytest.mark.parametrize("sparsity", [0.5, 0.875])
 def test_providers_are_checked_like_all_others(monkeypatch, sparsity):
     """Its kernels' place is taken by a product with what they would read."""
     capabilities = []
-    monkeypatch.setattr(peer, "load", capabilities.append)
+    monkeypatch.setattr(nm_spmm, "load", capabilities.append)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(
-        peer, "launch_nm_spmm", lambda x, packed, launch: x.t() @ read_by_a_kernel(packed, launch.tile_n).t()
+        nm_spmm, "launch_nm_spmm", lambda x, packed, launch: x.t() @ read_by_a_kernel(packed, launch.tile_n).t()
     )
     setting = Setting(Shape("small", 64, 128, 128), "fp32", sparsity, CPU)
     stored = balanced(128, 128, sparsity)
     found = PEER.providers(setting, drawn(setting, stored))
-    assert len(found) == len(peer.launches(setting.shape, *WINDOWS[sparsity])) > 6 and capabilities == [(9, 0)]
+    assert len(found) == len(nm_spmm.launches(setting.shape, *WINDOWS[sparsity])) > 6 and capabilities == [(9, 0)]
     for one in found:
         assert (one.family, one.kernel, one.layout, one.sparsity) == ("nm_spmm", "nm_spmm", "feature_to_row", sparsity)
         assert (one.pattern, one.granularity, one.mask_settings) == ("vector_wise", 32, "m=32")
@@ -158,7 +157,7 @@ def test_providers_are_checked_like_all_others(monkeypatch, sparsity):
 
 @pytest.mark.skipif(UNAVAILABLE is not None, reason=str(UNAVAILABLE))
 def test_a_checkout_compiles():
-    assert library.load((9, 0)).sparsefront_nm_spmm
+    assert nm_spmm.load((9, 0)).sparsefront_nm_spmm
 
 
 @pytest.mark.gpu

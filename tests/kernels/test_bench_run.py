@@ -8,13 +8,11 @@ import pytest
 import torch
 from bench_stand_ins import CPU, ODD, SMALL, Launch, measure, no_gpu, peer_providers, plan, widths_tunable  # noqa: F401  (fixtures)
 from sparsefront_kernels import registry
-from sparsefront_kernels.bench import run
-from sparsefront_kernels.bench import tune as tune_module
-from sparsefront_kernels.bench.baselines import Peer
-from sparsefront_kernels.bench.copies import copied, numbered
-from sparsefront_kernels.bench.ours import Chosen
-from sparsefront_kernels.bench.results import Results
-from sparsefront_kernels.bench.row import COLUMNS, read_rows
+from sparsefront_kernels.bench import ours, run
+from sparsefront_kernels.bench.peers import Peer
+from sparsefront_kernels.bench.plan import Chosen
+from sparsefront_kernels.bench.provider import copied, numbered
+from sparsefront_kernels.bench.rows import COLUMNS, Results, read_rows
 from sparsefront_kernels.bench.run import Run
 from sparsefront_kernels.problem import LAYOUTS, Problem
 from sparsefront_kernels.tuning import TunedLaunches, store
@@ -200,13 +198,13 @@ def test_without_a_right_launch_nothing_is_remembered(failure, nothing_tuned, mo
     def problem(m):
         return Problem(m, 4, 4, torch.float16, CPU)
 
-    monkeypatch.setattr(tune_module, "measure", measure)
-    tune_module.tune(setting(1), [one], print)
+    monkeypatch.setattr(ours, "measure", measure)
+    ours.tune(setting(1), [one], print)
     assert tunable.launch(None, problem(1)) == Launch(3)
     tunable.remember(None, problem(3), Launch(5), 1.0)
     for m, before in ((2, Launch(1)), (3, Launch(5))):
-        with pytest.raises((tune_module.WrongLaunch, KeyboardInterrupt)):
-            tune_module.tune(setting(m), [one], print)
+        with pytest.raises((ours.WrongLaunch, KeyboardInterrupt)):
+            ours.tune(setting(m), [one], print)
         assert tunable.launch(None, problem(m)) == before
     tunable.save(CPU)
     entries = json.loads(store.user_file("").read_text())["kernels"]["widths"]["entries"]

@@ -2,7 +2,7 @@
 
 import pytest
 from sparsefront_kernels.bench import __main__ as command
-from sparsefront_kernels.bench.shapes import Shape, all_shapes, any_shape, chosen_shapes, nmsparse_shapes
+from sparsefront_kernels.bench.problems import Shape, all_shapes, any_shape, chosen_shapes, nmsparse_shapes
 
 
 def test_shapes_are_those_of_the_paper():

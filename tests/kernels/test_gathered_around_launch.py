@@ -11,7 +11,7 @@ import torch
 from in_layout import InLayout
 from random_problems import OCCASIONS, draw
 from sparsefront_kernels import entry
-from sparsefront_kernels.bench.poison import poisoned_memory
+from sparsefront_kernels.bench.correctness import poisoned_memory
 from sparsefront_kernels.common.epilogue import with_epilogue
 from sparsefront_kernels.common.operands import RUN_BYTES, run_length
 from sparsefront_kernels.gathered import indexed, simt, sm90, small_m

@@ -7,7 +7,7 @@ import torch
 from gathered_weights import draw_gathered
 from in_layout import InLayout
 from sparsefront_kernels import FORMATS, Problem, entry
-from sparsefront_kernels.bench.weights import random_groups
+from sparsefront_kernels.bench.families import random_groups
 from sparsefront_kernels.common.epilogue import with_epilogue
 from sparsefront_kernels.gathered.indexed import (
     HEADER,

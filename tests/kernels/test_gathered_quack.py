@@ -9,12 +9,12 @@ import torch
 from in_layout import InLayout
 from random_problems import OCCASIONS, draw, exact_product
 from sparsefront_kernels import Problem, entry, find
-from sparsefront_kernels.bench.baselines import PEERS, quack
-from sparsefront_kernels.bench.drawn import DrawnWeight
-from sparsefront_kernels.bench.poison import poisoned_memory
+from sparsefront_kernels.bench.baselines import quack
+from sparsefront_kernels.bench.correctness import poisoned_memory
+from sparsefront_kernels.bench.masks import DrawnWeight
+from sparsefront_kernels.bench.peers import PEERS
+from sparsefront_kernels.bench.problems import Setting, Shape
 from sparsefront_kernels.bench.provider import checked
-from sparsefront_kernels.bench.setting import Setting
-from sparsefront_kernels.bench.shapes import Shape
 from sparsefront_kernels.gathered import quack as gathered_quack
 from sparsefront_kernels.gathered.quack import (
     K_BLOCK,

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sparsefront_kernels.bench.row import COLUMNS, read_rows, write_texts
+from sparsefront_kernels.bench.rows import COLUMNS, read_rows, write_texts
 from sparsefront_kernels.performance_model import PerformanceModel, PredictedSpeedup, Product
 from sparsefront_kernels.performance_model.__main__ import main
-from sparsefront_kernels.performance_model.measurements.table import (
+from sparsefront_kernels.performance_model.latency_table import (
     SHIPPED,
     LatencyTable,
     Measured,

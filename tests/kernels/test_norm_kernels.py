@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from sparsefront_kernels.bench.poison import poisoned_memory
+from sparsefront_kernels.bench.correctness import poisoned_memory
 from sparsefront_kernels.norm import (
     add_layer_norm_columns,
     add_layer_norm_columns_reference,

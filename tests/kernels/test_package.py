@@ -81,4 +81,5 @@ def test_readme_examples_run(with_torch):
     """What a newcomer copies first."""
     text = (PACKAGE.parent / "README.md").read_text()
     blocks = [block.split("```")[0] for block in text.split("```python\n")[1:]]
-    assert len(blocks) == 2 and all("gathered_reference" in run_python(with_torch, code) for code in blocks)
+    first, second, _ = blocks  # the third is test_example_family's
+    assert all("gathered_reference" in run_python(with_torch, code) for code in (first, second))

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from sparsefront_kernels.bench.row import COLUMNS, read_rows
+from sparsefront_kernels.bench.rows import COLUMNS, read_rows
 from sparsefront_kernels.performance_model import (
     PerformanceModel,
     PredictedSpeedup,
@@ -14,8 +14,15 @@ from sparsefront_kernels.performance_model import (
     predict,
 )
 from sparsefront_kernels.performance_model.__main__ import main
-from sparsefront_kernels.performance_model.errors import Errors
-from sparsefront_kernels.performance_model.fit import DISTRIBUTIONS, Sample, fitted, product_of, rates_of, samples_of
+from sparsefront_kernels.performance_model.fit import (
+    DISTRIBUTIONS,
+    Errors,
+    Sample,
+    fitted,
+    product_of,
+    rates_of,
+    samples_of,
+)
 from sparsefront_kernels.performance_model.kernel_latency import (
     FAMILIES,
     Prediction,

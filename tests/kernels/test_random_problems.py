@@ -5,7 +5,7 @@ import torch
 from in_layout import every_layout
 from random_problems import OCCASIONS, WEIGHTS, draw
 from sparsefront_kernels import families
-from sparsefront_kernels.bench.poison import poisoned_memory
+from sparsefront_kernels.bench.correctness import poisoned_memory
 
 TENS_ON_GPU, TUNED_SEEDS = 20, 12
 GPU_KERNELS = [kernel for kernel in every_layout() if kernel.requires_cuda]

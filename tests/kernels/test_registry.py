@@ -17,6 +17,7 @@ from sparsefront_kernels import (
     labeled,
     names,
     reference,
+    registry,
 )
 
 CPU = torch.device("cpu")
@@ -83,6 +84,10 @@ def test_every_family_has_a_reference_that_needs_no_gpu():
         assert reference(family).is_reference
         assert not reference(family).requires_cuda
         assert FORMATS[family].family == family
+
+
+def test_families_of_formats_are_those_of_kernels():
+    assert list(FORMATS.values()) == [module.FORMAT for module in registry._FAMILIES]
 
 
 @pytest.mark.parametrize("kernel", entries(), ids=lambda kernel: kernel.name)

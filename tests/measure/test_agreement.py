@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from sparsefront_kernels.bench.precision import products_in
+from sparsefront_kernels.bench.correctness import products_in
 from torch import nn
 
 from sparsefront.errors import InvalidSetting

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from every_pattern import UNIT, assert_near, expressible, scores
-from sparsefront_kernels.registry import FORMATS
+from sparsefront_kernels.packing import FORMATS
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.masks.groups import in_runs

@@ -6,7 +6,7 @@ from typing import ClassVar
 import pytest
 import torch
 from every_pattern import ALLOCATIONS, assert_near, expressible, met, pruned, scores
-from sparsefront_kernels.registry import FORMATS
+from sparsefront_kernels.packing import FORMATS
 
 from sparsefront.allocation.base import Allocation, PerLayerAllocation
 from sparsefront.allocation.global_threshold import GlobalThreshold

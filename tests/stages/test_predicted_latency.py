@@ -6,7 +6,7 @@ import logging
 import pytest
 import torch
 from sparsefront_kernels.performance_model import PerformanceModel
-from sparsefront_kernels.performance_model.measurements.table import LatencyTable, Measured
+from sparsefront_kernels.performance_model.latency_table import LatencyTable, Measured
 
 from sparsefront import pipeline
 from sparsefront.config.validate import validate

@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sparsefront_kernels.bench.compare import report
 from sparsefront_kernels.bench.families import FAMILIES, family_masks
 from sparsefront_kernels.bench.masks import Masks, setting
-from sparsefront_kernels.bench.row import read_rows
-from sparsefront_kernels.bench.shapes import BATCHES, Shape, any_shape, chosen_shapes
+from sparsefront_kernels.bench.problems import BATCHES, Shape, any_shape, chosen_shapes
+from sparsefront_kernels.bench.report import report
+from sparsefront_kernels.bench.rows import read_rows
 from sparsefront_kernels.problem import LAYOUTS
-from sparsefront_kernels.tuning.tunable import Tunable
+from sparsefront_kernels.tuning.launches import Tunable
 
 PEER_NAMES = ("cusparselt", "triton_bsr", "cusparse_csr", "quack_compact", "triton_bsr_same_mask", "nm_spmm")
 DTYPE_NAMES = ("fp16", "bf16", "fp32", "tf32")
@@ -109,11 +109,10 @@ def _measure(asked: argparse.Namespace, arguments: Sequence[str]) -> int:
     every = [parser().parse_args([*arguments, *line]) for line in _lines(asked.plan)] if asked.plan else [asked]
     shapes, masks = [_shapes(one) for one in every], [_masks(one) for one in every]
     # what measures needs a GPU's libraries, what compares does not
-    from sparsefront_kernels.bench.ours import Chosen
-    from sparsefront_kernels.bench.plan import Plan
-    from sparsefront_kernels.bench.results import Results
+    from sparsefront_kernels.bench.plan import Chosen, Plan
+    from sparsefront_kernels.bench.report import summary
+    from sparsefront_kernels.bench.rows import Results
     from sparsefront_kernels.bench.run import Run
-    from sparsefront_kernels.bench.summary import summary
     from sparsefront_kernels.bench.timing import require_gpu
 
     plans = [

@@ -1,55 +1,17 @@
-"""The kernels of this package as providers."""
+"""The kernels of this package as providers, and their tuning: every candidate launch is checked and timed on the problem."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any
 
-from sparsefront_kernels.bench.copies import numbered
-from sparsefront_kernels.bench.drawn import DrawnWeight
 from sparsefront_kernels.bench.families import family_masks
-from sparsefront_kernels.bench.provider import Provider
+from sparsefront_kernels.bench.masks import DrawnWeight
+from sparsefront_kernels.bench.problems import Setting
+from sparsefront_kernels.bench.provider import Provider, measure, numbered
 from sparsefront_kernels.kernel_entry import KernelEntry
-from sparsefront_kernels.registry import entries
-from sparsefront_kernels.tuning.tunable import Tunable
+from sparsefront_kernels.tuning.launches import Tunable
 
-
-@dataclass(frozen=True)
-class Chosen:
-    """Which of our kernels are asked for.
-
-    Args:
-        kernels: labels as they stand in the results (of other layouts than row-major with the layout behind the name), or
-            patterns of them with * and ?; empty for all.
-        layouts: of X and Y.
-        families: of storage; the first is the one whose masks they multiply by, where these are random.
-    Raises:
-        ValueError: a name that no kernel of the families has.
-    """
-
-    kernels: tuple[str, ...]
-    layouts: tuple[str, ...]
-    families: tuple[str, ...] = ("gathered",)
-
-    def __post_init__(self) -> None:
-        labels = [entry.label(layout) for entry, layout in self._of_families()]
-        for asked in self.kernels:
-            if not any(fnmatchcase(label, asked) for label in labels):
-                family = " or ".join(self.families)
-                raise ValueError(f"no kernel of {family} is called {asked}; there are {', '.join(labels)}")
-
-    def entries(self, dtype_name: str) -> list[tuple[KernelEntry, str]]:
-        """GPU kernels of the families that compute in this dtype, each with one of these layouts, whatever the problem."""
-        return [
-            (entry, layout)
-            for entry, layout in self._of_families()
-            if layout in self.layouts and entry.computes_in(dtype_name)
-            if not self.kernels or any(fnmatchcase(entry.label(layout), pattern) for pattern in self.kernels)
-        ]
-
-    def _of_families(self) -> list[tuple[KernelEntry, str]]:
-        ours = [entry for entry in entries() if entry.family in self.families and entry.requires_cuda]
-        return [(entry, layout) for entry in ours for layout in entry.layouts]
+TUNING_SAMPLES = 5
 
 
 @dataclass(frozen=True)
@@ -115,3 +77,60 @@ def _provider(drawn: DrawnWeight, entry: KernelEntry, layout: str, packed: Calla
         make=make,
         reference=drawn.reference,
     )
+
+
+class WrongLaunch(RuntimeError):
+    """A candidate launch gives a wrong product, or fails."""
+
+
+def tune(setting: Setting, found: Iterable[Ours], say: Callable[[str], None]) -> list[Tunable]:
+    """Time the candidates of each kernel with launch parameters, once for all layouts that share what is found; the fastest is
+    remembered.
+
+    Args:
+        say: takes how many launches of a kernel were tried.
+    Returns:
+        what was tuned.
+    Raises:
+        WrongLaunch: a launch gave a wrong product.
+    """
+    tuned: dict[str, Tunable] = {}
+    # feature-major first: nothing but the kernel itself
+    for one in sorted(found, key=lambda one: one.provider.layout != "feature_major"):
+        if (tunable := one.tunable) is None:
+            continue
+        if tunable.kernel in tuned and tunable.measured(one.packed, setting.problem(one.provider.layout)):
+            continue
+        tuned[tunable.kernel] = tunable
+        say(f"{setting.shape.name} {tunable.kernel}: {_tune_one(setting, one)} launches tried")
+    return list(tuned.values())
+
+
+def _tune_one(setting: Setting, one: Ours) -> int:
+    """Try all candidates; the fastest right one is remembered, also where a wrong one is an error, and nothing where none is.
+
+    Raises:
+        WrongLaunch: a launch gave a wrong product.
+    """
+    tunable, problem = one.tunable, setting.problem(one.provider.layout)
+    times, wrong = {}, []
+    try:
+        for launch in tunable.candidates(one.packed, problem):
+            tunable.try_out(one.packed, problem, launch)
+            try:
+                measured = measure(one.provider, samples=TUNING_SAMPLES)
+            except Exception as error:  # of a library that compiles it, or at the launch: the others may run
+                wrong.append(f"{launch} (cannot run: {(str(error).splitlines() or [type(error).__name__])[0]})")
+                continue
+            if measured.latency is None:
+                wrong.append(f"{launch} (relative error {measured.relative_error:.2g})")
+            else:
+                times[launch] = measured.latency.median_us
+    finally:
+        tunable.end_trial(one.packed, problem)
+    if times:
+        best = min(times, key=times.__getitem__)
+        tunable.remember(one.packed, problem, best, times[best])
+    if wrong:
+        raise WrongLaunch(f"{one.provider.kernel}: wrong products on {problem} by {', '.join(wrong)}")
+    return len(times)

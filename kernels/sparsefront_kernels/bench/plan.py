@@ -1,12 +1,64 @@
-"""What a run is asked to measure."""
+"""What a run is asked to measure: products, kinds of mask, and which of our kernels."""
 
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from sparsefront_kernels.bench.kind import Kind
-from sparsefront_kernels.bench.masks import Masks
-from sparsefront_kernels.bench.ours import Chosen
-from sparsefront_kernels.bench.shapes import Shape
+from sparsefront_kernels.bench.masks import Masks, MaskSource
+from sparsefront_kernels.bench.problems import Shape
+from sparsefront_kernels.kernel_entry import KernelEntry
+from sparsefront_kernels.registry import entries
+
+
+@dataclass(frozen=True, eq=False)
+class Kind:
+    """Granularity and distribution of a mask, and what makes it."""
+
+    granularity: int
+    distribution: str
+    source: MaskSource
+
+    def holds(self, row: dict[str, str]) -> bool:
+        """Whether a row of the results, as text, is of such a mask."""
+        own = (self.source.pattern, str(self.granularity), self.distribution, self.source.settings)
+        return own == (row["pattern"], row["granularity"], row["distribution"], row["mask_settings"])
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Which of our kernels are asked for.
+
+    Args:
+        kernels: labels as they stand in the results (of other layouts than row-major with the layout behind the name), or
+            patterns of them with * and ?; empty for all.
+        layouts: of X and Y.
+        families: of storage; the first is the one whose masks they multiply by, where these are random.
+    Raises:
+        ValueError: a name that no kernel of the families has.
+    """
+
+    kernels: tuple[str, ...]
+    layouts: tuple[str, ...]
+    families: tuple[str, ...] = ("gathered",)
+
+    def __post_init__(self) -> None:
+        labels = [entry.label(layout) for entry, layout in self._of_families()]
+        for asked in self.kernels:
+            if not any(fnmatchcase(label, asked) for label in labels):
+                family = " or ".join(self.families)
+                raise ValueError(f"no kernel of {family} is called {asked}; there are {', '.join(labels)}")
+
+    def entries(self, dtype_name: str) -> list[tuple[KernelEntry, str]]:
+        """GPU kernels of the families that compute in this dtype, each with one of these layouts, whatever the problem."""
+        return [
+            (entry, layout)
+            for entry, layout in self._of_families()
+            if layout in self.layouts and entry.computes_in(dtype_name)
+            if not self.kernels or any(fnmatchcase(entry.label(layout), pattern) for pattern in self.kernels)
+        ]
+
+    def _of_families(self) -> list[tuple[KernelEntry, str]]:
+        ours = [entry for entry in entries() if entry.family in self.families and entry.requires_cuda]
+        return [(entry, layout) for entry in ours for layout in entry.layouts]
 
 
 @dataclass(frozen=True)
@@ -15,10 +67,10 @@ class Plan:
 
     Args:
         shapes: the products.
-        dtypes: names of `precision.DTYPES`.
+        dtypes: names of `correctness.DTYPES`.
         sparsities: fractions of zeros.
         granularities, distributions: of the masks.
-        peers: names of `baselines.PEERS`.
+        peers: names of `peers.PEERS`.
         chosen: which of our kernels, of which families, in which layouts.
         tune: whether kernels are tuned before they are timed.
         samples: graph replays per measurement.

@@ -1,14 +1,13 @@
 """A provider: one way to compute a product. It makes operands and calls, and is checked before it is timed."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.bench.poison import poisoned_memory
-from sparsefront_kernels.bench.precision import TOLERANCE
-from sparsefront_kernels.bench.reference import Reference
+from sparsefront_kernels.bench.correctness import TOLERANCE, Reference, poisoned_memory
 from sparsefront_kernels.bench.timing import Latency, copies_for, time_calls
 from sparsefront_kernels.problem import Y_FEATURE_MAJOR
 
@@ -87,3 +86,26 @@ def checked(provider: Provider) -> float:
     with poisoned_memory():
         y = call()
     return provider.reference.error(provider.as_rows(provider.whole(y)))
+
+
+def copied(value: Any) -> Any:
+    """The value with every tensor in it cloned, within dataclasses, tuples and lists."""
+    if isinstance(value, Tensor):
+        return value.clone()
+    if is_dataclass(value) and not isinstance(value, type):
+        parts = {part.name: getattr(value, part.name) for part in fields(value) if part.init}
+        return replace(value, **{name: copied(part) for name, part in parts.items()})
+    if type(value) in (tuple, list):
+        return type(value)(map(copied, value))
+    return value
+
+
+def numbered(value: Any) -> Callable[[int], Any]:
+    """Number → a copy of the value in memory of its own, the same one for the same number; 0 is the value itself."""
+    made = [value]
+
+    def number(copy: int) -> Any:
+        made.extend(copied(value) for _ in range(len(made), copy + 1))
+        return made[copy]
+
+    return number

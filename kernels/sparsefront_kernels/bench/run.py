@@ -7,23 +7,17 @@ from functools import partial
 
 import torch
 
-from sparsefront_kernels.bench.baselines import DENSE, PEERS
-from sparsefront_kernels.bench.drawn import DrawnWeight, drawn_weight
-from sparsefront_kernels.bench.kind import Kind
-from sparsefront_kernels.bench.ours import Ours, our_providers
-from sparsefront_kernels.bench.peer_search import Timed, best_peer, fastest, fastest_of_each, reason_of
-from sparsefront_kernels.bench.plan import Plan
-from sparsefront_kernels.bench.precision import DTYPES, products_in
+from sparsefront_kernels.bench.correctness import DTYPES, products_in
+from sparsefront_kernels.bench.masks import DrawnWeight, drawn_weight
+from sparsefront_kernels.bench.measurement import Rates, measured_rates, row_of
+from sparsefront_kernels.bench.ours import Ours, WrongLaunch, our_providers, tune
+from sparsefront_kernels.bench.peers import DENSE, PEERS, Timed, best_peer, fastest, fastest_of_each, reason_of
+from sparsefront_kernels.bench.plan import Kind, Plan
+from sparsefront_kernels.bench.problems import Setting, Shape
 from sparsefront_kernels.bench.provider import Provider, measure
-from sparsefront_kernels.bench.results import Results
-from sparsefront_kernels.bench.roofline import Rates, measured_rates
-from sparsefront_kernels.bench.row import Row
-from sparsefront_kernels.bench.row_of import row_of
-from sparsefront_kernels.bench.setting import Setting
-from sparsefront_kernels.bench.shapes import Shape
+from sparsefront_kernels.bench.rows import Results, Row
 from sparsefront_kernels.bench.timing import require_gpu
-from sparsefront_kernels.bench.tune import WrongLaunch, tune
-from sparsefront_kernels.tuning.tunable import Tunable
+from sparsefront_kernels.tuning.launches import Tunable
 
 
 @dataclass

@@ -13,11 +13,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sparsefront_kernels.bench.row import read_rows, write_texts
-from sparsefront_kernels.performance_model.errors import Errors
-from sparsefront_kernels.performance_model.fit import DISTRIBUTIONS, fitted, product_of, rates_of, samples_of
+from sparsefront_kernels.bench.rows import read_rows, write_texts
+from sparsefront_kernels.performance_model import latency_table
+from sparsefront_kernels.performance_model.fit import DISTRIBUTIONS, Errors, fitted, product_of, rates_of, samples_of
 from sparsefront_kernels.performance_model.kernel_latency import predict_with
-from sparsefront_kernels.performance_model.measurements import table as measured
 from sparsefront_kernels.performance_model.rates import SHIPPED, DeviceRates, device_rates, user_file
 from sparsefront_kernels.registry import names
 from sparsefront_kernels.tuning.store import file_name
@@ -29,8 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         rows = read_rows(asked.csv)
         if asked.table:
-            table = measured.distilled(rows, names())
-            path = measured.SHIPPED / file_name(table.gpu) if asked.ship else measured.user_file(table.gpu)
+            table = latency_table.distilled(rows, names())
+            path = latency_table.SHIPPED / file_name(table.gpu) if asked.ship else latency_table.user_file(table.gpu)
             print(f"{table.save(path)}: {len(table.measured)} products")
             if not asked.fit and device_rates(table.gpu) is None:
                 return 0
@@ -75,7 +74,7 @@ def _rates(rows: Sequence[dict[str, str]], asked: argparse.Namespace) -> DeviceR
     num_sms = asked.num_sms or (known and known.num_sms)
     if not num_sms:
         raise ValueError(f"the multiprocessors of {gpus[0]} are not known: give --num-sms")
-    made_with = {name: ", ".join(sorted({row[name] for row in rows})) for name in measured.MADE_WITH}
+    made_with = {name: ", ".join(sorted({row[name] for row in rows})) for name in latency_table.MADE_WITH}
     rates = rates_of(rows, gpu=gpus[0], num_sms=num_sms, made_with={"source": asked.csv.name, **made_with})
     if known is not None:  # what these rows do not tell stays
         rates = replace(

@@ -1,18 +1,47 @@
-"""Rates and constants from measurements."""
+"""Rates and constants from measurements, and how far predictions are from them."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import exp
+from math import exp, log
 from random import Random
+from statistics import median, quantiles
 
 import torch
 
-from sparsefront_kernels.performance_model.errors import Errors
 from sparsefront_kernels.performance_model.kernel_latency import FAMILIES, constants_key, family_of
 from sparsefront_kernels.performance_model.product import Product
 from sparsefront_kernels.performance_model.rates import DeviceRates
 from sparsefront_kernels.performance_model.work import CONSTANTS, STARTS, Work, Works
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Of |predicted / measured - 1|.
+
+    Args:
+        rows: how many predictions.
+        median, p90: of the error.
+        bias: geometric mean of predicted / measured: above 1 the model is too slow.
+    """
+
+    rows: int
+    median: float
+    p90: float
+    bias: float
+
+    @classmethod
+    def of(cls, ratios: Iterable[float]) -> "Errors":
+        """From predicted / measured, of at least one prediction."""
+        ratios = list(ratios)
+        errors = sorted(abs(ratio - 1) for ratio in ratios)
+        p90 = quantiles(errors, n=10, method="inclusive")[8] if len(errors) > 1 else errors[0]
+        return cls(len(errors), median(errors), p90, exp(sum(map(log, ratios)) / len(ratios)))
+
+    def as_dict(self) -> dict[str, float]:
+        """Numbers of four digits."""
+        return {"rows": self.rows, **{name: float(f"{getattr(self, name):.4g}") for name in ("median", "p90", "bias")}}
+
 
 FACTORS = (8.0, 4.0, 2.0, 1.4, 1.15, 1.05, 1.02)  # by which a constant is moved, coarse to fine
 WIDTHS = (1.0, 0.3, 0.1, 0.03)  # of the logarithms by which all of them are moved at random
@@ -31,7 +60,7 @@ class Sample:
 
 
 def samples_of(rows: Iterable[Mapping[str, str]]) -> list[Sample]:
-    """The right products of kernels and masks that the model knows, of rows as `bench.row.read_rows` gives them."""
+    """The right products of kernels and masks that the model knows, of rows as `bench.rows.read_rows` gives them."""
     return [
         Sample(row["kernel"], product_of(row), float(row["latency_us"]))
         for row in rows

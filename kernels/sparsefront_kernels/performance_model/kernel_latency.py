@@ -1,26 +1,197 @@
-"""A kernel's predicted latency, from its work, which is found by its name without layout and number format."""
+"""A kernel's predicted latency, from its work, which is found by its name without layout and number format.
+
+First, for each kernel, how it cuts a product into blocks and what a block computes, loads and stores; `work.py` turns that
+into microseconds.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product as every
+from math import ceil
 
-from sparsefront_kernels.performance_model import (
-    cublas,
-    gathered_simt,
-    gathered_sm90,
-    gathered_small_m,
-    gathered_triton,
-)
+from sparsefront_kernels.common.launch import power_of_two_within, rows_of_block
 from sparsefront_kernels.performance_model.product import Product
 from sparsefront_kernels.performance_model.rates import DeviceRates, device_rates
-from sparsefront_kernels.performance_model.work import Work, time_us
+from sparsefront_kernels.performance_model.work import Tiling, Work, time_us
+
+_SPLITS = (1, 2, 3, 4, 6, 8)  # blocks that share the inputs of one work tile
+_SECTOR = 32  # bytes: the least that a gathered row of X costs
+
+# cuBLAS: tiles of the sizes that libraries choose from
+_DENSE_TILES = (
+    (256, 128),
+    (128, 256),
+    (128, 128),
+    (64, 256),
+    (256, 64),
+    (64, 128),
+    (128, 64),
+    (64, 64),
+    (16, 64),
+    (16, 128),
+)
+_DENSE_K_BLOCK = 64
+
+
+def _cublas(product: Product, rates: DeviceRates) -> Work:
+    """Every layout of X, W and Y alike: the library reads each of them as it lies."""
+    size = product.element_bytes
+    k_blocks = ceil(product.k / _DENSE_K_BLOCK)
+    tilings = [
+        Tiling(
+            blocks=ceil(product.m / block_m) * ceil(product.n / block_n) * splits,
+            at_once=rates.num_sms,
+            k_blocks=ceil(k_blocks / splits),
+            flops=2 * _DENSE_K_BLOCK * block_m * block_n,
+            k_block_bytes=_DENSE_K_BLOCK * (block_m + block_n) * size,
+            stored_bytes=block_m * block_n * size,
+            splits=splits,
+        )
+        for block_m, block_n in _DENSE_TILES
+        for splits in _SPLITS
+    ]
+    return product.work(rates, tilings)
+
+
+# the tensor-core kernel for Hopper (gathered/README.md): CTA tiles of 128 outputs, k-blocks of 64 inputs
+_HALF, _CTA_TILE, _SM90_K_BLOCK, _MMA_TILE = 64, 128, 64, 16
+_SM90_BLOCK_M, _SM90_SPLITS = (64, 128, 256), (1, 2, 4)
+
+
+def _gathered_sm90(product: Product, rates: DeviceRates) -> Work:
+    """An input that both halves keep is loaded once; a half multiplies what one of its tiles keeps."""
+    size = product.element_bytes
+    half = product.kept_by_any(_HALF) * product.k
+    shared = product.granularity >= _CTA_TILE
+    rows = half if shared else product.kept_by_any(_CTA_TILE) * product.k
+    rows += (1 if shared else 3) * _MMA_TILE / 2  # inputs of one kind fill MMA tiles: the last one is half empty
+    k_blocks = max(1, ceil(rows / _SM90_K_BLOCK))
+    tilings = [
+        Tiling(
+            blocks=ceil(product.n / _CTA_TILE) * ceil(product.m / block_m) * splits,
+            at_once=rates.num_sms,
+            k_blocks=ceil(k_blocks / splits),
+            flops=2 * (2 * half * _HALF) * block_m / k_blocks,
+            k_block_bytes=(_SM90_K_BLOCK * block_m + 2 * half * _HALF / k_blocks) * size,
+            stored_bytes=_CTA_TILE * block_m * size / splits,
+            splits=splits,
+        )
+        for block_m, splits in every(_SM90_BLOCK_M, _SM90_SPLITS)
+    ]
+    return product.work(rates, tilings, turns_x=not product.x_by_feature, turns_y=not product.y_by_feature)
+
+
+# the float32 kernel on CUDA cores: tiles of 32, 64 or 128 outputs, 8 × 8 or 8 × 16 results to a thread
+_SIMT_WIDTHS = (128, 64, 32)  # outputs of a tile; narrower ones are united
+_THREADS, _OUTPUTS = 128, 8  # of a block; of a thread
+_COLUMNS_AND_BLOCKS = ((16, 2), (8, 3))  # of a thread; to a multiprocessor
+_WARP_SPLIT_K = (1, 2, 4)  # warps that share the inputs of one work tile
+_SIMT_K_BLOCK = 16
+
+
+def _gathered_simt(product: Product, rates: DeviceRates) -> Work:
+    """Every kept input of a tile is loaded for it alone."""
+    size = product.element_bytes
+    width = next((width for width in _SIMT_WIDTHS if product.granularity % width == 0), _SIMT_WIDTHS[-1])
+    kept = product.kept_by_any(width) * product.k
+    k_blocks = max(1, ceil(kept / _SIMT_K_BLOCK))
+    tilings = []
+    for (columns, blocks_per_sm), warp_split_k, splits in every(_COLUMNS_AND_BLOCKS, _WARP_SPLIT_K, _SPLITS):
+        block_m = _THREADS * _OUTPUTS * columns // (width * warp_split_k)
+        tilings.append(
+            Tiling(
+                blocks=ceil(product.n / width) * ceil(product.m / block_m) * splits,
+                at_once=rates.num_sms * blocks_per_sm,
+                k_blocks=ceil(k_blocks / splits),
+                flops=2 * _SIMT_K_BLOCK * width * block_m,
+                k_block_bytes=_SIMT_K_BLOCK * (width + block_m) * size,
+                stored_bytes=width * block_m * size * warp_split_k / splits,  # k-slices are added up first
+                splits=splits,
+            )
+        )
+    return product.work(rates, tilings, turns_x=not product.x_by_feature, turns_y=not product.y_by_feature)
+
+
+# the kernel for few rows: row tiles of up to 128 outputs, whose weights stream past chunks of 16 gathered inputs
+_SMALL_M_WIDTHS = (128, 64, 32, 16)  # outputs of a row tile; narrower tiles are united
+_CHUNK, _FRAGMENT = 16, 16
+_FRAGMENTS = (1, 2, 4, 8)
+_BLOCKS_PER_SM = 4
+_MOST_ROWS = 64
+_GATHERED_ROWS = 8  # up to which X is gathered from any layout; more rows are brought side by side first
+_WARPS = 8  # of a block, which share its inputs and add up in the end
+
+
+def _gathered_small_m(product: Product, rates: DeviceRates) -> Work | None:
+    """The weight is read once; X is gathered again by each CTA of a row tile. None beyond the rows that it takes."""
+    if product.m > _MOST_ROWS:
+        return None
+    size = product.element_bytes
+    width = next((width for width in _SMALL_M_WIDTHS if product.granularity % width == 0), _SMALL_M_WIDTHS[-1])
+    chunks = max(1, ceil(product.kept_by_any(width) * product.k / _CHUNK))
+    apart = not product.x_by_feature and product.m <= _GATHERED_ROWS  # a sector for two inputs of a row, as they lie
+    row = _SECTOR * product.m / 2 if apart else max(_SECTOR, product.m * size)
+    tilings = []
+    for fragments, splits in every(_FRAGMENTS, _SPLITS):
+        if width % (fragments * _FRAGMENT) == 0:
+            outputs = fragments * _FRAGMENT
+            tilings.append(
+                Tiling(
+                    blocks=ceil(product.n / outputs) * splits,
+                    at_once=rates.num_sms * _BLOCKS_PER_SM,
+                    k_blocks=chunks / splits,
+                    flops=2 * _CHUNK * outputs * max(8, product.m),
+                    k_block_bytes=_CHUNK * (outputs * size + row),
+                    stored_bytes=_WARPS * outputs * max(8, product.m) * 4,
+                    splits=splits,
+                )
+            )
+    return product.work(rates, tilings, turns_x=not (product.x_by_feature or apart))
+
+
+# the Triton kernel: a program per part of a tile, with the launch of `common.launch` or, in TF32, a tuned one
+_STAGES, _MOST_BLOCKS = 4, 4
+_SHARED_BYTES = 227 << 10
+_TUNED_BLOCK_M = (32, 64, 128, 256)  # in TF32, where the kernel is tuned
+_TRITON_K_BLOCKS = {"fp32": 16, "tf32": 32}  # inputs of a k-block; of the others 64
+
+
+def _gathered_triton(product: Product, rates: DeviceRates) -> Work:
+    """A row-major X is gathered element by element, of which each costs a sector where its neighbours are not kept."""
+    block_n = power_of_two_within(max(1, product.granularity), lowest=16, highest=128)
+    block_k = _TRITON_K_BLOCKS.get(product.dtype, 64)
+    column_blocks = ceil(product.n / max(1, product.granularity)) * ceil(max(1, product.granularity) / block_n)
+    chosen = (rows_of_block(product.m, column_blocks, rates.num_sms),)
+    tilings = (
+        _triton_tiling(product, rates, block_m, block_n, block_k, column_blocks)
+        for block_m in (_TUNED_BLOCK_M if product.dtype == "tf32" else chosen)
+    )
+    return product.work(rates, tilings, scattered=not product.x_by_feature)
+
+
+def _triton_tiling(
+    product: Product, rates: DeviceRates, block_m: int, block_n: int, block_k: int, column_blocks: int
+) -> Tiling:
+    size = product.element_bytes
+    of_x = size if product.x_by_feature else min(_SECTOR, size / max(1e-3, 1 - product.sparsity))
+    k_block = block_k * (block_m + block_n) * size
+    return Tiling(
+        blocks=column_blocks * ceil(product.m / block_m),
+        at_once=rates.num_sms * max(1, min(_MOST_BLOCKS, _SHARED_BYTES // (_STAGES * k_block))),
+        k_blocks=max(1, ceil((1 - product.sparsity) * product.k / block_k)),
+        flops=2 * block_k * block_m * block_n,
+        k_block_bytes=block_k * (block_m * of_x + block_n * size),
+        stored_bytes=block_m * block_n * size,
+    )
+
 
 # kernel -> (product, rates) -> work, or None where the kernel does not take the product
 FAMILIES: dict[str, Callable[[Product, DeviceRates], Work | None]] = {
-    "gathered_sm90": gathered_sm90.work,
-    "gathered_simt": gathered_simt.work,
-    "gathered_small_m": gathered_small_m.work,
-    "gathered_triton": gathered_triton.work,
-    "cublas": cublas.work,
+    "gathered_sm90": _gathered_sm90,
+    "gathered_simt": _gathered_simt,
+    "gathered_small_m": _gathered_small_m,
+    "gathered_triton": _gathered_triton,
+    "cublas": _cublas,
 }
 _ALIKE = {"bf16": "fp16"}  # number formats with the same rates
 

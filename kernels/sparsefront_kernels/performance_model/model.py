@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from sparsefront_kernels.performance_model.kernel_latency import FAMILIES, Prediction, predict_with
-from sparsefront_kernels.performance_model.measurements.table import LatencyTable, latency_table
+from sparsefront_kernels.performance_model.latency_table import LatencyTable, latency_table
 from sparsefront_kernels.performance_model.product import Product
 from sparsefront_kernels.performance_model.rates import DeviceRates, device_rates
 

@@ -2,7 +2,7 @@
 
 The method is that of "NM-SpMM: Accelerating Matrix Multiplication Using N:M Sparsity with GPGPU" (2025): a product is
 followed from the device down to what one block does in a k-block, and each level is compared with the rate that the device
-has there. What each kernel does is written down in the modules of the kernels; what is fitted to measurements are the
+has there. What each kernel does is written down in `kernel_latency.py`; what is fitted to measurements are the
 constants below, for each kernel and number format.
 
     k-block = k_block + (math ^ p + load ^ p) ^ (1 / p)      math: of a k-block's arithmetic; load: of its bytes from L2

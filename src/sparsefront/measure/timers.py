@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from sparsefront_kernels import Problem
 from sparsefront_kernels.sparse_layer import SparseLayer
-from sparsefront_kernels.tuning.tunable import Tunable
+from sparsefront_kernels.tuning.launches import Tunable
 from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason

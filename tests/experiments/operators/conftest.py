@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from measurements import Measurement, Weight
-from sparsefront_kernels.bench.row import COLUMNS, Row, write_rows
+from sparsefront_kernels.bench.rows import COLUMNS, Row, write_rows
 
 PLAIN = Measurement(
     weight=Weight("gathered", "vector_wise", 128, "equal"),

@@ -10,7 +10,7 @@ from measurements import Weight
 from networks_of_table_1 import resnet50, table_1, transformer_big
 from PIL import Image
 from sparsefront_kernels.bench import __main__ as bench
-from sparsefront_kernels.bench.row import write_rows
+from sparsefront_kernels.bench.rows import write_rows
 
 from .conftest import as_row
 

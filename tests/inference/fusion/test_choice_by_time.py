@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 from sparsefront_kernels import FORMATS, KernelEntry, Problem, entry
-from sparsefront_kernels.bench.precision import products_in
+from sparsefront_kernels.bench.correctness import products_in
 
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion import product_choice

@@ -8,10 +8,9 @@ from functools import partial
 
 from torch import Tensor
 
-from sparsefront_kernels.bench.copies import numbered
-from sparsefront_kernels.bench.drawn import DrawnWeight
-from sparsefront_kernels.bench.provider import Provider
-from sparsefront_kernels.bench.setting import Setting
+from sparsefront_kernels.bench.masks import DrawnWeight
+from sparsefront_kernels.bench.problems import Setting
+from sparsefront_kernels.bench.provider import Provider, numbered
 from sparsefront_kernels.common.launch import num_sms
 from sparsefront_kernels.common.operands import run_length
 from sparsefront_kernels.gathered.format import GatheredFormat

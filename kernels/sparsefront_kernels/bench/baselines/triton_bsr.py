@@ -6,14 +6,16 @@ tends to choose.
 
 from collections.abc import Callable, Iterator
 
+import torch
 from torch import Tensor
 from torch.sparse._triton_ops import bsr_dense_addmm
 
-from sparsefront_kernels.bench.copies import numbered
-from sparsefront_kernels.bench.provider import Call, Provider
-from sparsefront_kernels.bench.reference import Reference
-from sparsefront_kernels.bench.setting import Setting
-from sparsefront_kernels.bench.weights import random_blocks
+from sparsefront_kernels.bench.correctness import Reference
+from sparsefront_kernels.bench.families import random_blocks
+from sparsefront_kernels.bench.masks import DrawnWeight
+from sparsefront_kernels.bench.problems import Setting
+from sparsefront_kernels.bench.provider import Call, Provider, numbered
+from sparsefront_kernels.blocked.format import BlockedFormat
 
 SIDES = (64, 128)
 WIDTHS = (64, 128, 256)  # columns of X to a block of the grid
@@ -22,6 +24,9 @@ SMALL_SIDE = 32  # up to here more stages hide the loads, and fewer warps share 
 STAGES_AND_WARPS_OF_SMALL = ((3, 4), (5, 4), (3, 2), (5, 2))
 LARGEST_IN_FP32 = 64  # side and width: PyTorch adds float32 up in float64, which fills the registers
 LAYOUT = "feature_major"
+
+SAME_MASK_KERNEL = "triton_bsr_same_mask"
+FAMILY = "blocked"  # what it multiplies by
 
 Launch = dict[str, int]
 
@@ -45,11 +50,42 @@ def providers(setting: Setting) -> list[Provider]:
         weight = setting.weight() * blocks
         reference = setting.reference(weight)
         copies = numbered(weight.to_sparse_bsr((side, side)))
-        found += [_provider(setting, side, copies, reference, make) for make in makers(setting, copies, side)]
+        found += [_provider(setting, side, copies, reference, make) for make in _makers(setting, copies, side)]
     return found
 
 
-def makers(setting: Setting, copies: Callable[[int], Tensor], side: int) -> Iterator[Callable[[int], Call]]:
+def same_mask_providers(setting: Setting, drawn: DrawnWeight) -> list[Provider]:
+    """On the weight that our kernels multiply by, whatever its blocks and rows: every launch worth timing.
+
+    X is padded beforehand to an M that it takes; the padding is not in its time.
+    """
+    stored = drawn.stored[FAMILY]
+    assert isinstance(stored, BlockedFormat)
+    # 64-bit indices, as PyTorch's own conversion makes them
+    pointers, columns = stored.row_pointers.long(), stored.block_columns.long()
+    copies = numbered(torch.sparse_bsr_tensor(pointers, columns, stored.values, stored.shape))
+    weight_bytes = _stored_bytes(copies(0))
+    return [
+        Provider(
+            family=FAMILY,
+            kernel=SAME_MASK_KERNEL,
+            pattern=drawn.pattern,
+            granularity=drawn.granularity,
+            distribution=drawn.distribution,
+            mask_settings=drawn.mask_settings,
+            dtype_name=setting.dtype_name,
+            layout=LAYOUT,
+            sparsity=drawn.sparsity,
+            operand_bytes=weight_bytes + setting.activation_bytes,
+            weight_bytes=weight_bytes,
+            make=make,
+            reference=drawn.reference,
+        )
+        for make in _makers(setting, copies, stored.block[0])
+    ]
+
+
+def _makers(setting: Setting, copies: Callable[[int], Tensor], side: int) -> Iterator[Callable[[int], Call]]:
     """What makes the calls of a provider, for every launch worth timing.
 
     Args:
@@ -66,7 +102,7 @@ def makers(setting: Setting, copies: Callable[[int], Tensor], side: int) -> Iter
             yield _maker(setting, copies, rows, launch)
 
 
-def stored_bytes(stored: Tensor) -> int:
+def _stored_bytes(stored: Tensor) -> int:
     """Of a torch.sparse_bsr, as if its indices had 32 bits."""
     return stored.values().nbytes + 4 * stored.col_indices().numel() + 4 * stored.crow_indices().numel()
 
@@ -95,7 +131,7 @@ def _provider(
     make: Callable[[int], Call],
 ) -> Provider:
     shape, stored = setting.shape, copies(0)
-    weight_bytes = stored_bytes(stored)
+    weight_bytes = _stored_bytes(stored)
     return Provider(
         family="blocked",
         kernel="triton_bsr",

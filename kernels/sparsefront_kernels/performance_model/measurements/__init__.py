@@ -1,4 +1,3 @@
-"""Measured times of products: what predictions against dense ask first.
-
-A package of its own, so that what chooses a kernel by the formula does not depend on the tables.
+"""Data alone: the shipped tables that `latency_table.py` reads. A package of its own, so that what chooses a kernel by the
+formula does not depend on them.
 """

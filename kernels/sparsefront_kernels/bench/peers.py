@@ -1,14 +1,45 @@
-"""The fastest settings of a peer: third-party code, which may fail for any reason."""
+"""What our kernels are compared with, and the fastest settings of it: third-party code, which may fail for any reason."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import torch
 
+from sparsefront_kernels.bench.baselines import nm_spmm, quack, torch_libraries, triton_bsr
 from sparsefront_kernels.bench.provider import Provider, measure
-from sparsefront_kernels.bench.row import Row
+from sparsefront_kernels.bench.rows import Row
 
 Timed = tuple[str, float | None]  # a peer's kernel with its granularity, and microseconds; ("", None) where none ran
 QUICK_SAMPLES = 5  # where the fastest of a peer's settings is looked for
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A sparse library.
+
+    Args:
+        providers: its settings on a problem, each with a weight of the peer's own pattern, or, where it has a `family`, on
+            a problem and the weight that our kernels multiply by; the fastest of each kernel and granularity counts.
+        unsupported_reason: (dtype name, sparsity) -> why it never runs there, or None.
+        family: whose weights it multiplies by, those of our kernels; empty: weights of its own.
+    """
+
+    providers: Callable[..., list[Provider]]
+    unsupported_reason: Callable[[str, float], str | None]
+    family: str = ""
+
+
+DENSE = torch_libraries.dense_providers
+PEERS = {
+    "cusparselt": Peer(torch_libraries.cusparselt_providers, torch_libraries.cusparselt_unsupported_reason),
+    "triton_bsr": Peer(triton_bsr.providers, triton_bsr.unsupported_reason),
+    "cusparse_csr": Peer(torch_libraries.cusparse_csr_providers, torch_libraries.cusparse_csr_unsupported_reason),
+    quack.KERNEL: Peer(quack.providers, quack.unsupported_reason, family=quack.FAMILY),
+    triton_bsr.SAME_MASK_KERNEL: Peer(
+        triton_bsr.same_mask_providers, triton_bsr.unsupported_reason, family=triton_bsr.FAMILY
+    ),
+    nm_spmm.KERNEL: Peer(nm_spmm.providers, nm_spmm.unsupported_reason, family=nm_spmm.FAMILY),
+}
 
 
 def fastest_of_each(make: Callable[[], Iterable[Provider]], cannot: Callable[[Exception], None]) -> list[Provider]:

@@ -1,9 +1,9 @@
-"""The rows of the results: one measurement each, in long form."""
+"""The rows of the results, one measurement each, and their file: rows are on disk as soon as they are finished."""
 
 import csv
 import os
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 
@@ -29,7 +29,7 @@ class Row:
         speedup: dense_us / latency_us.
         roofline_fraction: least possible time, from rates of the same run, over latency.
         relative_error, correct: against float64, before timing. Of products beyond 4096³ multiply-adds random rows of Y
-            are compared (`reference.LARGEST_REFERENCE`), and all of Y is searched for NaN.
+            are compared (`correctness.LARGEST_REFERENCE`), and all of Y is searched for NaN.
         gpu, torch, triton, cuda, commit, date: where it was measured.
     """
 
@@ -133,3 +133,56 @@ def _text(value: object) -> str:
     if value is None:
         return ""
     return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+UNIT = ("dtype", "shape", "asked_sparsity", "gpu", "commit")
+
+
+@dataclass(frozen=True)
+class Results:
+    """Rows of one GPU and commit, by what was asked for.
+
+    Args:
+        path: the file; None keeps rows in memory only.
+        gpu, commit: of this run: rows of others stay in the file and count as not measured.
+    """
+
+    path: Path | None
+    gpu: str
+    commit: str
+    _known: dict[tuple[str, ...], list[dict[str, str]]] = field(init=False, default_factory=dict)
+
+    @classmethod
+    def opened(cls, path: Path | None, *, gpu: str, commit: str, append: bool) -> "Results":
+        """Begin a file, or go on with one.
+
+        Args:
+            append: whether rows that the file holds stay, and are not measured again.
+        Raises:
+            ValueError: the file to go on with has other columns.
+        """
+        results = cls(path, gpu, commit)
+        if path is None or not path.exists():
+            return results
+        if not append:
+            path.unlink()
+            return results
+        with path.open() as file:
+            if file.readline().rstrip("\r\n") != ",".join(COLUMNS):
+                raise ValueError(f"{path} has other columns than these: {', '.join(COLUMNS)}; write to another file")
+        results._remember(read_rows(path))
+        return results
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """Write finished rows."""
+        if self.path is not None:
+            append_rows(self.path, rows)
+        self._remember(map(as_text, rows))
+
+    def known(self, dtype_name: str, shape: str, sparsity: float) -> list[dict[str, str]]:
+        """The rows of this GPU and commit for a shape at an asked sparsity, as text."""
+        return self._known.get((dtype_name, shape, f"{sparsity:.6g}", self.gpu, self.commit), [])
+
+    def _remember(self, rows: Iterable[dict[str, str]]) -> None:
+        for row in rows:
+            self._known.setdefault(tuple(row[name] for name in UNIT), []).append(row)

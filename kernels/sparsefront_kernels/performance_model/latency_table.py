@@ -20,11 +20,9 @@ from typing import NamedTuple
 from sparsefront_kernels.performance_model.product import Product
 from sparsefront_kernels.tuning import store
 
-SHIPPED = Path(__file__).parent / "shipped"
-FOLDER, OLD_FOLDERS = (
-    "performance_model/measurements",
-    ("prediction", "forecast"),
-)  # of the cache; the old ones are still read
+SHIPPED = Path(__file__).parent / "measurements" / "shipped"
+FOLDER = "performance_model/measurements"  # of the cache
+OLD_FOLDERS = ("prediction", "forecast")  # of the cache; still read
 LAYOUT = "row_major"
 SPARSITY_SLACK = 0.005  # masks miss the sparsity that was asked for by less
 MADE_WITH = ("torch", "triton", "cuda", "commit", "date")
@@ -114,7 +112,7 @@ def distilled(rows: Iterable[dict[str, str]], kernels: Collection[str]) -> Laten
     does not know.
 
     Args:
-        rows: of one results file, as `bench.row.read_rows` gives them.
+        rows: of one results file, as `bench.rows.read_rows` gives them.
         kernels: of this package.
     Raises:
         ValueError: rows of several GPU models, or none that can be used.
