@@ -8,6 +8,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
 PAGES += [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "kernels").rglob("*.md"))]
+EXPERIMENTS = sorted((ROOT / "experiments").rglob("*.md"))
+MOST_WORDS, MOST_WORDS_OF_DECISIONS = 20_000, 2_400
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 HASH = re.compile(r"\b(?=\w*\d)(?=\w*[a-f])[0-9a-f]{7,40}\b")
 
@@ -22,6 +24,13 @@ def test_readme_and_changelog_are_short():
     assert len((ROOT / "README.md").read_text().split()) <= 1200
     changelog = (ROOT / "CHANGELOG.md").read_text()
     assert len(changelog.splitlines()) <= 150 and len(changelog.split()) <= 1500
+
+
+def test_all_prose_can_be_read():
+    """Of every page together, the changelog apart; tables and code are looked up, not read."""
+    words = {page: len(prose(page).split()) for page in [*PAGES, *EXPERIMENTS] if page.name != "CHANGELOG.md"}
+    assert sum(words.values()) <= MOST_WORDS, sorted(words.items(), key=lambda item: -item[1])[:5]
+    assert words[ROOT / "docs" / "decisions.md"] <= MOST_WORDS_OF_DECISIONS
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)

@@ -24,7 +24,7 @@ NOTES = """## Notes
 - **Verdicts.** Both sides take turns in one process; *here* both run in the fastest of eager and a CUDA graph. A **win** or a
   **loss** needs a 95 % bootstrap interval that ends beyond 1 % of 1; everything between is a **tie**. A speedup is the median
   over repeats of the ratio.
-- MB are what each network holds on the device.
+- MB are the bytes of each network on the device.
 """
 
 

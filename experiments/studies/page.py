@@ -46,6 +46,7 @@ def _lines(study: Study, cells: Cells, folder: Path, *, drawn: bool, earlier: in
         yield from ("## Targets", "", *tables.target_lines(study, cells), "")
     yield from ("## Networks", "", *tables.network_lines(study, cells))
     networks = definition.networks()
+    named: set[tuple[str, str]] = set()  # titles with their sources, each once a page
     for place, name in enumerate(study.networks):
         for table in study.tables:
             of_network = not table.networks or name in table.networks
@@ -53,8 +54,9 @@ def _lines(study: Study, cells: Cells, folder: Path, *, drawn: bool, earlier: in
             if of_network and (tables.has_lines(table, name, cells) or place == 0):
                 yield from ("", f"## {table.title}: {networks[name].title}", "")
                 yield from tables.table_lines(study, table, name, cells)
-                if table.paper:
-                    yield from ("", f"Source: {table.paper}.")
+                if table.paper and (table.title, table.paper) not in named:
+                    named.add((table.title, table.paper))
+                    yield from ("", f"Source of {table.title}: {table.paper}.")
                 if found := list(iso_lines(study, table, name, cells)):
                     yield from ("", iso_head(table.crossing_of(name)), "", *found)
     products = (study.folder / PLAN).exists()
@@ -83,7 +85,7 @@ def _checks(study: Study, cells: Cells, folder: Path, *, earlier: int) -> Iterat
         texts.append(f"{earlier} lines of {rows.FILE} were measured with other settings and are not shown.")
     repeated = list(repeat_lines(study, folder))
     if repeated:
-        texts.append("Points that were trained again, from a dense network trained again, differ by (points):")
+        texts.append("Differences in points where the dense network was trained again:")
     if texts:
         yield from ("", "## Checks")
     for text in texts:

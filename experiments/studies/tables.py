@@ -140,7 +140,7 @@ def timed_lines(cells: Cells) -> Iterator[str]:
         return
     apart = max(100 * abs(float(line["sparse"]) - float(line["masked"])) for line in lines)
     points = counted(len(lines), "timed point")
-    yield f"With the sparse kernels running the metric differs by at most {apart:.2f} points ({points})."
+    yield f"With sparse kernels the metric differs by at most {apart:.2f} points ({points})."
     if anew := [
         (line, beside)
         for cell in cells.values()
@@ -153,7 +153,7 @@ def timed_lines(cells: Cells) -> Iterator[str]:
             for name in ("val_masked", "masked")
         )
         was = "was" if len(anew) == 1 else "were"
-        text = f"{len(anew)} of these networks {was} trained again, from other dense weights than the line next to the speedup"
+        text = f"{len(anew)} of these networks {was} trained again, from other dense weights"
         yield f"{text}: the metrics differ by at most {val:.2f} (val) and {test:.2f} points (test)."
 
 

@@ -14,7 +14,7 @@ def test_the_page_sets_ours_beside_the_source_and_names_what_is_missing(modules,
     ours = "| 2 | 88.50 ± 0.00 | -1.50 | -1.00 | 88.50 ± 0.00 | +0.50 | -0.50 | 0.80 (0.70–0.90) | 90.50 |"
     assert ours in lines["EW", "50 %"]
     assert "speedup auto" in text and "speedup sparse" not in text, "a column without anything is left out"
-    assert "differs by at most 0.10 points (1 timed point)" in text and "Source: of a source." in text
+    assert "differs by at most 0.10 points (1 timed point)" in text and ": of a source." in text
     assert "missing" in lines["BW", "50 %"] and lines["BW", "50 %"].endswith("| 80 |")
     assert "unsupported: no layer fits" in lines["BW", "75 %"]
     assert "| 3 | 5 of 6 | 1 |" in text, "cells without any line"
@@ -108,7 +108,7 @@ def test_lines_that_were_trained_anew_say_how_far_they_lie_apart(modules, study,
     point = point_of(modules, study, "EW", 0)
     write = modules["rows"].append_line
     write(path, point, "none", line_of(0.885), overrides=shlex.join(point.overrides))
-    assert "trained again, differ" not in modules["page"].page(study, tmp_path)
+    assert "the dense network was trained again" not in modules["page"].page(study, tmp_path)
     for digest, masked in (("b", 0.87), ("c", 0.88)):
         found = line_of(masked, dense_weights_sha256=digest)
         write(path, point, "none", found, overrides=shlex.join(point.overrides))
