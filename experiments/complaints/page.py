@@ -1,12 +1,12 @@
-"""The page of the threads, from verdicts.csv: python experiments/complaints/page.py."""
+"""The page of the threads, from verdicts.csv: python -m experiments.complaints.page."""
 
 import argparse
 import csv
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from cases import CASES, Case  # beside this file
-from rerun import HERE, OURS, THREAD, UNSUPPORTED
+from experiments.complaints.cases import CASES, Case
+from experiments.complaints.rerun import HERE, OURS, THREAD, UNSUPPORTED
 
 HEAD = """# Threads that say "sparse is not faster"
 
@@ -42,8 +42,8 @@ def page(lines: Mapping[tuple[str, str], dict[str, str]]) -> Iterator[str]:
         cells = [case.thread, case.said, _rerun(case), _verdict(theirs), _verdict(ours), _bytes(theirs, ours)]
         yield f"| {' | '.join(cells)} |"
     yield from ("", NOTES, "## To repeat", "")
-    yield "    python experiments/complaints/rerun.py    # on a GPU, in minutes"
-    yield from ("    python experiments/complaints/page.py", "")
+    yield "    python -m experiments.complaints.rerun    # on a GPU, in minutes"
+    yield from ("    python -m experiments.complaints.page", "")
     places = sorted({f"{line['gpu']}, torch {line['torch']}, {line['date']}" for line in lines.values()})
     yield f"*Measured on*: {'; '.join(places) or 'nothing yet'}. Commit, GPU and day of each line are columns of `verdicts.csv`."
 

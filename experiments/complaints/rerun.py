@@ -1,7 +1,7 @@
 """Public threads that say "sparse is not faster", run again: a verdict for each, with its interval.
 
-    python experiments/complaints/rerun.py              # on a GPU, about two minutes; verdicts.csv, then README.md
-    python experiments/complaints/rerun.py --dry-run    # on any machine: every case is right, at widths that a CPU can do
+    python -m experiments.complaints.rerun              # on a GPU, about two minutes; verdicts.csv, then README.md
+    python -m experiments.complaints.rerun --dry-run    # on any machine: every case is right, at widths that a CPU can do
 
 Each case is run in two ways: as the thread did, through PyTorch alone and launch by launch, and with the kernels here, the
 fastest that is not dense, in the fastest execution mode. Both are timed in turn with dense in one process, dense in the same
@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cases import CASES, Case  # beside this file
 from torch import Tensor, nn
-from ways import as_in_the_thread, dense_net, masked_net, weight_bytes
 
 import sparsefront as sf
+from experiments.complaints.cases import CASES, Case
+from experiments.complaints.ways import as_in_the_thread, dense_net, masked_net, weight_bytes
 from sparsefront.errors import InvalidSetting, failure_reason
 from sparsefront.measure.correctness import NETWORK_ERROR_LIMIT, output_error
 from sparsefront.provenance import provenance

@@ -4,12 +4,12 @@ import copy
 from collections.abc import Callable
 
 import torch
-from cases import Case  # beside this file
 from torch import Tensor, nn
 from torch.nn.functional import linear
 from torch.sparse import SparseSemiStructuredTensor, to_sparse_semi_structured
 
 import sparsefront as sf
+from experiments.complaints.cases import Case
 from sparsefront.measure.memory import resident_bytes
 
 

@@ -1,6 +1,6 @@
 """Every convolution of a ResNet50 with its sparse kernels, beside cuDNN in its better memory layout.
 
-    PYTHONPATH=src:kernels python experiments/convolutions/study.py --batches 128 32 1 --minutes 5
+    PYTHONPATH=src:kernels python -m experiments.convolutions.study --batches 128 32 1 --minutes 5
 
 Needs torch, torchvision and a CUDA GPU, no network. Each distinct convolution but the first, which stays dense, is pruned by the
 pattern's own code on weights with uneven rows and columns. All kernels that can hold the mask are compared with the fp64

@@ -1,6 +1,6 @@
 """The tables of the page, from the lines of the study.
 
-python experiments/convolutions/summary.py [--write README.md]
+python -m experiments.convolutions.summary [--write README.md]
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """How many samples a second one and two GPUs train, where the time of a step is, and whether ranks end with the same bits.
 
-    python experiments/ddp/throughput.py [--length 128 384] [--compile none blocks] [--ddp-comm-hook bf16_compress]
-    python experiments/ddp/throughput.py --accelerator cpu --model tiny --batch 2 --length 16 --steps 2 --folder /tmp/ddp
+    python -m experiments.ddp.throughput [--length 128 384] [--compile none blocks] [--ddp-comm-hook bf16_compress]
+    python -m experiments.ddp.throughput --accelerator cpu --model tiny --batch 2 --length 16 --steps 2 --folder /tmp/ddp
 
 BERT-base with random weights, batch 64 a GPU, 128 or 384 tokens, bf16, NCCL: pruned 2:4 and fine-tuned by the loop that every
 recovery uses, on random tokens from the loader of every text. First with fixed masks, which is timed and then profiled, then,
@@ -20,9 +20,9 @@ from statistics import median
 from typing import Any
 
 import torch
-from page import fill, merge_lines  # beside this file
-from training import Work, train
 
+from experiments.ddp.page import fill, merge_lines
+from experiments.ddp.training import Work, train
 from sparsefront.provenance import provenance
 from sparsefront.training.ranks import on_every_rank
 from sparsefront.training.trainer import TrainerSettings

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from exchange import exchange_times_ms  # beside this file
-from step_kernels import ProfileSteps, step_times_ms  # beside this file
 
+from experiments.ddp.exchange import exchange_times_ms
+from experiments.ddp.step_kernels import ProfileSteps, step_times_ms
 from sparsefront import distributed
 from sparsefront.data.base import DataInfo
 from sparsefront.data.split_data import NoRows, Part, SplitData

@@ -1,6 +1,6 @@
 """What each part of the way from a fast kernel to a fast network is worth: BERT-base and BERT-large, tile_wise 128, 75 %.
 
-    PYTHONPATH=src:kernels python experiments/end_to_end/ablation.py --out ablation.csv --minutes 8
+    PYTHONPATH=src:kernels python -m experiments.end_to_end.ablation --out ablation.csv --minutes 8
 
 The lines of the table of the Tile-Wise paper (dense, no transposition, explicit, fused), and one that takes away each thing that
 the rewriting does. All lines run as CUDA graphs with sparse kernels in every pruned layer; lines that are there are not measured
@@ -17,18 +17,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dense import Dense
-from kernel_profile import gemm_share, kernel_times_us, write_profile
-from launches import shipped_launches_only
-from points import Point, Setting
-from pruned import Masks, PrunedInMemory, apply_masks
-from rows import Rows, where_and_when
-from session import Session, free_memory
-from sparse import Errors, Reference, swapped_net
-from study import arguments, log_to_terminal, many_networks, options_of
-from timing import timed_in_turn
 from torch import nn
 
+from experiments.end_to_end.dense import Dense
+from experiments.end_to_end.kernel_profile import gemm_share, kernel_times_us, write_profile
+from experiments.end_to_end.launches import shipped_launches_only
+from experiments.end_to_end.points import Point, Setting
+from experiments.end_to_end.pruned import Masks, PrunedInMemory, apply_masks
+from experiments.end_to_end.rows import Rows, where_and_when
+from experiments.end_to_end.session import Session, free_memory
+from experiments.end_to_end.sparse import Errors, Reference, swapped_net
+from experiments.end_to_end.study import arguments, log_to_terminal, many_networks, options_of
+from experiments.end_to_end.timing import timed_in_turn
 from sparsefront.errors import InvalidSetting, failure_reason
 from sparsefront.gpu import alone, sharing
 from sparsefront.inference.choice import KernelChoice

@@ -1,6 +1,6 @@
 """The picture of the study: speedup of whole networks over the fastest dense version, by pattern and sparsity.
 
-PYTHONPATH=src:kernels python experiments/end_to_end/draw.py
+PYTHONPATH=src:kernels python -m experiments.end_to_end.draw
 """
 
 import argparse

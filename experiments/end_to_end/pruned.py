@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from networks import Network
-from points import Point
 from sparsefront_kernels import SparseFormat
 from torch import Tensor, nn
 
+from experiments.end_to_end.networks import Network
+from experiments.end_to_end.points import Point
 from sparsefront.allocation.global_threshold import GlobalThreshold
 from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.errors import InvalidSetting

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from points import Point
-from pruned import Masks, distribution_of
-from sparse import Sparse
 
+from experiments.end_to_end.points import Point
+from experiments.end_to_end.pruned import Masks, distribution_of
+from experiments.end_to_end.sparse import Sparse
 from sparsefront.measure.end_to_end import speedup_of
 from sparsefront.measure.timers import summarise
 from sparsefront.provenance import provenance

@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from dense import Dense, KnownVariants, find_dense, without_timing
-from kernel_profile import gemm_share, kernel_times_us, write_profile
-from networks import Network, build
-from points import Point
-from pruned import Masks, prune
-from rows import Rows, Timed, row_of
-from sparse import Sparse, make_sparse, without_kernels
-from steps import Steps
-from timing import timed_in_turn
 
+from experiments.end_to_end.dense import Dense, KnownVariants, find_dense, without_timing
+from experiments.end_to_end.kernel_profile import gemm_share, kernel_times_us, write_profile
+from experiments.end_to_end.networks import Network, build
+from experiments.end_to_end.points import Point
+from experiments.end_to_end.pruned import Masks, prune
+from experiments.end_to_end.rows import Rows, Timed, row_of
+from experiments.end_to_end.sparse import Sparse, make_sparse, without_kernels
+from experiments.end_to_end.steps import Steps
+from experiments.end_to_end.timing import timed_in_turn
 from sparsefront.errors import InvalidSetting, failure_reason
 from sparsefront.gpu import alone, sharing
 from sparsefront.inference.choice import KernelChoice

@@ -1,6 +1,6 @@
 """End-to-end latency of pruned networks beside the fastest dense version: whole BERTs and ViTs with random weights.
 
-    PYTHONPATH=src:kernels python experiments/end_to_end/study.py --out h200.csv --minutes 8
+    PYTHONPATH=src:kernels python -m experiments.end_to_end.study --out h200.csv --minutes 8
 
 Needs torch, transformers, torchvision and a CUDA GPU, no network and no training. A row is written as soon as it is measured
 and never measured again; one that fails is noted with its reason and left out until --retry. With --workers several processes
@@ -19,10 +19,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from points import TARGETS, Point, Setting, all_points
-from rows import Rows
-from session import Options, Session, free_memory
 
+from experiments.end_to_end.points import TARGETS, Point, Setting, all_points
+from experiments.end_to_end.rows import Rows
+from experiments.end_to_end.session import Options, Session, free_memory
 from sparsefront.errors import InvalidSetting, failure_reason
 from sparsefront.measure.execution_mode import EXECUTION_MODES
 from sparsefront.measure.settings import Measure

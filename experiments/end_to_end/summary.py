@@ -1,6 +1,6 @@
 """Tables of the study: targets met and missed, curves over batch and length, crossovers, wins and losses, the ablation.
 
-    python experiments/end_to_end/summary.py [--rows h200.csv] [--ablation ablation.csv] [--write README.md]
+    python -m experiments.end_to_end.summary [--rows h200.csv] [--ablation ablation.csv] [--write README.md]
 
 Reads the CSVs alone. With --write the tables replace what stands between the two marks of the page.
 """
@@ -12,8 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
 
-from points import MODELS, SETTINGS, SIZES, TARGETS, Setting, Target
-
+from experiments.end_to_end.points import MODELS, SETTINGS, SIZES, TARGETS, Setting, Target
 from sparsefront.results.statistics import FASTER, LEAST_SPARSE_SHARE, speed_verdict
 from sparsefront.results.store import read_lines
 

@@ -1,6 +1,6 @@
 """Damages every file of a small finished sweep in seven ways, and counts which commands end in a traceback, hang, or hide others.
 
-    python experiments/faults/corrupt_files.py FOLDER [--only TEXT] [--commands NAME ...] [--csv FILE] [--again] [--every N]
+    python -m experiments.faults.corrupt_files FOLDER [--only TEXT] [--commands NAME ...] [--csv FILE] [--again] [--every N]
 
 FOLDER/finished holds the sweep: two patterns in one multirun and a dense run, their cache, and what compare.py wrote. Each case
 is a copy of it with one file or folder damaged; a command runs there in a child, forked from a process that has imported

@@ -1,6 +1,6 @@
 """Does a disk that fills up while a search runs cost the search a point?
 
-    python experiments/faults/disk_full.py FOLDER [--tries 20] [--megabytes 256]
+    python -m experiments.faults.disk_full FOLDER [--tries 20] [--megabytes 256]
 
 A search (extra `sweep`) works on a disk of its own, a tmpfs, which is filled to the last byte: by turns at a random moment, and
 at the end of a run whose lines in the journal of the study need another block, so that one of them is cut in half. Once the
@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tiny_runs import count, finish, found, log_of, start  # beside this file
+from experiments.faults.tiny_runs import count, finish, found, log_of, start
 
 SEARCH = ["-m", "hydra/sweeper=optuna", "hydra/sweeper/sampler=random", "optimize=[val_sparse]"]
 JOURNAL = Path("results", "studies", "search.journal")

@@ -1,6 +1,6 @@
 """Edits of a stored result that `sparsefront.verify` does not see: every field of the record, its export and its other files.
 
-    python experiments/faults/edits.py [FOLDER]      writes edits.csv here; FOLDER keeps the run that is edited
+    python -m experiments.faults.edits [FOLDER]      writes edits.csv here; FOLDER keeps the run that is edited
 
 plain:     one byte or one value of a file, digests left as they are
 manifest:  one entry of the export's files, with the checksums that the cache keeps beside them written anew

@@ -1,6 +1,6 @@
 """Does a run that is killed at any moment, and started again, give the same row? Do joblib's workers end with their sweep?
 
-    python experiments/faults/kills.py FOLDER [--tries 128] [--sweeps 10]
+    python -m experiments.faults.kills FOLDER [--tries 128] [--sweeps 10]
 
 Each try starts a tiny run in a new folder, kills it with SIGKILL at a random moment of its life, and starts the same command
 again: the row has to be that of a run that was left alone, to the digit. Then sweeps of two workers (extra `joblib`) are begun,
@@ -18,7 +18,7 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
-from tiny_runs import count, finish, found, start  # beside this file
+from experiments.faults.tiny_runs import count, finish, found, start
 
 ENDS_WITHIN_S = 5.0
 

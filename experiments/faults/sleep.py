@@ -1,6 +1,6 @@
 """Does a process that sleeps past its lease, on a machine of its own, lose its row to runs of other machines?
 
-    python experiments/faults/sleep.py FOLDER [--tries 20]
+    python -m experiments.faults.sleep FOLDER [--tries 20]
 
 Each try starts a tiny run as if on another machine, stops it with SIGSTOP at a random moment and sets the time of its leases
 back, as if it had slept for minutes. Then a run of a second machine works in the same folders: by turns one that has nothing in
@@ -19,8 +19,7 @@ import sys
 import time
 from pathlib import Path
 
-from tiny_runs import ROOT, count, finish, found, log_of, start  # beside this file
-
+from experiments.faults.tiny_runs import ROOT, count, finish, found, log_of, start
 from sparsefront.artifacts import lease
 from sparsefront.artifacts.lease import LEASE_S
 
@@ -69,7 +68,7 @@ def main() -> int:
 
 def _on(host: str) -> list[str | Path]:
     """What runs the program as if on a machine of this name."""
-    return [Path(__file__).resolve(), "--as-host", host]
+    return ["-m", __spec__.name, "--as-host", host]
 
 
 def _set_back(folder: Path, host: str) -> int:

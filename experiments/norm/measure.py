@@ -1,6 +1,6 @@
 """Times LayerNorm of feature-major columns: Triton's kernel beside each division of the Hopper kernel.
 
-python experiments/norm/measure.py --out experiments/norm/h200.csv
+python -m experiments.norm.measure --out experiments/norm/h200.csv
 
 Every launch is first compared with the norm in float64 (`norm_trial`), and one that is wrong or fails leaves a line with the
 reason and no time. Times are those of CUDA graphs, on copies of the operands that take turns so that no cache still holds them.

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from math import ceil, exp
 from pathlib import Path
 
-from measurements import SAME_SPARSITY, Measurement, Weight, fastest
-from picture import draw_grid, new_figure, save_png
-
+from experiments.operators.measurements import SAME_SPARSITY, Measurement, Weight, fastest
+from experiments.operators.picture import draw_grid, new_figure, save_png
 from sparsefront.results.plots import DENSE_COLOR
 
 # (family, granularity) -> critical sparsity on a V100: Guo et al., "Accelerating Sparse DNN Models without

@@ -1,6 +1,6 @@
 """From the operator benchmark's CSV to pictures and the tables of crossovers.
 
-    python experiments/operators/draw.py [results.csv] [-o DIR]
+    python -m experiments.operators.draw [results.csv] [-o DIR]
 
 For each dtype it writes roofline-<dtype>.png, winners-<dtype>-<family>.png for each family of kernels and, where a weight was
 measured with many M, sweep-<dtype>.png. For all dtypes together it writes crossover.csv, crossover.png, predictions.png where the
@@ -14,14 +14,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import crossover
-import kernels_by_m
-from measurements import ELEMENT_BYTES, Filter, Results, by_dtype, read_measurements
-from prediction_plot import predictions, write_predictions_png
-from roofline_plot import write_roofline_png
 from sparsefront_kernels.problem import LAYOUTS
-from sweep_plot import sweeps, write_sweeps_png
-from winner_map import write_winners_png
+
+from experiments.operators import crossover, kernels_by_m
+from experiments.operators.measurements import ELEMENT_BYTES, Filter, Results, by_dtype, read_measurements
+from experiments.operators.prediction_plot import predictions, write_predictions_png
+from experiments.operators.roofline_plot import write_roofline_png
+from experiments.operators.sweep_plot import sweeps, write_sweeps_png
+from experiments.operators.winner_map import write_winners_png
 
 HERE = Path(__file__).resolve().parent
 

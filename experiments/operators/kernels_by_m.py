@@ -8,9 +8,8 @@ from itertools import pairwise
 from math import exp, log
 from pathlib import Path
 
-from measurements import SAME_SPARSITY, Measurement, Weight
-from picture import draw_grid, new_figure, save_png
-
+from experiments.operators.measurements import SAME_SPARSITY, Measurement, Weight
+from experiments.operators.picture import draw_grid, new_figure, save_png
 from sparsefront.results.plots import DENSE_COLOR, series_styles
 
 FEWEST_SIZES = 5  # of M, of a weight that is shown

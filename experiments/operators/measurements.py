@@ -7,9 +7,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from distribution_names import distribution_names, masks_of
 from sparsefront_kernels.bench.row import read_rows
 from sparsefront_kernels.problem import kernel_and_layout
+
+from experiments.operators.distribution_names import distribution_names, masks_of
 
 ELEMENT_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "tf32": 4}
 SAME_SPARSITY = 3  # decimals: what a mask can express in one shape differs from the next by less

@@ -1,6 +1,6 @@
 """Later measurements into the operator benchmark's CSV: a product that was measured again keeps its newest row alone.
 
-    python experiments/operators/merge.py h200.csv later.csv [later.csv ...]
+    python -m experiments.operators.merge h200.csv later.csv [later.csv ...]
 
 Rows of the later files replace those of the first file that are of the same product, kernel and layout; the others are added at
 its end. Wrong products are no exception, so that a fault is not covered by an older row.

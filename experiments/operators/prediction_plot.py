@@ -5,11 +5,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from measurements import M_CLASSES, Measurement, m_class
-from picture import new_figure, save_png
 from sparsefront_kernels.performance_model.errors import Errors
 from sparsefront_kernels.performance_model.kernel_latency import family_of
 
+from experiments.operators.measurements import M_CLASSES, Measurement, m_class
+from experiments.operators.picture import new_figure, save_png
 from sparsefront.results.plots import FRONT_COLOR, SERIES_COLORS
 
 if TYPE_CHECKING:

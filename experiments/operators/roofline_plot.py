@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from measurements import M_CLASSES, MClass, Measurement, fastest, m_class
-from picture import new_figure, save_png
 from sparsefront_kernels.problem import LAYOUTS
 
+from experiments.operators.measurements import M_CLASSES, MClass, Measurement, fastest, m_class
+from experiments.operators.picture import new_figure, save_png
 from sparsefront.results.plots import DENSE_COLOR, FRONT_COLOR, MARKERS, SeriesStyle, series_styles
 
 if TYPE_CHECKING:

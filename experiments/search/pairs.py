@@ -1,6 +1,6 @@
 """What the search gains over the best single pattern that is as fast, on the same samples of test: a paired bootstrap.
 
-    python experiments/search/pairs.py results/search --rows experiments/search/minilm.csv
+    python -m experiments.search.pairs results/search --rows experiments/search/minilm.csv
 
 Reads what each run answered to each sample from the runs' folders, and writes minilm.pairs.csv beside the rows: a line for
 each speedup that was searched for. `summary.py` puts them into its table.
@@ -11,9 +11,8 @@ import csv
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from points import SEARCH  # beside this file
-from summary import Row, best_single
-
+from experiments.search.points import SEARCH
+from experiments.search.summary import Row, best_single
 from sparsefront.results.statistics import paired_difference
 from sparsefront.results.store import read_lines, read_results
 from sparsefront.tasks.outcomes import Outcomes

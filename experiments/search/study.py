@@ -1,6 +1,6 @@
 """A pattern and a sparsity for each layer, searched for a latency, beside single patterns for the whole network.
 
-    python experiments/search/study.py --workers 6 --overrides experiment=bert_sst2 model.path=DIR dataset.path=DIR
+    python -m experiments.search.study --workers 6 --overrides experiment=bert_sst2 model.path=DIR dataset.path=DIR
 
 --overrides are those of `run.py`, for all points, such as measure.batch_size=128. Every point trains its recovery, beside
 the dense network trained on for the same budget. Processes share the GPU: the dense network of each seed comes first, and
@@ -19,9 +19,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
-import points  # beside this file
-from points import DENSE, SEARCH, Point
-
+from experiments.search import points
+from experiments.search.points import DENSE, SEARCH, Point
 from sparsefront.processes import side_by_side, worker_processes
 from sparsefront.results.store import append_line, read_lines
 

@@ -1,6 +1,6 @@
 """The tables of the page: every choice, and what the search gives at each latency beside the best single pattern that is as fast.
 
-python experiments/search/summary.py [rows.csv ...]
+python -m experiments.search.summary [rows.csv ...]
 """
 
 import sys
@@ -9,8 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import mean, stdev
 
-from points import SEARCH
-
+from experiments.search.points import SEARCH
 from sparsefront.results.store import read_lines
 
 Row = dict[str, str]

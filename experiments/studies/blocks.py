@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-import definition  # beside this file
-from cells import Cell, Cells
-from definition import Point, Study
-from rows import Line
-from work import DIGEST
+from experiments.studies import definition
+from experiments.studies.cells import Cell, Cells
+from experiments.studies.definition import Point, Study
+from experiments.studies.rows import Line
+from experiments.studies.work import DIGEST
 
 METRICS = ("val_dense", "dense")
 

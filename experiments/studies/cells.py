@@ -5,10 +5,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import mean, stdev
 
-import definition  # beside this file
-import rows
-from definition import Point, Study, Table
-from work import ACCURACY
+from experiments.studies import definition, rows
+from experiments.studies.definition import Point, Study, Table
+from experiments.studies.work import ACCURACY
 
 FINALISTS = 2  # lines of each target that get further seeds
 

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from itertools import groupby, product
 from statistics import mean, stdev
 
-import definition  # beside this file
-import rows
-from cells import Cell, Cells, of_table
-from definition import Crossing, Point, Study, Table
-from work import DIGEST
+from experiments.studies import definition, rows
+from experiments.studies.cells import Cell, Cells, of_table
+from experiments.studies.definition import Crossing, Point, Study, Table
+from experiments.studies.work import DIGEST
 
 Levels = list[tuple[Point, Cell]]  # of one line, by sparsity
 BELOW, ABOVE = "below", "above"

@@ -7,10 +7,9 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cells import Cell, Cells  # beside this file
-from definition import Study
-from panels import SHAPES, Entries, Panel, panels, pattern_of, sparsity_of
-
+from experiments.studies.cells import Cell, Cells
+from experiments.studies.definition import Study
+from experiments.studies.panels import SHAPES, Entries, Panel, panels, pattern_of, sparsity_of
 from sparsefront.results.plots import DENSE_COLOR, pattern_color
 
 if TYPE_CHECKING:

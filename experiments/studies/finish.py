@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from definition import EXPERIMENTS  # beside this file
-from rows import FACTS, SECONDS, UNSUPPORTED
+from experiments.studies.definition import EXPERIMENTS
+from experiments.studies.rows import FACTS, SECONDS, UNSUPPORTED
 
 CONF = EXPERIMENTS.parent / "conf"
 

@@ -1,6 +1,6 @@
 """The pages of the studies, from their lines: README.md and a plot in each folder.
 
-    python experiments/studies/page.py [STUDY ...] [--out DIR]
+    python -m experiments.studies.page [STUDY ...] [--out DIR]
 
 What is written by hand about the numbers stands in the study's file: three sentences first, notes below the tables.
 """
@@ -9,15 +9,13 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-import definition  # beside this file
-import rows
-import tables
-from cells import Cells, cells_of
-from crossing import iso_head, iso_lines
-from definition import Study
-from draw import PLOT, draw
-from products import FILE, PLAN, product_lines, product_places
-from repeats import repeat_lines
+from experiments.studies import definition, rows, tables
+from experiments.studies.cells import Cells, cells_of
+from experiments.studies.crossing import iso_head, iso_lines
+from experiments.studies.definition import Study
+from experiments.studies.draw import PLOT, draw
+from experiments.studies.products import FILE, PLAN, product_lines, product_places
+from experiments.studies.repeats import repeat_lines
 
 
 def page(study: Study, folder: Path) -> str:
@@ -65,13 +63,13 @@ def _lines(study: Study, cells: Cells, folder: Path, *, drawn: bool, earlier: in
     yield from _checks(study, cells, folder, earlier=earlier)
     yield from ("", "## To repeat", "")
     options = sorted({option for name in study.networks for option in networks[name].folders.values()})
-    command = f"python experiments/studies/study.py {study.name} {' '.join(f'--{name} DIR' for name in options)}"
+    command = f"python -m experiments.studies.study {study.name} {' '.join(f'--{name} DIR' for name in options)}"
     yield f"    {command} --workers 8    # adds to {rows.FILE} what is not there yet"
     yield f"    {command} --headlines --kernels auto sparse    # times the headlines"
     if products:
         files = f"--plan experiments/{study.name}/{PLAN} --output experiments/{study.name}/{FILE}"
         yield f"    python -m sparsefront_kernels.bench {files} --append    # the products"
-    yield f"    python experiments/studies/page.py {study.name}    # this page"
+    yield f"    python -m experiments.studies.page {study.name}    # this page"
     yield f"    python compare.py results/experiments/{study.name}    # the runs themselves"
     yield from ("", tables.measured_on(cells, product_places(folder) if products else ""))
 

@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cells import Cell, Cells, of_table  # beside this file
-from definition import Point, Study, Table
-
+from experiments.studies.cells import Cell, Cells, of_table
+from experiments.studies.definition import Point, Study, Table
 from sparsefront.results.plots import MARKERS
 
 # Enough for the lines of any table: in one panel no marker stands for two.

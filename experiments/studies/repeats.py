@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
-import definition  # beside this file
-import rows
-from definition import Study
-from rows import Line
-from work import DIGEST
+from experiments.studies import definition, rows
+from experiments.studies.definition import Study
+from experiments.studies.rows import Line
+from experiments.studies.work import DIGEST
 
 METRICS = {"val": "val_masked", "test": "masked"}
 

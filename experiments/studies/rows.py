@@ -7,8 +7,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from definition import Point, Study, every_point  # beside this file
-
+from experiments.studies.definition import Point, Study, every_point
 from sparsefront.results import store
 
 IDENTITY = tuple(field.name for field in fields(Point) if field.compare)

@@ -1,8 +1,8 @@
 """The studies: each a folder of experiments/ with a `study.yaml`, re-made point by point.
 
-    python experiments/studies/study.py recoveries nmsparse_bert --bert DIR --glue DIR --workers 8 --minutes 8
-    python experiments/studies/study.py recoveries --bert DIR --glue DIR --headlines --kernels auto sparse
-    python experiments/studies/page.py
+    python -m experiments.studies.study recoveries nmsparse_bert --bert DIR --glue DIR --workers 8 --minutes 8
+    python -m experiments.studies.study recoveries --bert DIR --glue DIR --headlines --kernels auto sparse
+    python -m experiments.studies.page
 
 Without --kernels networks are trained and evaluated, --workers of them side by side, and nothing is timed. With it the same
 networks (their stages are stored) get kernels and are timed: one has the GPU to itself while others compile. A line is added
@@ -20,14 +20,11 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-import definition  # beside this file
-import rows
-import work
-from cells import cells_of, finalists
-from crossing import retrainings
-from definition import Point, Study
-from finish import warm_up
-
+from experiments.studies import definition, rows, work
+from experiments.studies.cells import cells_of, finalists
+from experiments.studies.crossing import retrainings
+from experiments.studies.definition import Point, Study
+from experiments.studies.finish import warm_up
 from sparsefront.processes import worker_processes
 
 

@@ -2,13 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-import definition  # beside this file
-import rows
-from blocks import Block, blocks_of, letters, mixed
-from cells import Cell, Cells, finalists, of_table, spread
-from definition import Study, Table
-from work import DIGEST
-
+from experiments.studies import definition, rows
+from experiments.studies.blocks import Block, blocks_of, letters, mixed
+from experiments.studies.cells import Cell, Cells, finalists, of_table, spread
+from experiments.studies.definition import Study, Table
+from experiments.studies.work import DIGEST
 from sparsefront.progress import counted
 
 DAY = len("2026-11-24")

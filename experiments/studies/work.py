@@ -7,10 +7,9 @@ from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import definition  # beside this file
-import rows
-from definition import Point, Study
-from finish import finish
+from experiments.studies import definition, rows
+from experiments.studies.definition import Point, Study
+from experiments.studies.finish import finish
 
 ACCURACY = "none"  # the kernel option of points that are not timed
 UNTIMED = ("kernel=none", "measure.latency=false", "measure.batch_size=256", "optimize=[val_masked]")

@@ -1,6 +1,6 @@
 """Does a search that is killed again and again give the rows of one that is not?
 
-    python experiments/sweeps/kills.py FOLDER [--points 24] [--kills 20] [--workers 2] [OVERRIDE ...]
+    python -m experiments.sweeps.kills FOLDER [--points 24] [--kills 20] [--workers 2] [OVERRIDE ...]
 
 Several processes work on one study. At random moments one of them is killed with SIGKILL and another one started in its place. In
 the end the study is compared with one that was left alone: the same points with the same quality, trainings that went on where

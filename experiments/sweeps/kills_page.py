@@ -1,6 +1,6 @@
 """The table of kills.json in README.md.
 
-python experiments/sweeps/kills_page.py
+python -m experiments.sweeps.kills_page
 """
 
 import json

@@ -1,6 +1,6 @@
 """What a sweep costs: 12 points of MiniLM on SST-2 for each seed, several processes side by side on one GPU.
 
-    python experiments/sweeps/minilm.py --bert DIR --glue DIR [--workers 6] [--seeds 0 1 2] [--minutes 25] [--overrides ...]
+    python -m experiments.sweeps.minilm --bert DIR --glue DIR [--workers 6] [--seeds 0 1 2] [--minutes 25] [--overrides ...]
 
 --bert: all-MiniLM-L6 as `save_pretrained` writes it; --glue: GLUE in its original layout. The dense network of each seed is
 trained once, first; then the points, whose trainings and evaluations share the GPU while timings have it alone. A line is added
@@ -18,9 +18,8 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
-import minilm_points as points  # beside this file
-from minilm_points import Point
-
+from experiments.sweeps import minilm_points as points
+from experiments.sweeps.minilm_points import Point
 from sparsefront.processes import side_by_side, worker_processes
 from sparsefront.results.store import append_line, put_line, read_lines
 

@@ -1,6 +1,6 @@
 """How much faster is a sweep with two workers than with one?
 
-    python experiments/sweeps/workers.py FOLDER [OVERRIDE ...]
+    python -m experiments.sweeps.workers FOLDER [OVERRIDE ...]
 
 24 points on digits, one thread a worker, timing excluded. The dense network is trained first, alone, and shared by all; then the
 same points with one worker, with two of joblib and with two of Ray, each into a store of its own that holds the dense network.

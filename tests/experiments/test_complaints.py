@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "complaints"
-NAMES = ("cases", "ways", "rerun", "page")
 CPU = torch.device("cpu")
 
 

@@ -9,7 +9,6 @@ from sparsefront.training.ranks import on_every_rank
 from sparsefront.training.trainer import TrainerSettings
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "ddp"
-NAMES = ("exchange", "step_kernels", "training", "page", "throughput")
 
 
 @pytest.mark.parametrize("gradual", [False, True])

@@ -13,18 +13,12 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.measure.settings import Measure
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "end_to_end"
-NAMES = [file.stem for file in FOLDER.glob("*.py")]
 CPU = Measure(device="cpu", execution_modes=["eager"], variants=[], samples=5, warmup=0)
 ASKED_FOR = (
     "model,batch,sequence_length,dtype,pattern,granularity,distribution,group_m,sparsity,allocation,min_layer_density,kernel_mode,"
     "latency_ms,latency_p20_ms,latency_p80_ms,dense_latency_ms,dense_variant,fused_dense_latency_ms,speedup,gemm_share,"
     "sparse_flops_share,kernels,outputs_relative_error,gpu,torch,commit,date"
 ).split(",")
-
-
-def test_no_file_of_the_study_stands_before_one_of_the_standard_library():
-    """Its folder goes first where its programs run."""
-    assert not {"profile", "timeit", "statistics"} & set(NAMES)
 
 
 @pytest.fixture
@@ -390,5 +384,5 @@ def test_the_page_takes_the_tables(modules, tmp_path):
 def test_the_page_has_the_tables_of_the_measured_rows(modules):
     summary = modules["summary"]
     tables = summary.tables(summary.read_lines(FOLDER / "h200.csv"), summary.read_lines(FOLDER / "ablation.csv"))
-    again = "python experiments/end_to_end/summary.py --write experiments/end_to_end/README.md"
+    again = "python -m experiments.end_to_end.summary --write experiments/end_to_end/README.md"
     assert f"{summary.START}\n\n{tables}\n{summary.END}" in (FOLDER / "README.md").read_text(), again

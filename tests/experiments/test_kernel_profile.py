@@ -10,7 +10,6 @@ from sparsefront_kernels import cuda_library
 from sparsefront.results.store import read_lines
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "end_to_end"
-NAMES = ["kernel_profile"]
 
 
 def test_products_are_told_from_attention_and_norms(modules):

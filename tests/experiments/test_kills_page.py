@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "sweeps"
-NAMES = ("kills_page",)
 
 
 @pytest.fixture

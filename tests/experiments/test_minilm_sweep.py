@@ -9,13 +9,12 @@ from inline_pool import InlinePool
 from sparsefront.results.store import append_line, read_lines
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "sweeps"
-NAMES = ("minilm_points", "minilm")
 
 
 @pytest.fixture
 def finished(modules, monkeypatch) -> list:
     """The points that were run, each of which takes no time."""
-    points, _ = modules.values()
+    points = modules["minilm_points"]
     run = []
 
     def finish(point, overrides):
@@ -32,13 +31,13 @@ def finished(modules, monkeypatch) -> list:
 
 
 def sweep(modules, out, **given):
-    points, minilm = modules.values()
+    points, minilm = modules["minilm_points"], modules["minilm"]
     given = {"workers": 3, "ends_at": time.monotonic() + 60} | given
     return minilm.run(list(points.all_points([0])), InlinePool(), out, [], **given)
 
 
 def test_twelve_points_of_every_pattern_that_run_py_takes(modules, composed):
-    points, _ = modules.values()
+    points = modules["minilm_points"]
     dense, *pruned = points.all_points([0, 1])
     assert dense.pattern == "dense" and len(pruned) == 25 and sum(point.pattern == "dense" for point in pruned) == 1
     for point in pruned[:12]:
@@ -47,7 +46,7 @@ def test_twelve_points_of_every_pattern_that_run_py_takes(modules, composed):
 
 
 def test_dense_comes_first_and_what_failed_is_tried_again(modules, finished, tmp_path, capsys):
-    points, minilm = modules.values()
+    points, minilm = modules["minilm_points"], modules["minilm"]
     out = tmp_path / "minilm.csv"
     call = sweep(modules, out)
     assert finished[0].pattern == "dense" and len(finished) == 13
@@ -69,7 +68,7 @@ def test_nothing_begins_after_the_time(modules, finished, tmp_path, capsys):
 
 
 def test_a_line_splits_the_time_of_its_point(modules, finished):
-    points, _ = modules.values()
+    points = modules["minilm_points"]
     point = points.Point("n_m", 0.5, 0)
     cost = points.finish(point, [])
     line = points.line_of(point, cost, "now", cost.began - 1.0)
@@ -81,7 +80,7 @@ def test_a_line_splits_the_time_of_its_point(modules, finished):
 
 
 def test_a_killed_call_has_its_shares_up_to_its_last_point(modules, finished, tmp_path, monkeypatch):
-    points, _ = modules.values()
+    points = modules["minilm_points"]
     out, run = tmp_path / "minilm.csv", points.finish
 
     def finish(point, overrides):
@@ -103,7 +102,7 @@ def test_a_killed_call_has_its_shares_up_to_its_last_point(modules, finished, tm
 
 
 def test_lines_without_spans_have_no_share(modules, finished, tmp_path):
-    points, minilm = modules.values()
+    points, minilm = modules["minilm_points"], modules["minilm"]
     out = tmp_path / "minilm.csv"
     line = {
         **points.line_of(points.Point("n_m", 0.5, 0), points.finish(points.Point("n_m", 0.5, 0), []), "a", 0.0),
@@ -117,19 +116,19 @@ def test_lines_without_spans_have_no_share(modules, finished, tmp_path):
 
 
 def test_spans_that_follow_at_once_are_one(modules):
-    points, _ = modules.values()
+    points = modules["minilm_points"]
     spans = [("training", 10.0, 12.0), ("timing", 14.0, 15.0), ("training", 12.05, 13.0), ("training", 13.5, 14.0)]
     assert points._spans_text(spans, 10.0) == '{"training":[[0.0,3.0],[3.5,4.0]],"timing":[[4.0,5.0]]}'
 
 
 def test_time_of_several_processes_counts_once(modules):
-    points, _ = modules.values()
+    points = modules["minilm_points"]
     spans = [("training", 0.0, 2.0), ("timing", 1.0, 3.0), ("waiting", 3.0, 9.0), ("training", 5.0, 6.0)]
     assert points.union_s(spans, ("training", "timing")) == 4.0
 
 
 def test_a_point_on_digits_is_accounted_for(modules, tmp_path):
-    points, _ = modules.values()
+    points = modules["minilm_points"]
     places = [f"cache_dir={tmp_path / 'cache'}", f"results_dir={tmp_path / 'results'}"]
 
     class Digits(points.Point):

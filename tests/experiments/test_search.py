@@ -15,7 +15,6 @@ from sparsefront.results.store import append_line, read_lines
 from sparsefront.tasks.outcomes import Outcomes
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "search"
-NAMES = ("points", "study", "summary", "pairs", "draw")
 
 
 def row(choice: str, level: str, seed: int, latency: float, accuracy: float, **cells: str) -> dict[str, str]:

@@ -1,12 +1,12 @@
 """The command as it is called, and the files that ship with the measurements."""
 
-import runpy
 from pathlib import Path
 
 import pytest
 
+from experiments.operators.draw import main
+
 SHIPPED = Path(__file__).resolve().parents[3] / "experiments" / "operators"
-main = runpy.run_path(str(SHIPPED / "draw.py"))["main"]  # not imported: another experiment has a draw.py
 PICTURES = ("roofline-fp16.png", "winners-fp16-gathered.png", "predictions.png", "crossover.png", "kernels_by_m.png")
 TABLES = ("crossover.csv", "kernels_by_m.csv")
 
@@ -51,7 +51,7 @@ def test_dense_alone_has_no_winners(measured, dense_weight, results_file, tmp_pa
 
 
 def test_shipped_tables_are_those_of_the_shipped_measurements(drawn):
-    again = "python experiments/operators/draw.py"
+    again = "python -m experiments.operators.draw"
     for name in TABLES:
         assert (SHIPPED / name).read_text() == (drawn / name).read_text(), f"after new measurements: {again}"
 

@@ -4,11 +4,21 @@ import csv
 import math
 
 import pytest
-from crossover import CSV_COLUMNS, FEWEST_SIZES, Crossover, crossovers, drawn, mean_curve, write_csv, write_png
 from hypothesis import given
 from hypothesis import strategies as st
-from measurements import Weight
 from PIL import Image
+
+from experiments.operators.crossover import (
+    CSV_COLUMNS,
+    FEWEST_SIZES,
+    Crossover,
+    crossovers,
+    drawn,
+    mean_curve,
+    write_csv,
+    write_png,
+)
+from experiments.operators.measurements import Weight
 
 WEIGHT = Weight("gathered", "vector_wise", 128, "equal")
 SIZES = (1, 8, 16, 64, 256)  # as many M as a weight of the picture needs

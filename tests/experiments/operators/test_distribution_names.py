@@ -1,7 +1,7 @@
 """Masks of different patterns, or of different settings, have different names."""
 
-from distribution_names import distribution_names
-from measurements import read_measurements
+from experiments.operators.distribution_names import distribution_names
+from experiments.operators.measurements import read_measurements
 
 
 def masks(distribution, pattern, settings=""):

@@ -1,14 +1,14 @@
 """Which kernel is fastest at each M, and where the next one takes over: by hand, and from a file."""
 
 import csv
-import runpy
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from kernels_by_m import CSV_COLUMNS, FEWEST_SIZES, Times, _panels, times_by_m
-from measurements import Weight
 from PIL import Image
+
+from experiments.operators.draw import main
+from experiments.operators.kernels_by_m import CSV_COLUMNS, FEWEST_SIZES, Times, _panels, times_by_m
+from experiments.operators.measurements import Weight
 
 WEIGHT = Weight("n_m", "n_m", 4, "balanced")
 SIZES = (1, 4, 16, 64, 256, 1024)
@@ -66,8 +66,6 @@ def test_what_has_few_sizes_or_one_kernel_is_left_out(rows, measured, dense_weig
 
 
 def test_the_command_writes_a_table_and_a_picture(rows, results_file, tmp_path):
-    program = Path(__file__).resolve().parents[3] / "experiments" / "operators" / "draw.py"
-    main = runpy.run_path(str(program))["main"]
     assert main([str(results_file(rows)), "-o", str(tmp_path / "out")]) == 0
     with (tmp_path / "out" / "kernels_by_m.csv").open() as file:
         lines = {int(line["m"]): line for line in csv.DictReader(file)}

@@ -3,7 +3,8 @@
 import re
 
 import pytest
-from measurements import Weight, fastest, m_class, read_measurements
+
+from experiments.operators.measurements import Weight, fastest, m_class, read_measurements
 
 
 def test_read_back_as_written(measured, results_file):

@@ -1,7 +1,8 @@
 """Newer rows of the operator benchmark replace older ones of the same product, and nothing else."""
 
-import merge
 from sparsefront_kernels.bench.row import COLUMNS, read_rows, write_texts
+
+from experiments.operators import merge
 
 ROW = dict.fromkeys(COLUMNS, "") | {
     "kernel": "blocked_sm90",

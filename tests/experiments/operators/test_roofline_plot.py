@@ -2,7 +2,8 @@
 
 import pytest
 from PIL import Image
-from roofline_plot import copy_rate, dense_rate, write_roofline_png
+
+from experiments.operators.roofline_plot import copy_rate, dense_rate, write_roofline_png
 
 DENSE_RATE, COPY_RATE = 700e12, 4e12
 

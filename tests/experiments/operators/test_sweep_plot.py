@@ -1,9 +1,10 @@
 """Speedup against M: which weights are shown, and which kernel counts."""
 
 import pytest
-from measurements import Weight
 from PIL import Image
-from sweep_plot import MOST_PANELS, sweeps, write_sweeps_png
+
+from experiments.operators.measurements import Weight
+from experiments.operators.sweep_plot import MOST_PANELS, sweeps, write_sweeps_png
 
 SIZES = (1, 16, 256, 1024, 4096)
 BLOCKS = Weight("blocked", "block_wise", 64, "equal")

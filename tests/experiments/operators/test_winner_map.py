@@ -4,10 +4,10 @@ import math
 
 import pytest
 from matplotlib.colors import to_rgb
-from measurements import Weight
 from PIL import Image
-from winner_map import winners, write_winners_png
 
+from experiments.operators.measurements import Weight
+from experiments.operators.winner_map import winners, write_winners_png
 from sparsefront.results.plots import COLORS, DENSE_COLOR
 
 PANEL = ("fp16", "feature_major", 128, "equal", "gathered")

@@ -5,22 +5,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDER = ROOT / "experiments" / "studies"
-NAMES = (
-    "definition",
-    "rows",
-    "finish",
-    "work",
-    "cells",
-    "blocks",
-    "crossing",
-    "study",
-    "tables",
-    "products",
-    "panels",
-    "draw",
-    "repeats",
-    "page",
-)
 STUDIES = sorted(path.parent.name for path in FOLDER.parent.glob("*/study.yaml"))
 OF_A_BATCH = {"batch_size": 8, "sequence_length": 128}
 ON_CPU = ("trainer=cpu", "measure.device=cpu")

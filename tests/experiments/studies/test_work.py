@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from inline_pool import InlinePool
-from made_study import FOLDER, ON_CPU, ROOT, line_of, lines_of, queue_of
+from made_study import ON_CPU, ROOT, line_of, lines_of, queue_of
 
 
 def test_a_study_goes_on_where_it_was_and_trains_dense_first(modules, study, tmp_path, monkeypatch):
@@ -139,7 +139,8 @@ def test_a_killed_process_names_the_points_that_are_left(modules, study, tmp_pat
 
 def test_two_points_of_a_study_from_the_command_line(tmp_path, programs):
     command = [
-        str(FOLDER / "study.py"),
+        "-m",
+        "experiments.studies.study",
         "pytorch_talk",
         "--networks",
         "vit_small_digits",
