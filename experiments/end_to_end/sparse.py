@@ -11,9 +11,8 @@ from sparsefront_kernels.bench.precision import products_in
 from torch import Tensor, nn
 
 from experiments.end_to_end.dense import Dense
-from experiments.end_to_end.networks import outputs_of
-from experiments.end_to_end.pruned import Masks, PrunedInMemory, apply_masks
-from experiments.end_to_end.steps import Steps
+from experiments.end_to_end.networks import Masks, PrunedInMemory, apply_masks, outputs_of
+from experiments.harness.measure import Steps
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.products import TimedProducts
 from sparsefront.inference.network_modules import release_formats

@@ -10,7 +10,6 @@ import argparse
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from datetime import UTC, datetime
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -24,6 +23,7 @@ from sparsefront_kernels.norm.launch import NormLaunch
 from sparsefront_kernels.norm.tuning import NormProblem, candidates
 from torch import nn
 
+from experiments.harness.rows import today
 from sparsefront.errors import failure_reason
 from sparsefront.inference.fusion.fused import FusedNorm, FusedResidualNorm
 from sparsefront.inference.fusion.norms import NormTrial
@@ -90,7 +90,7 @@ def measure(problem: NormProblem, device: torch.device, l2_bytes: int, samples: 
             "torch": facts.torch_version,
             "cuda": facts.cuda or "",
             "commit": facts.commit or "",
-            "date": datetime.now(UTC).date().isoformat(),
+            "date": today(),
         }
 
 

@@ -1,18 +1,21 @@
 """The benchmark's CSV as measurements, and the ways in which reports group them."""
 
 import math
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from sparsefront_kernels.bench.row import read_rows
+from sparsefront_kernels.bench.row import KEY, read_rows
 from sparsefront_kernels.problem import kernel_and_layout
 
-from experiments.operators.distribution_names import distribution_names, masks_of
+from experiments.harness.rows import newest, values_of
 
 ELEMENT_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "tf32": 4}
+MASKS = ("distribution", "pattern", "mask_settings")  # columns that tell masks apart
+FEWEST_SIZES = 5  # of M, of a weight whose times are shown by M
 SAME_SPARSITY = 3  # decimals: what a mask can express in one shape differs from the next by less
 
 
@@ -115,7 +118,7 @@ def read_measurements(path: Path) -> Results:
     distributions = distribution_names(rows)
     names = ("gpu", "torch", "triton", "cuda", "commit", "date")
     return Results(
-        measurements=[_measurement(path, line, row, distributions[masks_of(row)]) for line, row in right],
+        measurements=[_measurement(path, line, row, distributions[values_of(row, MASKS)]) for line, row in right],
         left_out=len(rows) - len(right),
         provenance={name: ", ".join(dict.fromkeys(row[name] for row in rows)) for name in names},
     )
@@ -186,6 +189,35 @@ def fastest(measurements: Iterable[Measurement]) -> list[Measurement]:
         if key not in best or one.latency_us < best[key].latency_us:
             best[key] = one
     return list(best.values())
+
+
+def distribution_names(rows: Iterable[Mapping[str, str]]) -> dict[tuple[str, ...], str]:
+    """Masks → name: the distribution where masks were drawn at random; else the pattern, with those of its settings that
+    differ in the file: "tile_wise", or "tile_wise whole_tiles=true"."""
+    every = dict.fromkeys(values_of(row, MASKS) for row in rows)
+    settings: dict[str, list[set[str]]] = defaultdict(list)
+    for _, pattern, text in every:
+        if text:
+            settings[pattern].append(set(text.split()))
+    names = {}
+    for distribution, pattern, text in every:
+        shared = set.intersection(*settings[pattern]) if settings[pattern] else set()
+        own = [setting for setting in text.split() if setting not in shared]
+        names[distribution, pattern, text] = " ".join([pattern, *own]) if text else distribution
+    return names
+
+
+def merged(rows: Iterable[dict[str, str]], later: Iterable[dict[str, str]]) -> list[dict[str, str]]:
+    """Rows in the order in which their products were first measured, each with what was measured last. Wrong products are no
+    exception, so that a fault is not covered by an older row.
+    """
+    return newest((*rows, *later), _product)
+
+
+def _product(row: dict[str, str]) -> tuple[str, ...]:
+    """What makes two rows measurements of one thing: the sparsity that was asked for, which random masks miss by a little."""
+    named = {name: row[name] for name in KEY} | {"sparsity": row["asked_sparsity"] or row["sparsity"]}
+    return (*named.values(), row["gpu"])
 
 
 def _measurement(path: Path, line: int, row: dict[str, str], distribution: str) -> Measurement:

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from itertools import groupby, product
 from statistics import mean, stdev
 
-from experiments.studies import definition, rows
-from experiments.studies.cells import Cell, Cells, of_table
+from experiments.harness import page
+from experiments.studies import definition
+from experiments.studies.cells import DIGEST, Cell, Cells, Line, of_table
 from experiments.studies.definition import Crossing, Point, Study, Table
-from experiments.studies.work import DIGEST
 
 Levels = list[tuple[Point, Cell]]  # of one line, by sparsity
 BELOW, ABOVE = "below", "above"
@@ -21,7 +21,7 @@ class Loss:
     masked: str
     dense: str
 
-    def of(self, line: rows.Line) -> float:
+    def of(self, line: Line) -> float:
         """Percentage points."""
         return 100 * (float(line[self.dense]) - float(line[self.masked]))
 
@@ -77,9 +77,7 @@ def iso_lines(study: Study, table: Table, network: str, cells: Cells) -> Iterato
             texts.append([levels[0][0].row, *found, ", ".join(missing)])
     if texts:
         head = [f"{split}, against {beside}" for beside, losses in LOSSES.items() for split in losses]
-        yield f"| line | {' | '.join(head)} | no line yet of |"
-        yield "|" + "---|" * (2 + len(head))
-        yield from (f"| {' | '.join(text)} |" for text in texts)
+        yield from page.table(["line", *head, "no line yet of"], texts)
 
 
 def _iso(study: Study, crossing: Crossing, levels: Levels, loss: Loss) -> str:

@@ -1,7 +1,6 @@
 """Masks of different patterns, or of different settings, have different names."""
 
-from experiments.operators.distribution_names import distribution_names
-from experiments.operators.measurements import read_measurements
+from experiments.operators.measurements import distribution_names, read_measurements
 
 
 def masks(distribution, pattern, settings=""):

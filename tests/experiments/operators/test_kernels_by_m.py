@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 from experiments.operators.draw import main
-from experiments.operators.kernels_by_m import CSV_COLUMNS, FEWEST_SIZES, Times, _panels, times_by_m
 from experiments.operators.measurements import Weight
+from experiments.operators.winners import CSV_COLUMNS, FEWEST_SIZES, Times, _largest, times_by_m
 
 WEIGHT = Weight("n_m", "n_m", 4, "balanced")
 SIZES = (1, 4, 16, 64, 256, 1024)
@@ -69,7 +69,7 @@ def test_the_command_writes_a_table_and_a_picture(rows, results_file, tmp_path):
     assert main([str(results_file(rows)), "-o", str(tmp_path / "out")]) == 0
     with (tmp_path / "out" / "kernels_by_m.csv").open() as file:
         lines = {int(line["m"]): line for line in csv.DictReader(file)}
-    assert tuple(lines[1]) == CSV_COLUMNS and list(lines) == list(SIZES)
+    assert list(lines[1]) == CSV_COLUMNS and list(lines) == list(SIZES)
     found = [
         (lines[m]["kernel"], lines[m]["speedup"], lines[m]["next_kernel"], lines[m]["crosses_at_m"]) for m in SIZES
     ]
@@ -83,7 +83,7 @@ def test_the_command_writes_a_table_and_a_picture(rows, results_file, tmp_path):
 
 def test_the_picture_shows_of_each_layout_the_weight_with_most_lines(rows, measured):
     others = [replace(one, k=512, sparsity=sparsity) for one in rows for sparsity in (0.5, 0.75)]
-    panels = _panels(times_by_m([*rows, *others, *(replace(one, layout="feature_major") for one in rows)]))
+    panels = _largest(times_by_m([*rows, *others, *(replace(one, layout="feature_major") for one in rows)]))
     assert {key: len(part) for key, part in panels.items()} == {
         ("fp16", "row_major", 512, 4096): 2,
         ("fp16", "feature_major", 4096, 4096): 1,

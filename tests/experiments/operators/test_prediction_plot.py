@@ -3,7 +3,7 @@
 import pytest
 from PIL import Image
 
-from experiments.operators.prediction_plot import predictions, write_predictions_png
+from experiments.operators.plots import predictions, write_predictions_png
 
 
 def test_panels_are_what_constants_are_of(measured):

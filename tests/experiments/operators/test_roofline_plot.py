@@ -3,7 +3,7 @@
 import pytest
 from PIL import Image
 
-from experiments.operators.roofline_plot import copy_rate, dense_rate, write_roofline_png
+from experiments.operators.plots import copy_rate, dense_rate, write_roofline_png
 
 DENSE_RATE, COPY_RATE = 700e12, 4e12
 

@@ -4,7 +4,7 @@ import pytest
 from PIL import Image
 
 from experiments.operators.measurements import Weight
-from experiments.operators.sweep_plot import MOST_PANELS, sweeps, write_sweeps_png
+from experiments.operators.plots import MOST_PANELS, sweeps, write_sweeps_png
 
 SIZES = (1, 16, 256, 1024, 4096)
 BLOCKS = Weight("blocked", "block_wise", 64, "equal")

@@ -11,7 +11,7 @@ from sparsefront_kernels.bench.row import write_rows
 
 from experiments.operators import uniform
 from experiments.operators.measurements import Weight
-from experiments.operators.networks_of_table_1 import resnet50, table_1, transformer_big
+from experiments.operators.uniform import resnet50, table_1, transformer_big
 
 from .conftest import as_row
 

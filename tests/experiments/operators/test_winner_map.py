@@ -7,7 +7,7 @@ from matplotlib.colors import to_rgb
 from PIL import Image
 
 from experiments.operators.measurements import Weight
-from experiments.operators.winner_map import winners, write_winners_png
+from experiments.operators.winners import winners, write_winners_png
 from sparsefront.results.plots import COLORS, DENSE_COLOR
 
 PANEL = ("fp16", "feature_major", 128, "equal", "gathered")
@@ -69,7 +69,7 @@ def test_one_dtype_a_picture(measured, tmp_path):
         write_winners_png([measured(), measured(dtype="bf16")], tmp_path / "winners.png")
 
 
-def test_panels(measured, dense_weight):
+def test_largest(measured, dense_weight):
     balanced = Weight("n_m", "n_m", 4, "balanced")
     blocks = Weight("blocked", "block_wise", 128, "equal")
     others = [measured(layout="row_major"), measured(weight=balanced), measured(dtype="bf16"), measured(weight=blocks)]

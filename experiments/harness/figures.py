@@ -1,4 +1,4 @@
-"""Pictures as small PNG files."""
+"""Pictures as small PNG files: a figure without a screen, a palette, and grids of colored cells."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,12 +16,12 @@ Grid = Mapping[tuple[int, int], tuple[str, str]]
 """(column, row) -> color and text of a cell; what is absent stays empty."""
 
 
-def new_figure(width: float, height: float) -> "Figure":
+def new_figure(width: float, height: float, dpi: int = DPI) -> "Figure":
     """An empty figure, in inches; not of pyplot, which keeps state and looks for a screen."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+    figure = Figure(figsize=(width, height), dpi=dpi, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
