@@ -5,28 +5,20 @@
 For each dtype it writes roofline-<dtype>.png, winners-<dtype>-<family>.png for each family of kernels and, where a weight was
 measured with many M, sweep-<dtype>.png. For all dtypes together it writes crossover.csv, crossover.png, predictions.png where the
 performance model predicted something, and kernels_by_m.csv and .png where several kernels of a weight were measured at many M. By
-default h200.csv is drawn, and the files go beside it. The filters leave out measurements before anything is drawn. With --merge
-rows of later files first replace those of the CSV that are of the same product, kernel and layout; others are added at its end.
+default h200.csv is drawn, and the files go beside it. With --merge rows of later files first replace those of the CSV that are of
+the same product, kernel and layout; others are added at its end.
 """
 
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from sparsefront_kernels.bench.row import read_rows, write_texts
-from sparsefront_kernels.problem import LAYOUTS
 
 from experiments.operators import crossover, winners
-from experiments.operators.measurements import ELEMENT_BYTES, Filter, Results, by_dtype, merged, read_measurements
-from experiments.operators.plots import (
-    predictions,
-    sweeps,
-    write_predictions_png,
-    write_roofline_png,
-    write_sweeps_png,
-)
+from experiments.operators.measurements import Results, by_dtype, merged, read_measurements
+from experiments.operators.plots import predictions, sweeps, write_predictions_png, write_roofline_png, write_sweeps_png
 
 HERE = Path(__file__).resolve().parent
 
@@ -35,16 +27,12 @@ def main(arguments: Sequence[str]) -> int:
     """Write the files; returns the exit status: 0, or 1 with one message on stderr."""
     asked = _parser().parse_args(arguments)
     folder = asked.out or asked.csv.parent
-    wanted = Filter(tuple(asked.dtype), tuple(asked.layout), tuple(asked.granularity), tuple(asked.m))
     try:
         if asked.merge:
             _merge(asked.csv, asked.merge)
         results = read_measurements(asked.csv)
-        shown = [one for one in results.measurements if wanted.passes(one)]
-        if not shown:
-            raise ValueError(f"{asked.csv} has no right product that passes the filters")
         folder.mkdir(parents=True, exist_ok=True)
-        written = write_all(replace(results, measurements=shown), folder)
+        written = write_all(results, folder)
     except (OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1
@@ -91,12 +79,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("csv", type=Path, nargs="?", default=HERE / "h200.csv", help="what the benchmark wrote")
     parser.add_argument("-o", "--out", type=Path, metavar="DIR", help="where the files go; beside the CSV by default")
     parser.add_argument("--merge", type=Path, nargs="+", metavar="CSV", help="later measurements, the newest last")
-    parser.add_argument("--dtype", nargs="+", default=[], choices=ELEMENT_BYTES, help="only these")
-    parser.add_argument("--layout", nargs="+", default=[], choices=LAYOUTS, help="only these, of X and Y")
-    parser.add_argument(
-        "--granularity", nargs="+", default=[], type=int, help="only sparse weights of these granularities"
-    )
-    parser.add_argument("--m", nargs="+", default=[], type=int, help="only these M")
     return parser
 
 

@@ -93,12 +93,10 @@ class Results:
     Args:
         measurements: the right products, in the file's order.
         left_out: how many rows are not among them, since their product was wrong.
-        provenance: gpu, torch, triton, cuda, commit, date -> the values in the file, ", " between several.
     """
 
     measurements: list[Measurement]
     left_out: int
-    provenance: dict[str, str]
 
 
 def read_measurements(path: Path) -> Results:
@@ -116,37 +114,10 @@ def read_measurements(path: Path) -> Results:
     if not right:
         raise ValueError(f"{path} has no right product: none of its {len(rows)} rows can be shown")
     distributions = distribution_names(rows)
-    names = ("gpu", "torch", "triton", "cuda", "commit", "date")
     return Results(
         measurements=[_measurement(path, line, row, distributions[values_of(row, MASKS)]) for line, row in right],
         left_out=len(rows) - len(right),
-        provenance={name: ", ".join(dict.fromkeys(row[name] for row in rows)) for name in names},
     )
-
-
-@dataclass(frozen=True)
-class Filter:
-    """Which measurements are shown; what is empty lets everything pass.
-
-    Args:
-        dtypes, layouts: by name.
-        granularities: of sparse weights; dense ones always pass.
-        sizes: values of M.
-    """
-
-    dtypes: tuple[str, ...] = ()
-    layouts: tuple[str, ...] = ()
-    granularities: tuple[int, ...] = ()
-    sizes: tuple[int, ...] = ()
-
-    def passes(self, one: Measurement) -> bool:
-        dense = one.weight.family == "dense"
-        return (
-            (not self.dtypes or one.dtype in self.dtypes)
-            and (not self.layouts or one.layout in self.layouts)
-            and (not self.granularities or dense or one.weight.granularity in self.granularities)
-            and (not self.sizes or one.m in self.sizes)
-        )
 
 
 @dataclass(frozen=True)

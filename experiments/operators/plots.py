@@ -11,11 +11,12 @@ from sparsefront_kernels.performance_model.errors import Errors
 from sparsefront_kernels.performance_model.kernel_latency import family_of
 from sparsefront_kernels.problem import LAYOUTS
 
-from experiments.harness.figures import new_figure, save_png
+from experiments.harness.figures import entry, hide, legend_below, new_figure, save_png, small_axes
 from experiments.operators.measurements import FEWEST_SIZES, M_CLASSES, MClass, Measurement, fastest, m_class
 from sparsefront.results.plots import DENSE_COLOR, FRONT_COLOR, MARKERS, SERIES_COLORS, SeriesStyle, series_styles
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
 # Achieved FLOP/s of useful work against arithmetic intensity, under the roofs of the run.
@@ -68,9 +69,8 @@ def write_roofline_png(measurements: Sequence[Measurement], path: Path) -> Path:
         axes.set_xlabel("useful FLOP per byte of kept values, X and Y")
         axes.set_ylabel("useful TFLOP/s: 2·M·K·N·density / time")
         axes.tick_params(labelbottom=True)  # the panel below may be missing
-    for axes in panels:
-        axes.set_axis_off()
-    _add_legend(figure, styles, markers)
+    hide(panels)
+    legend_below(figure, _entries(styles, markers), 4)
     return save_png(figure, path)
 
 
@@ -87,15 +87,8 @@ def _draw_roofs(axes: "Axes", measurements: Sequence[Measurement]) -> None:
         heights = [min(compute, place * copy / 1e12) for place in places]
         name = f"{compute:.0f} TFLOP/s, {copy / 1e12:.2f} TB/s"
     axes.plot(places, heights, color=FRONT_COLOR, linewidth=1.2, zorder=1)
-    axes.annotate(
-        name,
-        (places[-1], heights[-1]),
-        textcoords="offset points",
-        xytext=(-2, 4),
-        ha="right",
-        fontsize=7,
-        color="#555555",
-    )
+    style = {"textcoords": "offset points", "xytext": (-2, 4), "ha": "right", "fontsize": 7, "color": "#555555"}
+    axes.annotate(name, (places[-1], heights[-1]), **style)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.grid(alpha=0.25, which="both")
@@ -115,17 +108,11 @@ def _draw_points(
                 axes.scatter(*zip(*points), color=style.color, marker=marker, s=14, alpha=0.7, linewidths=0, zorder=3)
 
 
-def _add_legend(figure, styles: dict[str, SeriesStyle], markers: dict[MClass, str]) -> None:
-    from matplotlib.lines import Line2D
-
+def _entries(styles: dict[str, SeriesStyle], markers: dict[MClass, str]) -> list["Artist"]:
     plain = {"linestyle": "", "markersize": 6}
-    handles = [Line2D([], [], color=style.color, marker="o", label=label, **plain) for label, style in styles.items()]
-    handles += [
-        Line2D([], [], color=FRONT_COLOR, marker=marker, label=sizes.label, **plain)
-        for sizes, marker in markers.items()
-    ]
-    handles.append(Line2D([], [], color=FRONT_COLOR, label="roofline bound: dense rate, copy rate"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=7)
+    entries = [entry(label, style.color, marker="o", **plain) for label, style in styles.items()]
+    entries += [entry(sizes.label, FRONT_COLOR, marker=marker, **plain) for sizes, marker in markers.items()]
+    return [*entries, entry("roofline bound: dense rate, copy rate", FRONT_COLOR)]
 
 
 # Speedup over dense against M, for the weights that were measured with most M: where a batch is large enough to win.
@@ -186,8 +173,6 @@ def write_sweeps_png(measurements: Iterable[Measurement], path: Path) -> Path:
     Raises:
         ValueError: no weight was measured with enough M.
     """
-    from matplotlib.lines import Line2D
-
     found = sweeps(measurements)
     if not found:
         raise ValueError(f"nothing to draw: no weight was measured with {FEWEST_SIZES} values of M")
@@ -201,16 +186,12 @@ def write_sweeps_png(measurements: Iterable[Measurement], path: Path) -> Path:
     for row, line in zip(rows, grid, strict=True):
         for sweep, axes in zip(row, line, strict=False):
             _draw_sweep(axes, sweep, colors)
-        for axes in line[len(row) :]:
-            axes.set_axis_off()
+        hide(line[len(row) :])
         line[0].set_ylabel("speedup over dense", fontsize=8)
-    handles = [
-        Line2D([], [], color=color, marker="o", markersize=4, label=f"{100 * level:g} %")
-        for level, color in colors.items()
-    ]
-    handles.append(Line2D([], [], color="#555555", linestyle="--", label="fastest peer, its own pattern and layout"))
-    handles.append(Line2D([], [], color=DENSE_COLOR, linewidth=0.8, label="dense"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=7)
+    entries = [entry(f"{100 * level:g} %", color, marker="o", markersize=4) for level, color in colors.items()]
+    entries.append(entry("fastest peer, its own pattern and layout", "#555555", linestyle="--"))
+    entries.append(entry("dense", DENSE_COLOR, linewidth=0.8))
+    legend_below(figure, entries, len(entries))
     return save_png(figure, path)
 
 
@@ -228,16 +209,8 @@ def _draw_sweep(axes: "Axes", sweep: Sweep, colors: dict[float, str]) -> None:
                 marker = {"marker": "o", "markersize": 3} if style == "-" else {}
                 axes.plot(*zip(*points), color=color, linestyle=style, linewidth=1.1, alpha=0.9, **marker)
     axes.axhline(1.0, color=DENSE_COLOR, linewidth=0.8)
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log", base=2)
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.set_title(
-        f"{sweep.k} → {sweep.n}, granularity {sweep.granularity}\n{sweep.layout.replace('_', '-')}", fontsize=8
-    )
-    axes.set_xlabel("M", fontsize=8)
-    axes.tick_params(labelsize=7, which="both")
-    axes.grid(alpha=0.25)
+    name = f"{sweep.k} → {sweep.n}, granularity {sweep.granularity}\n{sweep.layout.replace('_', '-')}"
+    small_axes(axes, x="M", title=name, powers_of_two="xy")
 
 
 # What the time model expects against what was measured, kernel by kernel.
@@ -265,8 +238,6 @@ def write_predictions_png(measurements: Iterable[Measurement], path: Path) -> Pa
     Raises:
         ValueError: nothing was predicted.
     """
-    from matplotlib.lines import Line2D
-
     panels = predictions(measurements)
     if not panels:
         raise ValueError("nothing to draw: no measurement has a prediction")
@@ -281,15 +252,14 @@ def write_predictions_png(measurements: Iterable[Measurement], path: Path) -> Pa
         errors = Errors.of(one.predicted_us / one.latency_us for one in shown)
         name = f"{family}, {dtype}: {errors.rows} products"
         axes.set_title(f"{name}\nerror: median {errors.median:.0%}, p90 {errors.p90:.0%}", fontsize=8)
-    for axes in grid.flat[len(panels) :]:
-        axes.set_axis_off()
+    hide(grid.flat[len(panels) :])
     for line in grid:
         line[0].set_ylabel("predicted, us", fontsize=8)
     seen = {m_class(one.m) for shown in panels.values() for one in shown}
     plain = {"linestyle": "", "marker": "o", "markersize": 5}
-    handles = [Line2D([], [], color=colors[one], label=one.label, **plain) for one in M_CLASSES if one in seen]
-    handles.append(Line2D([], [], color=FRONT_COLOR, linewidth=6, alpha=0.4, label=f"within {BAND:.0%}"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=4 if columns > 2 else 2, fontsize=7)
+    entries = [entry(one.label, colors[one], **plain) for one in M_CLASSES if one in seen]
+    entries.append(entry(f"within {BAND:.0%}", FRONT_COLOR, linewidth=6, alpha=0.4))
+    legend_below(figure, entries, 4 if columns > 2 else 2)
     return save_png(figure, path)
 
 
@@ -298,14 +268,8 @@ def _draw_prediction(axes: "Axes", shown: Sequence[Measurement], colors: dict) -
 
     times = [time for one in shown for time in (one.latency_us, one.predicted_us)]
     ends = [min(times) / 1.3, max(times) * 1.3]
-    axes.fill_between(
-        ends,
-        [(1 - BAND) * end for end in ends],
-        [(1 + BAND) * end for end in ends],
-        color=FRONT_COLOR,
-        alpha=0.25,
-        lw=0,
-    )
+    low, high = ([share * end for end in ends] for share in (1 - BAND, 1 + BAND))
+    axes.fill_between(ends, low, high, color=FRONT_COLOR, alpha=0.25, lw=0)
     axes.plot(ends, ends, color=FRONT_COLOR, linewidth=0.8)
     for sizes, color in colors.items():
         points = [(one.latency_us, one.predicted_us) for one in shown if m_class(one.m) == sizes]
@@ -319,6 +283,4 @@ def _draw_prediction(axes: "Axes", shown: Sequence[Measurement], colors: dict) -
         axis.set_minor_formatter(NullFormatter())
     axes.set_xlim(*ends)
     axes.set_ylim(*ends)
-    axes.set_xlabel("measured, us", fontsize=8)
-    axes.tick_params(labelsize=7, which="both")
-    axes.grid(alpha=0.25)
+    small_axes(axes, x="measured, us")

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from sparsefront_kernels.bench.row import read_rows
 
 from experiments.harness import page
-from experiments.harness.figures import new_figure, save_png
+from experiments.harness.figures import new_figure, save_png, small_axes
 from experiments.harness.page import geometric_mean
 from sparsefront.results.plots import SERIES_COLORS
 
@@ -86,11 +86,7 @@ def figures(dtype: str) -> list[Picture]:
         for m in (SMALL, LARGE)
     ]
     by_sparsity = [
-        Line(
-            f"{size}³",
-            {100 * level: Cell(dtype, size, size, size, level) for level in levels},
-            paper if told else {},
-        )
+        Line(f"{size}³", {100 * level: Cell(dtype, size, size, size, level) for level in levels}, paper if told else {})
         for size, paper in ((SMALL, {60: 2.74, 95: 2.32}), (LARGE, {60: 1.50, 95: 3.29}))
     ]
     by_rows = Line(
@@ -236,14 +232,8 @@ def _draw(axes: "Axes", picture: Picture, speedups: Speedups) -> None:
             marks = {"marker": "x", "linestyle": "", "markersize": 6, "label": f"{line.label}, the paper"}
             axes.plot(list(line.paper), list(line.paper.values()), color=color, **marks)
     axes.axhline(1.0, color="#555555", linewidth=0.8)
-    if picture.log_x:
-        axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_formatter("{x:g}")
     axes.set_ylim(bottom=0)
-    axes.set_title(picture.title, fontsize=8)
-    axes.set_xlabel(picture.x, fontsize=8)
-    axes.tick_params(labelsize=7, which="both")
-    axes.grid(alpha=0.25)
+    small_axes(axes, x=picture.x, title=picture.title, powers_of_two="x" if picture.log_x else "")
     if axes.lines[1:]:
         axes.legend(fontsize=6)
 

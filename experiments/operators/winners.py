@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from sparsefront_kernels.problem import LAYOUTS
 
-from experiments.harness.figures import draw_grid, new_figure, save_png
+from experiments.harness.figures import draw_grid, legend_below, new_figure, save_png
 from experiments.harness.rows import write
 from experiments.operators.measurements import FEWEST_SIZES, SAME_SPARSITY, Measurement, Weight
 from sparsefront.results.plots import DENSE_COLOR, series_styles
@@ -93,7 +93,7 @@ def write_winners_png(measurements: Sequence[Measurement], path: Path) -> Path:
             _draw_panel(axes, (dtype, layout, *unit), cells, colors, sizes[unit], levels)
             axes.tick_params(labelleft=not named)
             named = True
-    figure.legend(handles=_legend(colors), loc="outside lower center", ncols=legend_columns, fontsize=7)
+    legend_below(figure, _legend(colors), legend_columns)
     return save_png(figure, path)
 
 
@@ -187,11 +187,6 @@ class Crossing:
     high: int
     at: float | None
 
-    @property
-    def text(self) -> str:
-        where = f"between {self.low} and {self.high}" if self.at is None else f"{self.at:.3g}"
-        return f"{self.before} → {self.after}: {where}"
-
 
 @dataclass
 class Times:
@@ -280,7 +275,7 @@ def write_by_m_png(found: dict[Problem, Times], path: Path) -> Path:
         axes.set_title(
             f"{dtype}, {layout.replace('_', '-')}, {k} → {n}: fastest kernel by M, speedup over dense", fontsize=8
         )
-    figure.legend(handles=_legend(colors), loc="outside lower center", ncols=LEGEND_COLUMNS, fontsize=7)
+    legend_below(figure, _legend(colors), LEGEND_COLUMNS)
     return save_png(figure, path)
 
 

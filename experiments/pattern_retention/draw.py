@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas
-from matplotlib.lines import Line2D
 from torch import Tensor
 
-from experiments.harness.figures import new_figure, save_png
+from experiments.harness.figures import entry, new_figure, save_png
 from experiments.harness.page import row
 from experiments.pattern_retention.measure import HERE, composed, read_importance
 from sparsefront.config.settings import build_settings
@@ -27,6 +26,7 @@ from sparsefront.results.plots import FRONT_COLOR, pattern_color
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
 
 NEAR = 0.02
 PATTERNS = HERE.parents[1] / "docs" / "patterns"
@@ -63,7 +63,7 @@ def draw(table: pandas.DataFrame, path: Path) -> None:
     figure.supxlabel(
         "retained importance (sum of |w|) relative to element_wise, same sparsity and allocation", fontsize=9
     )
-    figure.legend(*_legend(), loc="outside upper center", ncols=3, fontsize=8)
+    figure.legend(handles=_entries(), loc="outside upper center", ncols=3, fontsize=8)
     save_png(figure, path)
 
 
@@ -107,13 +107,11 @@ def _draw_panel(axes: "Axes", rows: pandas.DataFrame, settings: list[str]) -> No
     axes.grid(alpha=0.25)
 
 
-def _legend() -> tuple[list, list[str]]:
-    def mark(face: str) -> Line2D:
-        return Line2D([], [], linestyle="", marker="o", markerfacecolor=face, markeredgecolor="#333333")
-
-    random = Line2D([], [], color=FRONT_COLOR, linestyle=":")
-    texts = ["the pattern's own allocation", "per_layer, where that is not its own", "a random mask, per_layer"]
-    return [mark("#333333"), mark("none"), random], texts
+def _entries() -> list["Line2D"]:
+    mark = {"linestyle": "", "marker": "o", "markeredgecolor": "#333333"}
+    own = entry("the pattern's own allocation", "#333333", **mark)
+    other = entry("per_layer, where that is not its own", "#333333", **mark, markerfacecolor="none")
+    return [own, other, entry("a random mask, per_layer", FRONT_COLOR, linestyle=":")]
 
 
 def draw_mask(corner: Tensor, pattern: Pattern, path: Path) -> None:

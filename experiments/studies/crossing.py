@@ -29,10 +29,7 @@ class Loss:
 # network compared with -> split -> what is lost; the first of val decides what is retrained
 LOSSES = {
     "dense": {"val": Loss("val_masked", "val_dense"), "test": Loss("masked", "dense")},
-    "continued dense": {
-        "val": Loss("val_masked", "val_dense_continued"),
-        "test": Loss("masked", "dense_continued"),
-    },
+    "continued dense": {"val": Loss("val_masked", "val_dense_continued"), "test": Loss("masked", "dense_continued")},
 }
 
 

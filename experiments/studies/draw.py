@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.harness.figures import new_figure, save_png
+from experiments.harness.figures import entry, new_figure, save_png
 from experiments.studies.cells import Cell, Cells, of_table
 from experiments.studies.definition import Point, Study, Table
 from sparsefront.results.plots import DENSE_COLOR, MARKERS, pattern_color
@@ -162,15 +162,11 @@ def _draw_rows(panel: Panel, part: "SubFigure") -> None:
                 _draw_mark(axes, cell.per_cent("masked"), place, "o", cell, upright=False)
         for point, cell in panel.empty:
             if point.column == column and point.row in rows:
-                axes.text(
-                    0.02,
-                    rows.index(point.row),
+                said, style = (
                     "unsupported" if cell.unsupported else "missing",
-                    transform=axes.get_yaxis_transform(),
-                    color=GREY,
-                    fontsize=7,
-                    verticalalignment="center",
+                    {"color": GREY, "fontsize": 7, "va": "center"},
                 )
+                axes.text(0.02, rows.index(point.row), said, transform=axes.get_yaxis_transform(), **style)
         axes.set_title(column, fontsize=9)
         axes.set_yticks(range(len(rows)), rows, fontsize=8)
         axes.set_ylim(len(rows) - 0.4, -0.6)  # the first line on top
@@ -212,22 +208,13 @@ def _metric_text(panel: Panel) -> str:
 
 def _marks(measured: Entries) -> list["Artist"]:
     """The legend of all panels: dense networks, the patterns, and what filled and hollow means."""
-    from matplotlib.lines import Line2D
-
     cells = [cell for _, cell in measured]
     names = [name for name in DENSE_LINES if any(cell.per_cent(name) is not None for cell in cells)]
     lines = [
-        Line2D([], [], color=DENSE_COLOR, linewidth=1, linestyle=style, label=label)
-        for label, style in map(DENSE_LINES.__getitem__, names)
+        entry(label, DENSE_COLOR, linewidth=1, linestyle=style) for label, style in map(DENSE_LINES.__getitem__, names)
     ]
     marks = {pattern: (pattern_color(pattern),) * 2 for pattern in map(pattern_of, cells)}
     marks |= {"mean of seeds ± sd": (GREY, GREY)} if any(cell.seeds > 1 for cell in cells) else {}
     marks |= {"one seed": (GREY, "white")} if any(cell.seeds == 1 for cell in cells) else {}
     style = {"marker": "o", "linestyle": "none", "markersize": 5.5}
-    return [
-        *lines,
-        *(
-            Line2D([], [], color=color, markerfacecolor=face, label=label, **style)
-            for label, (color, face) in marks.items()
-        ),
-    ]
+    return lines + [entry(label, color, markerfacecolor=face, **style) for label, (color, face) in marks.items()]

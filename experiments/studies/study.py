@@ -169,56 +169,38 @@ def run(queue: Queue, pool: Executor, *, out: Path, workers: int, ends_at: float
     Raises:
         SystemExit: the system killed a process of the pool, which ends them all.
     """
-    running: dict[Future, Job] = {}
+    running: dict[Future, Job] = {}  # what has begun and has no line yet
     try:
-        _work(queue, pool, running, out=out, workers=workers, ends_at=ends_at, say=say)
+        while queue.jobs or running:
+            while len(running) < workers and not runs.over(ends_at) and (job := queue.take()):
+                running[pool.submit(finish, job[1])] = job
+            if not running:
+                say(f"out of time: {len(queue.jobs)} points are left for the next call")
+                return
+            for done in sorted(wait(running, return_when=FIRST_COMPLETED).done, key=_lost):  # first what has a line
+                if _lost(done):
+                    done.result()
+                (point, kernel), overrides = running.pop(done)
+                error = done.exception()
+                found = done.result() if error is None else {}
+                why = None if error is None else f"FAILED, {type(error).__name__}: {error}"
+                if point.row == definition.DENSE:
+                    why = why or found.get(UNSUPPORTED)  # a folder that is not there, say
+                if why is not None:
+                    say(f"{point}: {why}")
+                    if lost := queue.drop_waiting_for(point):
+                        say(f"{lost} points need that network: they are left for the next call")
+                    continue
+                digest = found.get(DIGEST)
+                if digest is None or queue.denses.get(point) != digest:
+                    chosen = shlex.join(runs.without_places(overrides))
+                    append_line(out / point.study / FILE, point, kernel, found, overrides=chosen)
+                say(f"{point}, kernel={kernel}: {_told(found)}")
+                queue.finished(point, digest)
     except BrokenExecutor as error:
         points = "; ".join(f"{point}, kernel={kernel}" for (point, kernel), _ in running.values())
         why = "a process of the pool was killed, by the system where memory ran out"
         raise SystemExit(f"{why}; what was running is left for the next call: {points}") from error
-
-
-def _work(
-    queue: Queue,
-    pool: Executor,
-    running: dict[Future, Job],
-    *,
-    out: Path,
-    workers: int,
-    ends_at: float,
-    say: Callable[[str], None],
-) -> None:
-    """`run`; `running` holds what has begun and has no line yet.
-
-    Raises:
-        BrokenExecutor: a process of the pool was killed.
-    """
-    while queue.jobs or running:
-        while len(running) < workers and time.monotonic() < ends_at and (job := queue.take()):
-            running[pool.submit(finish, job[1])] = job
-        if not running:
-            say(f"out of time: {len(queue.jobs)} points are left for the next call")
-            return
-        for done in sorted(wait(running, return_when=FIRST_COMPLETED).done, key=_lost):  # first what has a line
-            if _lost(done):
-                done.result()
-            (point, kernel), overrides = running.pop(done)
-            if (error := done.exception()) is not None:
-                say(f"{point}: FAILED, {type(error).__name__}: {error}")
-                if lost := queue.drop_waiting_for(point):
-                    say(f"{lost} points need that network: they are left for the next call")
-                continue
-            found = done.result()
-            if point.row == definition.DENSE and found.get(UNSUPPORTED):  # a folder that is not there, say
-                say(f"{point}: {found[UNSUPPORTED]}")
-                say(f"{queue.drop_waiting_for(point)} points need that network: they are left for the next call")
-                continue
-            digest = found.get(DIGEST)
-            if digest is None or queue.denses.get(point) != digest:
-                path, chosen = out / point.study / FILE, runs.without_places(overrides)
-                append_line(path, point, kernel, found, overrides=shlex.join(chosen))
-            say(f"{point}, kernel={kernel}: {_told(found)}")
-            queue.finished(point, digest)
 
 
 def _lost(done: Future) -> bool:

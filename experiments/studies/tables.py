@@ -60,11 +60,7 @@ def blocks_of(study: Study, network: str, cells: Cells) -> dict[str, Block]:
     ]
     return {
         digest: Block(
-            chr(ord("A") + place),
-            seed,
-            digest,
-            digest in newest,
-            *(100 * float(line[name]) for name in DENSE),
+            chr(ord("A") + place), seed, digest, digest in newest, *(100 * float(line[name]) for name in DENSE)
         )
         for place, (seed, digest, line) in enumerate(several)
     }

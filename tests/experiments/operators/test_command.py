@@ -35,15 +35,6 @@ def test_pictures_of_each_dtype(measured, results_file, tmp_path):
     }
 
 
-def test_filters(measured, results_file, tmp_path, capsys):
-    path = results_file([measured(), measured(dtype="fp32"), measured(m=1, layout="row_major")])
-    out = tmp_path / "out"
-    assert main([str(path), "-o", str(out), "--dtype", "fp32", "--m", "4096"]) == 0
-    assert {one.name for one in out.glob("*.png")} == {"roofline-fp32.png", "winners-fp32-gathered.png"}
-    assert main([str(path), "-o", str(out), "--layout", "row_major", "--granularity", "64"]) == 1
-    assert "no right product that passes the filters" in capsys.readouterr().err
-
-
 def test_dense_alone_has_no_winners(measured, dense_weight, results_file, tmp_path):
     path = results_file([measured(weight=dense_weight, kernel="cublas", sparsity=0.0)])
     assert main([str(path), "-o", str(tmp_path / "out")]) == 0
