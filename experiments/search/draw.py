@@ -3,7 +3,7 @@
 python -m experiments.search.draw [rows.csv ...]
 """
 
-import sys
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, stdev
@@ -107,5 +107,7 @@ def _panel(axes: Axes, rows: Sequence[Row], split: str) -> None:
 
 
 if __name__ == "__main__":
-    for path in map(Path, sys.argv[1:] or [HERE / "rows.csv"]):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("rows", type=Path, nargs="*", default=[HERE / "rows.csv"], help="lines of the study")
+    for path in parser.parse_args().rows:
         draw(read_lines(path), path.with_suffix(".png"))
