@@ -228,7 +228,7 @@ def unseen(folder: Path, cache: Path, edits: Iterator[tuple[str, Edit]]) -> tupl
 def main(arguments: list[str]) -> None:
     """Count each kind and write the table."""
     with tempfile.TemporaryDirectory() as temporary:
-        folder, cache = make_run(Path(arguments[0]) if arguments else Path(temporary))
+        folder, cache = make_run(Path(arguments[0]) if arguments else Path(temporary) / "run")
         assert verify([str(folder), "--cache-dir", str(cache)]) == 0, "it holds as it is"
         counts = []
         for kind in (plain, manifest, rehashed):
