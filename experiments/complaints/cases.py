@@ -8,6 +8,7 @@ import torch
 import sparsefront as sf
 
 Way = Literal["semi_structured", "csr", "zeros"]
+TWO_FOUR = sf.patterns.NM(m=4)
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,9 @@ class Case:
     shape: str
     m: int
     layers: tuple[tuple[int, int], ...]
-    pattern: Any
-    sparsity: float
-    way: Way
+    pattern: Any = TWO_FOUR
+    sparsity: float = 0.5
+    way: Way = "semi_structured"
     dtype: torch.dtype = torch.float16
     choice: str = ""
     unsupported: str = ""
@@ -48,7 +49,6 @@ class Case:
         )
 
 
-TWO_FOUR = sf.patterns.NM(m=4)
 SQUARE = ((4096, 4096),) * 4
 LLAMA_2 = (*SQUARE, (4096, 11008), (11008, 4096), (4096, 11008))
 LLAMA_3_MLP = ((4096, 14336), (14336, 4096), (4096, 14336))
@@ -61,9 +61,6 @@ CASES = (
         "one layer, 10240 inputs, 3072 outputs",
         3072,
         ((10240, 3072),),
-        TWO_FOUR,
-        0.5,
-        "semi_structured",
     ),
     Case(
         "pytorch/pytorch#111339",
@@ -71,9 +68,6 @@ CASES = (
         "4096 x 4096, four in a row",
         1,
         SQUARE,
-        TWO_FOUR,
-        0.5,
-        "semi_structured",
     ),
     Case(
         "NVIDIA forum 340931",
@@ -81,9 +75,6 @@ CASES = (
         "the seven products of a block of Llama-2-7B",
         1,
         LLAMA_2,
-        TWO_FOUR,
-        0.5,
-        "semi_structured",
         choice="one sequence at a time",
     ),
     Case(
@@ -92,9 +83,6 @@ CASES = (
         "the same with 32 rows",
         32,
         LLAMA_2,
-        TWO_FOUR,
-        0.5,
-        "semi_structured",
         choice="32 rows",
     ),
     Case(
@@ -103,9 +91,6 @@ CASES = (
         "the MLP of Llama-3-8B",
         2048,
         LLAMA_3_MLP,
-        TWO_FOUR,
-        0.5,
-        "semi_structured",
         choice="2,048 tokens, fp16",
         unsupported="fp8, which the thread ran: no sparse fp8 kernel here",
     ),
@@ -115,9 +100,6 @@ CASES = (
         "the six products of a layer of BERT-large",
         8 * 384,
         BERT_LARGE,
-        TWO_FOUR,
-        0.5,
-        "semi_structured",
         choice="BERT-large, 8 sequences of 384",
     ),
     Case(
@@ -149,8 +131,6 @@ CASES = (
         3072,
         ((10240, 3072),),
         sf.patterns.NM(m=4, transposable=True),
-        0.5,
-        "semi_structured",
         unsupported="torchao's own class, which no release has any more: PyTorch's tensors stand for it",
     ),
 )

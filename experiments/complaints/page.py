@@ -1,12 +1,14 @@
-"""The page of the threads, from verdicts.csv: python experiments/complaints/page.py."""
+"""The page of the threads, from verdicts.csv: python -m experiments.complaints.page."""
 
 import argparse
-import csv
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from cases import CASES, Case  # beside this file
-from rerun import HERE, OURS, THREAD, UNSUPPORTED
+from experiments.complaints.cases import CASES, Case
+from experiments.complaints.rerun import HERE, OURS, THREAD, UNSUPPORTED
+from experiments.harness.page import interval, table
+from experiments.harness.rows import Row
+from sparsefront.results.store import read_lines
 
 HEAD = """# Threads that say "sparse is not faster"
 
@@ -28,22 +30,22 @@ NOTES = """## Notes
 """
 
 
-def page(lines: Mapping[tuple[str, str], dict[str, str]]) -> Iterator[str]:
+def page(lines: Mapping[tuple[str, str], Row]) -> Iterator[str]:
     """Lines of Markdown.
 
     Args:
         lines: (thread, way) -> line of verdicts.csv.
     """
     yield HEAD
-    yield "| thread | says | rerun here | as in the thread | kernels here | bytes dense, thread, here |"
-    yield "|---|---|---|---|---|---|"
+    cells = []
     for case in CASES:
         theirs, ours = (lines.get((case.thread, way)) for way in (THREAD, OURS))
-        cells = [case.thread, case.said, _rerun(case), _verdict(theirs), _verdict(ours), _bytes(theirs, ours)]
-        yield f"| {' | '.join(cells)} |"
+        cells.append([case.thread, case.said, _rerun(case), _verdict(theirs), _verdict(ours), _bytes(theirs, ours)])
+    head = ["thread", "says", "rerun here", "as in the thread", "kernels here", "bytes dense, thread, here"]
+    yield from table(head, cells)
     yield from ("", NOTES, "## To repeat", "")
-    yield "    python experiments/complaints/rerun.py    # on a GPU, in minutes"
-    yield from ("    python experiments/complaints/page.py", "")
+    yield "    python -m experiments.complaints.rerun    # on a GPU, in minutes"
+    yield from ("    python -m experiments.complaints.page", "")
     places = sorted({f"{line['gpu']}, torch {line['torch']}, {line['date']}" for line in lines.values()})
     yield f"*Measured on*: {'; '.join(places) or 'nothing yet'}. Commit, GPU and day of each line are columns of `verdicts.csv`."
 
@@ -56,17 +58,17 @@ def _rerun(case: Case) -> str:
     return "; ".join(parts)
 
 
-def _verdict(line: dict[str, str] | None) -> str:
+def _verdict(line: Row | None) -> str:
     if line is None:
         return "missing"
     if line["verdict"] == UNSUPPORTED:
         return f"unsupported: {line['because']}"
-    numbers = f"{float(line['speedup']):.2f}x ({float(line['speedup_low']):.2f}–{float(line['speedup_high']):.2f})"
+    numbers = f"{float(line['speedup']):.2f}x ({interval(line)})"
     times = f"{float(line['dense_ms']):.3f} → {float(line['sparse_ms']):.3f} ms"
     return f"**{line['verdict']}** {numbers}, {times}, {line['kernels']}, {line['mode_sparse']}"
 
 
-def _bytes(theirs: dict[str, str] | None, ours: dict[str, str] | None) -> str:
+def _bytes(theirs: Row | None, ours: Row | None) -> str:
     dense = next((line["bytes_dense"] for line in (theirs, ours) if line), "")
     found = [dense, *((line or {}).get("bytes_sparse", "") for line in (theirs, ours))]
     return ", ".join(f"{float(count) / 1e6:.1f} MB" if count else "–" for count in found)
@@ -77,10 +79,7 @@ def main() -> None:
     parser.add_argument("--verdicts", type=Path, default=HERE / "verdicts.csv")
     parser.add_argument("--out", type=Path, default=HERE / "README.md")
     arguments = parser.parse_args()
-    lines = {}
-    if arguments.verdicts.exists():
-        with arguments.verdicts.open(newline="") as file:
-            lines = {(line["thread"], line["way"]): line for line in csv.DictReader(file)}
+    lines = {(line["thread"], line["way"]): line for line in read_lines(arguments.verdicts)}
     arguments.out.write_text("\n".join(page(lines)) + "\n")
     print(arguments.out)
 

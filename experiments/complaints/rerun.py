@@ -1,7 +1,7 @@
 """Public threads that say "sparse is not faster", run again: a verdict for each, with its interval.
 
-    python experiments/complaints/rerun.py              # on a GPU, about two minutes; verdicts.csv, then README.md
-    python experiments/complaints/rerun.py --dry-run    # on any machine: every case is right, at widths that a CPU can do
+    python -m experiments.complaints.rerun              # on a GPU, about two minutes; verdicts.csv, then README.md
+    python -m experiments.complaints.rerun --dry-run    # on any machine: every case is right, at widths that a CPU can do
 
 Each case is run in two ways: as the thread did, through PyTorch alone and launch by launch, and with the kernels here, the
 fastest that is not dense, in the fastest execution mode. Both are timed in turn with dense in one process, dense in the same
@@ -9,30 +9,95 @@ execution modes. What gives another result than the pruned weights do is not tim
 """
 
 import argparse
-import csv
+import copy
 import sys
 import time
-from collections.abc import Iterator
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from cases import CASES, Case  # beside this file
 from torch import Tensor, nn
-from ways import as_in_the_thread, dense_net, masked_net, weight_bytes
+from torch.nn.functional import linear
+from torch.sparse import SparseSemiStructuredTensor, to_sparse_semi_structured
 
 import sparsefront as sf
+from experiments.complaints.cases import CASES, Case
+from experiments.harness import runs
+from experiments.harness.rows import where_and_when, write
 from sparsefront.errors import InvalidSetting, failure_reason
 from sparsefront.measure.correctness import NETWORK_ERROR_LIMIT, output_error
-from sparsefront.provenance import provenance
+from sparsefront.measure.memory import resident_bytes
 from sparsefront.results.statistics import FASTER, SLOWER, UNCLEAR, speed_verdict
 
 HERE = Path(__file__).resolve().parent
 THREAD, OURS = "as in the thread", "kernels here"
 WIN, TIE, LOSS, UNSUPPORTED, RIGHT = "win", "tie", "loss", "unsupported", "right"
+COLUMNS = (
+    *("thread", "way", "m", "dtype", "pattern", "sparsity", "verdict", "speedup", "speedup_low", "speedup_high"),
+    *("dense_ms", "sparse_ms", "mode_dense", "mode_sparse", "kernels", "bytes_dense", "bytes_sparse", "relative_error"),
+    *("because", "gpu", "torch", "commit", "date"),
+)
 SCALE = 16  # of widths, without a GPU
 TIMED = {"warmup": 5, "samples": 20, "repeats": 5, "variants": [], "search_seconds": 2.0}
+
+
+class Product(nn.Module):
+    """y = x · weightᵀ + bias with a weight in one of PyTorch's sparse layouts."""
+
+    def __init__(self, layer: nn.Linear, weight: Tensor) -> None:
+        super().__init__()
+        self.weight, self.bias = weight, layer.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.weight.layout == torch.sparse_csr:
+            return (self.weight @ x.t()).t() + self.bias
+        return linear(x, self.weight, self.bias)
+
+
+def dense_net(case: Case, device: torch.device) -> nn.Sequential:
+    """Random weights, the same for a case at every call."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.device(device):
+        torch.manual_seed(0)
+        return nn.Sequential(*(nn.Linear(k, n) for k, n in case.layers)).to(case.dtype).eval().requires_grad_(False)
+
+
+def masked_net(case: Case, net: nn.Sequential, inputs: tuple[Tensor]) -> tuple[nn.Sequential, sf.Masks]:
+    """A copy, pruned, with its masks."""
+    pruned = copy.deepcopy(net)
+    masks = sf.prune(pruned, case.pattern, case.sparsity, layers=["*"], example_inputs=inputs, tell=lambda line: None)
+    return pruned, masks
+
+
+def as_in_the_thread(case: Case, masked: nn.Sequential) -> nn.Sequential:
+    """The pruned network as PyTorch alone runs it, with the weights that it is given.
+
+    Raises:
+        RuntimeError, ValueError: PyTorch cannot, on this device or in this shape.
+    """
+    convert: dict[str, Callable[[Tensor], Tensor]] = {
+        "semi_structured": to_sparse_semi_structured,
+        "csr": Tensor.to_sparse_csr,
+        "zeros": lambda weight: weight,
+    }
+    return nn.Sequential(*(Product(layer, convert[case.way](layer.weight)) for layer in masked)).eval()
+
+
+def weight_bytes(net: nn.Module) -> int:
+    """Of all that a network of a case holds on its device, each storage once; PyTorch's sparse layouts by their parts."""
+    if not any(isinstance(module, Product) for module in net.modules()):
+        return resident_bytes(net, next(net.parameters()).device)
+    parts = [part for layer in net for part in (layer.bias, *_parts(layer.weight))]
+    return sum({part.untyped_storage()._cdata: part.untyped_storage().nbytes() for part in parts}.values())
+
+
+def _parts(weight: Tensor) -> list[Tensor]:
+    if weight.layout == torch.sparse_csr:
+        return [weight.values(), weight.col_indices(), weight.crow_indices()]
+    if isinstance(weight, SparseSemiStructuredTensor):
+        names, _ = weight.__tensor_flatten__()
+        return [getattr(weight, name) for name in names]
+    return [weight]
 
 
 def verdicts(case: Case, device: torch.device, *, timed: bool) -> Iterator[dict[str, Any]]:
@@ -91,13 +156,6 @@ def _measured(
     }
 
 
-COLUMNS = (
-    *("thread", "way", "m", "dtype", "pattern", "sparsity", "verdict", "speedup", "speedup_low", "speedup_high"),
-    *("dense_ms", "sparse_ms", "mode_dense", "mode_sparse", "kernels", "bytes_dense", "bytes_sparse", "relative_error"),
-    *("because", "gpu", "torch", "commit", "date"),
-)
-
-
 def text(value: Any) -> Any:
     return f"{value:.5g}" if isinstance(value, float) else value
 
@@ -111,18 +169,14 @@ def main() -> int:
     arguments = parser.parse_args()
     on_gpu = torch.cuda.is_available()
     if not on_gpu and not arguments.dry_run:
-        print(
-            "no CUDA device here, and a CPU's time never stands for a GPU's: --dry-run checks the cases",
-            file=sys.stderr,
-        )
+        said = "no CUDA device here, and a CPU's time never stands for a GPU's: --dry-run checks the cases"
+        print(said, file=sys.stderr)
         return 1
     device, began, wrong = torch.device("cuda" if on_gpu else "cpu"), time.monotonic(), 0
     cases = [case for case in CASES if not arguments.only or any(part in case.thread for part in arguments.only)]
-    facts = provenance(device)
-    here = {"gpu": facts.gpu or "", "torch": facts.torch_version, "commit": facts.commit or ""}
-    lines = []
+    here, lines, ends_at = where_and_when(device), [], runs.ends_at(arguments.minutes)
     for case in cases:
-        if time.monotonic() - began > 60 * arguments.minutes:
+        if runs.over(ends_at):
             print(f"out of time: {case.thread} and what follows is left out")
             break
         for line in verdicts(case if on_gpu else case.scaled(SCALE), device, timed=not arguments.dry_run):
@@ -132,14 +186,11 @@ def main() -> int:
                 flush=True,
             )
             wrong += arguments.dry_run and line["way"] == OURS and line["verdict"] != RIGHT
-            lines.append(line | here | {"date": datetime.now(UTC).date().isoformat()})
+            lines.append(line | here)
         if on_gpu:
             torch.cuda.empty_cache()
     if not arguments.dry_run:
-        with arguments.out.open("w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS)
-            writer.writeheader()
-            writer.writerows({name: text(value) for name, value in line.items()} for line in lines)
+        write(arguments.out, COLUMNS, ({name: text(value) for name, value in line.items()} for line in lines))
     print(f"{len(lines)} lines in {time.monotonic() - began:.0f} s")
     return int(wrong > 0)
 

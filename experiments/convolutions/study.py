@@ -1,6 +1,6 @@
 """Every convolution of a ResNet50 with its sparse kernels, beside cuDNN in its better memory layout.
 
-    PYTHONPATH=src:kernels python experiments/convolutions/study.py --batches 128 32 1 --minutes 5
+    PYTHONPATH=src:kernels python -m experiments.convolutions.study --batches 128 32 1 --minutes 5
 
 Needs torch, torchvision and a CUDA GPU, no network. Each distinct convolution but the first, which stays dense, is pruned by the
 pattern's own code on weights with uneven rows and columns. All kernels that can hold the mask are compared with the fp64
@@ -10,10 +10,8 @@ measured and never measured again. `summary.py` makes the tables of the page.
 
 import argparse
 import sys
-import time
 from collections import Counter
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -21,12 +19,13 @@ import torch
 from sparsefront_kernels import Problem
 from torch import nn
 
+from experiments.harness import runs
+from experiments.harness.rows import values_of, where_and_when
 from sparsefront.export.packed_layers import store
 from sparsefront.inference.autotune import autotune_layer, find_candidates
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.masks.weight_view import as_matrix, like_weight
 from sparsefront.measure.problems import LayerInput
-from sparsefront.provenance import provenance
 from sparsefront.pruning.operator_masks import UnevenWeights, pattern_masks
 from sparsefront.results.store import append_line, read_lines
 
@@ -113,7 +112,6 @@ def measure(
             "relative_error": f"{tuned.errors[kernel]:.2e}",
         }
     )
-    facts = provenance(device)
     return (
         dict.fromkeys(COLUMNS, "")
         | ours
@@ -130,10 +128,7 @@ def measure(
             "candidates_us": " ".join(f"{name}={us:.2f}" for name, us in tuned.latencies_us.items()),
             "unsupported": "; ".join(f"{name}: {why}" for name, why in tuned.unsupported.items()),
             "notes": "; ".join(f"{name}: {note}" for name, note in tuned.notes.items()),
-            "gpu": facts.gpu or "",
-            "torch": facts.torch_version,
-            "commit": facts.commit or "",
-            "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+            **where_and_when(device),
         }
     )
 
@@ -146,12 +141,12 @@ def main() -> None:
     parser.add_argument("--sparsities", type=float, nargs="+", default=[0.5, 0.75, 0.9])
     parser.add_argument("--dtype", default="fp16", choices=("fp16", "bf16"))
     parser.add_argument("--filters", type=int, nargs="+", default=[1, 3])
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="nothing is begun after so many")
+    runs.add_options(parser, workers=None, overrides=False)
     asked = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("convolutions are timed on a CUDA GPU, and there is none")
-    ends_at = time.monotonic() + 60 * asked.minutes
-    finished = {tuple(row[name] for name in KEY) for row in read_lines(asked.out)}
+    ends_at = runs.ends_at(asked.minutes)
+    finished = {values_of(row, KEY) for row in read_lines(asked.out)}
     for batch in asked.batches:
         for pattern, granularity in (text.split(":") for text in asked.patterns):
             for sparsity in asked.sparsities:
@@ -160,7 +155,7 @@ def main() -> None:
                     key = tuple(map(str, (*vars(shape).values(), *at.values(), f"{sparsity:g}")))
                     if shape.filter not in asked.filters or key in finished:
                         continue
-                    if time.monotonic() > ends_at:
+                    if runs.over(ends_at):
                         print("out of time: the other lines are left for the next call", flush=True)
                         return
                     row = measure(shape, times=times, sparsity=sparsity, device=torch.device("cuda"), **at)

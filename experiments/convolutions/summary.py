@@ -1,6 +1,6 @@
 """The tables of the page, from the lines of the study.
 
-python experiments/convolutions/summary.py [--write README.md]
+python -m experiments.convolutions.summary [--write README.md]
 """
 
 import argparse
@@ -8,18 +8,19 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from experiments.harness import page
+from experiments.harness.page import geometric_mean, per_cent
+from experiments.harness.rows import Row, values_of
 from sparsefront.results.store import read_lines
 
 HERE = Path(__file__).resolve().parent
-START, END = "<!-- tables: made by summary.py -->", "<!-- end of tables -->"
+MARKS = "<!-- tables: made by summary.py -->", "<!-- end of tables -->"
 ASKED = {"0.5": 1.05, "0.75": 1.25, "0.9": 1.4}  # geometric mean over the 1x1 convolutions, batch 128
-Row = dict[str, str]
 
 
 def geomean(rows: list[Row], speedups: Sequence[float]) -> float:
     """Of a speedup of each row; each shape counts as often as the network has it."""
-    times = [int(row["times"]) for row in rows]
-    return math.exp(sum(count * math.log(speedup) for count, speedup in zip(times, speedups, strict=True)) / sum(times))
+    return geometric_mean(speedups, [int(row["times"]) for row in rows])
 
 
 def fastest_dense(rows: list[Row]) -> dict[tuple[str, ...], float]:
@@ -31,42 +32,28 @@ def fastest_dense(rows: list[Row]) -> dict[tuple[str, ...], float]:
 
 
 def _shape(row: Row) -> tuple[str, ...]:
-    return tuple(row[name] for name in ("in_channels", "out_channels", "filter", "stride", "side", "times", "batch"))
+    return values_of(row, ("in_channels", "out_channels", "filter", "stride", "side", "times", "batch"))
 
 
 def means(rows: list[Row]) -> list[str]:
     """Batch by batch and filter by filter: geometric means, wins and losses."""
-    heads = (
-        "batch",
-        "filter",
-        "sparsity",
-        "shapes",
-        "speedup",
-        "over its fastest dense",
-        "range",
-        "faster than dense",
-        "asked",
-    )
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    head = "batch|filter|sparsity|shapes|speedup|over its fastest dense|range|faster than dense|asked".split("|")
+    lines = []
     fastest = fastest_dense(rows)
     groups = sorted({(-int(row["batch"]), row["filter"], row["sparsity"]) for row in rows})
     for batch, filter_size, sparsity in groups:
-        found = [
-            row
-            for row in rows
-            if (row["batch"], row["filter"], row["sparsity"]) == (str(-batch), filter_size, sparsity)
-        ]
+        same = (str(-batch), filter_size, sparsity)
+        found = [row for row in rows if values_of(row, ("batch", "filter", "sparsity")) == same]
         speedups = [float(row["speedup"]) for row in found]
         mean = geomean(found, speedups)
         least = geomean(found, [fastest[_shape(row)] / float(row["latency_us"]) for row in found])
         asked = ASKED.get(sparsity) if (filter_size, batch) == ("1", -128) else None
         verdict = "" if asked is None else f"{asked:g}, {'met' if mean >= asked else 'short'}"
         wins = sum(speedup > 1 for speedup in speedups)
-        lines.append(
-            f"| {-batch} | {filter_size}x{filter_size} | {sparsity} | {len(found)} | **{mean:.2f}** | {least:.2f} | "
-            f"{min(speedups):.2f}–{max(speedups):.2f} | {wins} of {len(found)} | {verdict} |"
-        )
-    return lines
+        cells = [-batch, f"{filter_size}x{filter_size}", sparsity, len(found), f"**{mean:.2f}**", f"{least:.2f}"]
+        cells += [f"{min(speedups):.2f}–{max(speedups):.2f}", f"{wins} of {len(found)}", verdict]
+        lines.append(cells)
+    return page.table(head, lines)
 
 
 def shapes(rows: list[Row]) -> list[str]:
@@ -74,8 +61,8 @@ def shapes(rows: list[Row]) -> list[str]:
     batch = max(int(row["batch"]) for row in rows)
     here = [row for row in rows if int(row["batch"]) == batch]
     levels = sorted({row["sparsity"] for row in here})
-    heads = ("convolution", "times", "dense us", *(f"sparse us at {float(level):.0%}" for level in levels))
-    lines = [f"At {batch} images:", "", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    head = ("convolution", "times", "dense us", *(f"sparse us at {float(level):.0%}" for level in levels))
+    lines = []
     of_shape: dict[tuple[str, ...], dict[str, Row]] = {}
     for row in here:
         of_shape.setdefault(_shape(row), {})[row["sparsity"]] = row
@@ -86,19 +73,16 @@ def shapes(rows: list[Row]) -> list[str]:
         dense = [float(row["dense_us"]) for row in found.values()]
         ends = "–".join(dict.fromkeys(f"{end(dense):.1f}" for end in (min, max)))
         cells = [_cell(found[level]) if level in found else "" for level in levels]
-        lines.append(f"| {' | '.join((name, times, ends, *cells))} |")
-    return lines
+        lines.append([name, times, ends, *cells])
+    return [f"At {batch} images:", "", *page.table(head, lines)]
 
 
 def _cell(row: Row) -> str:
     speedup = float(row["speedup"])
-    mark = "**" if speedup > 1 else ""
-    kept = (
-        f", {float(row['density']):.0%} kept" if abs(float(row["density"]) - 1 + float(row["sparsity"])) > 0.02 else ""
-    )
-    return (
-        f"{float(row['latency_us']):.1f} ({mark}{speedup:.2f}{mark}×, {row['kernel'].removeprefix('blocked_')}{kept})"
-    )
+    mark, kernel = "**" if speedup > 1 else "", row["kernel"].removeprefix("blocked_")
+    less = abs(float(row["density"]) - 1 + float(row["sparsity"])) > 0.02
+    kept = f", {per_cent(row['density'])} kept" if less else ""
+    return f"{float(row['latency_us']):.1f} ({mark}{speedup:.2f}{mark}×, {kernel}{kept})"
 
 
 def main() -> None:
@@ -110,10 +94,8 @@ def main() -> None:
     text = "\n".join([*means(rows), "", *shapes(rows)])
     if asked.write is None:
         print(text)
-        return
-    page = asked.write.read_text()
-    before, rest = page.split(START)
-    asked.write.write_text(f"{before}{START}\n\n{text}\n\n{END}{rest.split(END)[1]}")
+    else:
+        page.fill(asked.write, MARKS, text)
 
 
 if __name__ == "__main__":

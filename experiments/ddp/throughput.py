@@ -1,7 +1,7 @@
 """How many samples a second one and two GPUs train, where the time of a step is, and whether ranks end with the same bits.
 
-    python experiments/ddp/throughput.py [--length 128 384] [--compile none blocks] [--ddp-comm-hook bf16_compress]
-    python experiments/ddp/throughput.py --accelerator cpu --model tiny --batch 2 --length 16 --steps 2 --folder /tmp/ddp
+    python -m experiments.ddp.throughput [--length 128 384] [--compile none blocks] [--ddp-comm-hook bf16_compress]
+    python -m experiments.ddp.throughput --accelerator cpu --model tiny --batch 2 --length 16 --steps 2 --folder /tmp/ddp
 
 BERT-base with random weights, batch 64 a GPU, 128 or 384 tokens, bf16, NCCL: pruned 2:4 and fine-tuned by the loop that every
 recovery uses, on random tokens from the loader of every text. First with fixed masks, which is timed and then profiled, then,
@@ -13,17 +13,19 @@ ranks.csv (a line per rank) and the tables of README.md. Ends with status 1 wher
 import argparse
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
-from page import fill, merge_lines  # beside this file
-from training import Work, train
 
+from experiments.ddp.training import Work, train
+from experiments.harness import page
+from experiments.harness.rows import today, values_of, write
 from sparsefront.provenance import provenance
+from sparsefront.results.store import read_lines
 from sparsefront.training.ranks import other_ranks_running
 from sparsefront.training.trainer import TrainerSettings
 
@@ -31,6 +33,13 @@ HERE = Path(__file__).resolve().parent
 FEW = 6  # steps of the training whose masks tighten
 SAME = ("masks_sha256", "weights_sha256")
 COMPILED_WARMUP = 2  # times as long
+MARKS = "<!-- tables: written by throughput.py -->", "<!-- end of the tables -->"
+SHOWN = ("GPU", "tokens", "devices", "gradients", "compile")
+WAY = ("device", "sequence_length", "devices", "exchange_gradients", "ddp_comm_hook", "compile")
+ALIKE = ("device", "sequence_length", "compile")  # of a line and of that of one device beside it
+KEY = (*WAY, "masks", "rank")
+SAME_RUN = ("model", "batch_per_device", "precision", "torch", "commit")  # of all lines of one kind of device
+PARTS = "idle exposed products generated attention optimizer masks copies others exchange_alone".split()
 DURING, AFTER = "during_backward", "after_backward"
 
 
@@ -64,7 +73,7 @@ def measure(
         "torch": facts.torch_version,
         "nccl": ".".join(map(str, torch.cuda.nccl.version())) if device.type == "cuda" else "",
         "commit": facts.commit,
-        "date": datetime.now(UTC).date().isoformat(),
+        "date": today(),
     }
     line = way | {
         "model": work.name,
@@ -79,13 +88,8 @@ def measure(
     }
     told = [
         way
-        | {
-            "device": made["device"],
-            "torch": made["torch"],
-            "masks": name,
-            "rank": rank["rank"],
-            "kept": round(rank["kept"], 4),
-        }
+        | {"device": made["device"], "torch": made["torch"], "masks": name}
+        | {"rank": rank["rank"], "kept": round(rank["kept"], 4)}
         | {key: rank[key] for key in SAME}
         | {"commit": facts.commit}
         for name, ranks in trained.items()
@@ -97,6 +101,78 @@ def measure(
 
 def _same(ranks: list[dict[str, Any]]) -> bool:
     return all(rank[key] == ranks[0][key] for rank in ranks for key in SAME)
+
+
+def merge_lines(path: Path, lines: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+    """Write lines in place of those of the same way to train. Others of their kind of device stay where network, commit and
+    PyTorch are the same, or else go: they would be compared. Lines of other kinds of devices stay.
+
+    Returns:
+        all lines, every value as text.
+    """
+    new = [{name: str(value) for name, value in line.items()} for line in lines]
+    written = {values_of(line, KEY) for line in new}
+    stay = [
+        line
+        for line in read_lines(path)
+        if values_of(line, KEY) not in written
+        and (line["device"] != new[0]["device"] or values_of(line, SAME_RUN) == values_of(new[0], SAME_RUN))
+    ]
+    merged = sorted(
+        [*stay, *new], key=lambda line: (line["device"], int(line["sequence_length"]), *values_of(line, KEY[2:]))
+    )
+    write(path, list(new[0]), merged)
+    return merged
+
+
+def fill(file: Path, lines: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]] = ()) -> None:
+    """Put the tables between the marks of a page; where there is no page they are one."""
+    if not file.exists():
+        file.write_text("\n".join(MARKS) + "\n")
+    page.fill(file, MARKS, "\n".join(tables(lines, steps)))
+
+
+def tables(lines: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]] = ()) -> list[str]:
+    """Markdown: samples per second beside those of one device, then where a step's time is."""
+    rates = []
+    for line in lines:
+        alone = [one for one in lines if str(one["devices"]) == "1" and values_of(one, ALIKE) == values_of(line, ALIKE)]
+        rate = float(line["samples_per_s"])
+        ratio = f"{rate / float(alone[0]['samples_per_s']):.2f}" if alone else "–"
+        window = f"{float(line['lowest']):,.0f} – {float(line['highest']):,.0f}"
+        same = "yes" if str(line["same_on_ranks"]) == "True" else "NO"
+        rates.append([*_way(line), f"{rate:,.0f}", window, ratio, same])
+    names = ["samples per second", "lowest – highest window", "× one device", "equal on all ranks"]
+    told = page.table([*SHOWN, *names], rates, rule=" --- |")
+    if steps:
+        head = [*SHOWN, "step", *(part.replace("_", " ") for part in PARTS), "launches"]
+        parts = [[*_way(step), *(_ms(step, part) for part in ("wall", *PARTS)), step["launches"]] for step in steps]
+        told += [
+            "",
+            "Milliseconds of a step under the profiler, on rank 0:",
+            "",
+            *page.table(head, parts, rule=" --- |"),
+        ]
+    return told
+
+
+def _ms(step: dict[str, Any], part: str) -> str:
+    return "–" if (value := step.get(f"{part}_ms") or "") == "" else f"{float(value):.1f}"
+
+
+def _way(line: dict[str, Any]) -> list[str]:
+    """Kind of device, tokens of a sample, devices, how they exchange gradients, and trainer.compile."""
+    exchanged = "bf16" if line["ddp_comm_hook"] == "bf16_compress" else "fp32"
+    if line["exchange_gradients"] == "after_backward":
+        exchanged += ", after backward"
+    devices = str(line["devices"])
+    gradients = "–" if devices == "1" else exchanged
+    return [_short(line["device"]), str(line["sequence_length"]), devices, gradients, line["compile"] or "none"]
+
+
+def _short(device: str) -> str:
+    """Without maker and memory."""
+    return device.removeprefix("NVIDIA ").partition(" ")[0]
 
 
 def main() -> int:

@@ -1,16 +1,19 @@
 """What every rank of the measurement runs: BERT with random weights, pruned, then trained by the loop of every recovery."""
 
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from exchange import exchange_times_ms  # beside this file
-from step_kernels import ProfileSteps, step_times_ms  # beside this file
+import torch.distributed as dist
+from torch import nn
 
+from experiments.harness.measure import Kernel, covered_us, gpu_profile, kernels_of
 from sparsefront import distributed
 from sparsefront.data.base import DataInfo
 from sparsefront.data.split_data import NoRows, Part, SplitData
@@ -31,6 +34,19 @@ from sparsefront.training.recipe import Optimization, Recipe
 from sparsefront.training.trainer import TrainerSettings
 
 CLASSES, SPARSITY = 2, 0.5
+BUCKET = 25 * 2**20  # bytes that DDP exchanges at a time
+REPEATS = 10
+EXCHANGE = "exchange"
+KINDS = {  # the first that a kernel's name matches
+    EXCHANGE: re.compile("nccl", re.IGNORECASE),
+    "generated": re.compile("^triton_"),  # by torch.compile; the rest of such a name tells what was fused
+    "attention": re.compile("fmha|flash|cudnn.*sdpa|mha_", re.IGNORECASE),
+    "products": re.compile("gemm|nvjet|cutlass|xmma|splitk", re.IGNORECASE),
+    "optimizer": re.compile("multi_tensor|foreach|adam", re.IGNORECASE),
+    "masks": re.compile("masked_fill", re.IGNORECASE),
+    "copies": re.compile("memcpy|memset|copy", re.IGNORECASE),
+}
+OTHERS = "others"
 
 
 @dataclass(frozen=True)
@@ -101,6 +117,86 @@ class Clock(pl.Callback):
         return time.perf_counter()
 
 
+def kind(name: str) -> str:
+    """What a kernel does, by its name."""
+    return next((what for what, pattern in KINDS.items() if pattern.search(name)), OTHERS)
+
+
+def step_times_ms(kernels: list[Kernel], steps: int, wall_s: float) -> dict[str, float]:
+    """Milliseconds of one step.
+
+    Returns:
+        `wall_ms`; `idle_ms`, when no kernel runs; `exposed_ms`, when nothing but the exchange of gradients runs; then the time of
+        each kind, which may add up to more, since kernels overlap.
+    """
+    per_step = 1e-3 / steps
+    everything = covered_us(kernels)
+    computing = covered_us(kernel for kernel in kernels if kind(kernel.name) != EXCHANGE)
+    times = {"wall_ms": wall_s * 1e3 / steps, "idle_ms": wall_s * 1e3 / steps - everything * per_step}
+    times["exposed_ms"] = (everything - computing) * per_step
+    for what in (*KINDS, OTHERS):
+        times[f"{what}_ms"] = covered_us(kernel for kernel in kernels if kind(kernel.name) == what) * per_step
+    return {name: round(time, 3) for name, time in times.items()}
+
+
+class ProfileSteps(pl.Callback):
+    """Lightning callback that profiles some steps after a warm-up; the queue of the GPU is drained before and after them.
+
+    Attributes:
+        kernels, wall_s: of these steps; empty before them.
+    """
+
+    def __init__(self, warmup: int, steps: int) -> None:
+        self.warmup, self.steps = warmup, steps
+        self.kernels: list[Kernel] = []
+        self.wall_s = 0.0
+
+    def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
+        if batch_idx == self.warmup:
+            self._profile = gpu_profile()
+            self._profile.start()
+            self._began, self._ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            torch.cuda.synchronize()
+            self._began.record()
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if batch_idx == self.warmup + self.steps - 1:
+            self._ended.record()
+            torch.cuda.synchronize()
+            self._profile.stop()
+            self.wall_s = self._began.elapsed_time(self._ended) * 1e-3
+            self.kernels = kernels_of(self._profile)
+
+
+def exchange_times_ms(net: nn.Module) -> dict[str, float | str]:
+    """Milliseconds to sum as many values as the network has parameters over the ranks, in fp32 and in bf16; every rank asks.
+    Empty where there is one.
+    """
+    dtypes = {"exchange_alone_ms": torch.float32, "exchange_alone_bf16_ms": torch.bfloat16}
+    if distributed.world_size() == 1:
+        return dict.fromkeys(dtypes, "")
+    size = sum(parameter.numel() for parameter in net.parameters())
+    return {name: round(_exchange_ms(size, dtype), 3) for name, dtype in dtypes.items()}
+
+
+def _exchange_ms(size: int, dtype: torch.dtype) -> float:
+    """The median, in pieces as DDP takes them."""
+    piece = torch.zeros(BUCKET // 4, dtype=dtype, device="cuda")  # as many values as a bucket of fp32 holds
+    taken = []
+    for _ in range(REPEATS + 2):
+        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        dist.barrier()
+        began.record()
+        for _ in range(-(-size // piece.numel())):
+            dist.all_reduce(piece)
+        ended.record()
+        torch.cuda.synchronize()
+        taken.append(began.elapsed_time(ended))
+    return median(taken[2:])
+
+
 def finetune_with(*watches: pl.Callback) -> Finetune:
     """The default recovery, watched."""
 
@@ -150,7 +246,7 @@ def train(work: Work, trainer: TrainerSettings, gradual: bool, folder: Path, log
 
 def pruned_and_recovered(
     work: Work, trainer: TrainerSettings, gradual: bool, *watches: pl.Callback
-) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
+) -> tuple[nn.Module, dict[str, torch.Tensor]]:
     """The network after its training, which `watches` saw, and its masks."""
     torch.manual_seed(0)
     model = work.bert
@@ -159,7 +255,7 @@ def pruned_and_recovered(
     device = torch.device(trainer.device)
     schedule: Schedule = Gradual(updates=2) if gradual else OneShot()
 
-    def make_task(net: torch.nn.Module, optimization: Optimization | None = None) -> Task:
+    def make_task(net: nn.Module, optimization: Optimization | None = None) -> Task:
         return SequenceClassification(net, optimization, num_classes=CLASSES)
 
     masks = prune(

@@ -1,6 +1,6 @@
 """What each part of the way from a fast kernel to a fast network is worth: BERT-base and BERT-large, tile_wise 128, 75 %.
 
-    PYTHONPATH=src:kernels python experiments/end_to_end/ablation.py --out ablation.csv --minutes 8
+    PYTHONPATH=src:kernels python -m experiments.end_to_end.ablation --out ablation.csv --minutes 8
 
 The lines of the table of the Tile-Wise paper (dense, no transposition, explicit, fused), and one that takes away each thing that
 the rewriting does. All lines run as CUDA graphs with sparse kernels in every pruned layer; lines that are there are not measured
@@ -8,35 +8,41 @@ again. Other processes may work on the GPU at once, but for the time in which on
 """
 
 import copy
+import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
-from dense import Dense
-from kernel_profile import gemm_share, kernel_times_us, write_profile
-from launches import shipped_launches_only
-from points import Point, Setting
-from pruned import Masks, PrunedInMemory, apply_masks
-from rows import Rows, where_and_when
-from session import Session, free_memory
-from sparse import Errors, Reference, swapped_net
-from study import arguments, log_to_terminal, many_networks, options_of
-from timing import timed_in_turn
+import torch
+from sparsefront_kernels import entries
+from sparsefront_kernels.tuning.launches import TunedLaunches, chosen_launch
+from sparsefront_kernels.tuning.store import SHIPPED, file_name, tuned_kernel
 from torch import nn
 
+from experiments.end_to_end.dense import Dense
+from experiments.end_to_end.networks import Masks, PrunedInMemory, apply_masks
+from experiments.end_to_end.points import Point, Setting
+from experiments.end_to_end.session import Rows, Session, Timed, error_cells, free_memory, kernels_text, times_cells
+from experiments.end_to_end.sparse import Errors, Reference, swapped_net
+from experiments.end_to_end.study import arguments, log_to_terminal, many_networks, options_of
+from experiments.harness import runs
+from experiments.harness.measure import timed_in_turn
+from experiments.harness.rows import values_of, where_and_when
 from sparsefront.errors import InvalidSetting, failure_reason
-from sparsefront.gpu import alone, sharing
+from sparsefront.gpu import sharing
 from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.fusion import products
 from sparsefront.inference.fusion.block_pass import fuse_blocks
 from sparsefront.inference.fusion.plan import ALL_PARTS, FusionParts
 from sparsefront.inference.network_modules import release_formats
-from sparsefront.measure.end_to_end import find_execution, speedup_of
-from sparsefront.measure.timers import summarise
+from sparsefront.measure import timers
+from sparsefront.measure.end_to_end import find_execution
 from sparsefront.patterns.tile_wise import SOURCES
 from sparsefront.results.store import append_line, read_lines
 
@@ -49,6 +55,7 @@ COLUMNS = (
     "fused_dense_latency_ms,speedup,speedup_low,speedup_high,gemm_share,sparse_flops_share,kernels,layout,outputs_relative_error,error_ratio,"
     "pattern_settings,gpu,torch,commit,date"
 ).split(",")
+KEY = ("model", "batch", "sequence_length", "dtype", "sparsity", "line")
 WHOLE_TILES = "whole_tiles=true input_multiple=16 aggregate=rms"
 
 
@@ -96,6 +103,37 @@ LINES = (
 )
 
 
+@contextmanager
+def shipped_launches_only() -> Iterator[None]:
+    """Inside, no launch parameters are timed, and those that this GPU measured for itself do not count."""
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
+    shipped_file = SHIPPED / file_name(gpu)
+    shipped = json.loads(shipped_file.read_text())["kernels"] if shipped_file.is_file() else {}
+    kept = {}
+    tunables = {entry.tunable_in(layout) for entry in entries() for layout in entry.layouts}
+    for tunable in (one for one in tunables if isinstance(one, TunedLaunches)):
+        table = tuned_kernel(gpu, tunable.kernel, tunable.version)
+        kept[tunable.kernel] = table, dict(table.entries), dict(table.trials)
+        found = shipped.get(tunable.kernel, {})
+        table.entries.clear()
+        table.trials.clear()
+        table.entries.update(found.get("entries", {}) if found.get("version") == tunable.version else {})
+    chosen_launch.cache_clear()
+    try:
+        with (
+            patch.object(timers, "untried_launches", lambda *given: None),
+            patch.object(products, "assume_launch", lambda *given: None),
+        ):
+            yield
+    finally:
+        for table, entries_before, trials_before in kept.values():
+            table.entries.clear()
+            table.entries.update(entries_before)
+            table.trials.clear()
+            table.trials.update(trials_before)
+        chosen_launch.cache_clear()
+
+
 class Ablation:
     """Measures the lines of one place after the other, against the dense baseline of the study."""
 
@@ -106,11 +144,11 @@ class Ablation:
     def run(self, points: Sequence[Point], lines: Sequence[Line], ends_at: float) -> None:
         """Every line of every place that has none yet, until the time is over."""
         for point in points:
-            done = {_key(row) for row in read_lines(self.file)}
+            done = {values_of(row, KEY) for row in read_lines(self.file)}
             for line in lines:
-                if (*_place(point), line.name) in done:
+                if values_of(point.columns | {"line": line.name}, KEY) in done:
                     continue
-                if time.monotonic() >= ends_at:
+                if runs.over(ends_at):
                     log.warning("out of time: call again for the lines that are left")
                     return
                 try:
@@ -138,8 +176,8 @@ class Ablation:
         if call is None:
             return
         taken = timed_in_turn({"dense": dense.call, "sparse": call}, settings)
-        share = self._gemm_share(point, line, call) if self.options.profile else None
-        row = line_row(point, line, dense, taken, errors, facts | {"gemm_share": share})
+        share = self.session.profile(point, line.name, call) if self.options.profile else None
+        row = line_row(point, line, dense, Timed(taken["dense"], taken["sparse"], share), errors, facts)
         append_line(self.file, row)
         log.info(
             "%s %s: %s ms, %sx, %.0f s",
@@ -149,16 +187,6 @@ class Ablation:
             row["speedup"],
             time.perf_counter() - start,
         )
-
-    def _gemm_share(self, point: Point, line: Line, call: Callable[[], Any]) -> float | None:
-        try:
-            with alone(self.session.device):
-                times_us = kernel_times_us(call)
-        except Exception as error:  # costs a column, not the line
-            log.warning("no profile: %s", failure_reason(error))
-            return None
-        write_profile(self.file.with_suffix(".profile.csv"), point.columns, line.name, times_us)
-        return gemm_share(times_us)
 
 
 def rewritten(dense: Dense, masked: nn.Module, masks: Masks, line: Line) -> tuple[nn.Module, dict[str, Any]]:
@@ -183,34 +211,19 @@ def rewritten(dense: Dense, masked: nn.Module, masks: Masks, line: Line) -> tupl
 
 
 def line_row(
-    point: Point, line: Line, dense: Dense, taken: dict[str, list[list[float]]], errors: Errors, facts: dict[str, Any]
+    point: Point, line: Line, dense: Dense, timed: Timed, errors: Errors, facts: dict[str, Any]
 ) -> dict[str, str]:
     """A line of the CSV."""
-    ours, theirs = (summarise(sum(taken[side], [])) for side in ("sparse", "dense"))
-    interval = speedup_of(taken["dense"], taken["sparse"]).to_json()
-    share = facts["gemm_share"]
     row = {name: value for name, value in point.columns.items() if name in COLUMNS}
-    return (
-        row
-        | where_and_when()
-        | {name: f"{value:.4f}" for name, value in interval.items()}
-        | {
-            "line": line.name,
-            "what": line.what,
-            "latency_ms": f"{ours.median_ms:.4f}",
-            "latency_p20_ms": f"{ours.p20_ms:.4f}",
-            "latency_p80_ms": f"{ours.p80_ms:.4f}",
-            "dense_latency_ms": f"{theirs.median_ms:.4f}",
-            "dense_variant": dense.variant,
-            "fused_dense_latency_ms": "" if dense.fused_latency_ms is None else f"{dense.fused_latency_ms:.4f}",
-            "gemm_share": "" if share is None else f"{share:.4f}",
-            "sparse_flops_share": f"{facts['sparse_flops_share']:.4f}",
-            "kernels": " ".join(f"{name}:{count}" for name, count in facts["kernels"].items()),
-            "layout": facts["layout"],
-            "outputs_relative_error": f"{errors.outputs:.3e}",
-            "error_ratio": f"{errors.ratio:.3f}",
-        }
-    )
+    row |= where_and_when() | times_cells(timed, dense.fused_latency_ms) | error_cells(errors)
+    return row | {
+        "line": line.name,
+        "what": line.what,
+        "dense_variant": dense.variant,
+        "sparse_flops_share": f"{facts['sparse_flops_share']:.4f}",
+        "kernels": kernels_text(facts["kernels"]),
+        "layout": facts["layout"],
+    }
 
 
 def _here(kernel: str | None, net: nn.Module) -> str | None:
@@ -221,15 +234,6 @@ def _here(kernel: str | None, net: nn.Module) -> str | None:
 def _size_in(net: nn.Module) -> Callable[[str], int]:
     """Linears of one network have equally many rows: flops go as weights."""
     return lambda name: net.get_submodule(name).weight.numel()
-
-
-def _place(point: Point) -> tuple[str, ...]:
-    columns = point.columns
-    return columns["model"], columns["batch"], columns["sequence_length"], columns["dtype"], columns["sparsity"]
-
-
-def _key(row: dict[str, str]) -> tuple[str, ...]:
-    return tuple(row[name] for name in ("model", "batch", "sequence_length", "dtype", "sparsity", "line"))
 
 
 def main() -> int:
@@ -244,21 +248,14 @@ def main() -> int:
     )
     asked = parser.parse_args()
     log_to_terminal()
+    setting, more = Setting("tile_wise", 128, 0.75), {"pattern_settings": asked.pattern_settings}
     points = [
-        Point(
-            model,
-            batch,
-            length,
-            "fp16",
-            Setting("tile_wise", 128, 0.75),
-            "sparse",
-            pattern_settings=asked.pattern_settings,
-        )
+        Point(model, batch, length, "fp16", setting, "sparse", **more)
         for model, batch, length in PLACES
         if model in asked.models
     ]
     session = Session(Rows(asked.out), options_of(asked))
-    ends_at = time.monotonic() + 60 * asked.minutes
+    ends_at = runs.ends_at(asked.minutes)
     with many_networks():
         Ablation(session, asked.out).run(points, [line for line in LINES if line.name in asked.lines], ends_at)
     return 0

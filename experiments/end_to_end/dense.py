@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from networks import Network, inputs_of
-from points import Point
-from timing import timed_in_turn
 from torch import Tensor, nn
 
+from experiments.end_to_end.networks import Network, inputs_of
+from experiments.end_to_end.points import Point
+from experiments.harness.measure import timed_in_turn
 from sparsefront.artifacts.durable import whole_file
 from sparsefront.errors import failure_reason
 from sparsefront.inference.fusion.block_pass import fused_dense_graph

@@ -1,34 +1,56 @@
-"""What the rows of one call share: the network, its dense baseline and its masks, made when a row asks for other ones."""
+"""The session of a call, which measures rows and writes each at once, so that a stopped study goes on where it was.
+
+Rows share the network, its dense baseline and its masks, which are made when a row asks for other ones.
+"""
 
 import gc
 import logging
+import re
 from collections import defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import torch
-from dense import Dense, KnownVariants, find_dense, without_timing
-from kernel_profile import gemm_share, kernel_times_us, write_profile
-from networks import Network, build
-from points import Point
-from pruned import Masks, prune
-from rows import Rows, Timed, row_of
-from sparse import Sparse, make_sparse, without_kernels
-from steps import Steps
-from timing import timed_in_turn
 
+from experiments.end_to_end.dense import Dense, KnownVariants, find_dense, without_timing
+from experiments.end_to_end.networks import Masks, Network, build, distribution_of, prune
+from experiments.end_to_end.points import Point
+from experiments.end_to_end.sparse import Errors, Sparse, make_sparse, without_kernels
+from experiments.harness.measure import Steps, kernel_times_us, timed_in_turn
+from experiments.harness.rows import where_and_when
+from sparsefront.artifacts.lease import held_alone
 from sparsefront.errors import InvalidSetting, failure_reason
 from sparsefront.gpu import alone, sharing
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.products import TimedProducts
 from sparsefront.inference.swap import why_dense
+from sparsefront.measure.end_to_end import speedup_of
 from sparsefront.measure.settings import DTYPES, Measure
 from sparsefront.measure.timers import summarise
 from sparsefront.progress import recorded
+from sparsefront.results.store import append_line, drop_lines, read_lines
 
 log = logging.getLogger(__name__)
 ALL_SPARSE = 0.999  # of the flops: then forcing sparse kernels changes nothing
 MOST_MASKS = 8
+COLUMNS = (
+    "model,batch,sequence_length,dtype,pattern,granularity,distribution,group_m,sparsity,allocation,min_layer_density,"
+    "kernel_mode,latency_ms,latency_p20_ms,latency_p80_ms,dense_latency_ms,dense_variant,fused_dense_latency_ms,speedup,"
+    "gemm_share,sparse_flops_share,kernels,outputs_relative_error,gpu,torch,commit,date,"
+    # beyond what was asked for
+    "pattern_settings,attention_mask,sparsity_achieved,speedup_low,speedup_high,sparse_variant,dense_outputs_relative_error,"
+    "error_ratio,logits_relative_error,dense_logits_relative_error,layout,fused_blocks,block_variants_ms,seconds"
+).split(",")
+MOST = 12  # kernels of a profile that are named
+# Products with weights, whoever's: cuBLAS (nvjet, cutlass, gemm, xmma), cuSPARSELt (sparse ones among them), ours.
+PRODUCT = re.compile(
+    r"gemm|nvjet|cutlass|xmma|wgmma|gemv|gathered|blocked|(?<![a-z])(n_m|csr|ell)_|spmm|bsr|splitk|sparse",
+    re.IGNORECASE,
+)
+NO_PRODUCT = re.compile(r"fmha|flash|attention|mha_|softmax", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -51,6 +73,89 @@ class Options:
     tiny: bool = False
     masked: bool = False
     search_again: bool = False
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Samples in milliseconds, one list per repeat, taken in turn; `gemm_share` of the sparse side, where profiled."""
+
+    dense_ms: list[list[float]]
+    sparse_ms: list[list[float]]
+    gemm_share: float | None = None
+
+
+def row_of(
+    point: Point, masks: Masks, sparse: Sparse, timed: Timed, dense_variant: str, fused_ms: float | None, seconds: float
+) -> dict[str, str]:
+    """A line, by column."""
+    densities = masks.densities
+    kept, all_weights = (sum(f(mask) for mask in masks.layers.values()) for f in (torch.count_nonzero, torch.numel))
+    report, errors = sparse.report, sparse.errors
+    content: dict[str, Any] = point.columns | {
+        "distribution": distribution_of(masks.pattern),
+        "min_layer_density": f"{min(densities.values(), default=1.0):.4f}",
+        "dense_variant": dense_variant,
+        "sparse_flops_share": f"{report.sparse_flops_share:.4f}",
+        "kernels": kernels_text(report.kernels),
+        "sparsity_achieved": f"{1 - float(kept) / all_weights:.4f}" if all_weights else "",
+        "sparse_variant": sparse.variant,
+        "dense_outputs_relative_error": f"{errors.dense_outputs:.3e}",
+        "logits_relative_error": f"{errors.logits:.3e}",
+        "dense_logits_relative_error": f"{errors.dense_logits:.3e}",
+        "layout": report.fusion.layout,
+        "fused_blocks": " | ".join(f"{count} x {line}" for line, count in report.fusion.summary().items()),
+        "block_variants_ms": " ".join(
+            f"{name}={time:.3f}" for times in report.fusion.variants_ms.values() for name, time in times.items()
+        ),
+        "seconds": f"{seconds:.1f}",
+    }
+    content |= times_cells(timed, fused_ms) | error_cells(errors) | where_and_when()
+    return {name: str(content[name]) for name in COLUMNS}
+
+
+def times_cells(timed: Timed, fused_ms: float | None) -> dict[str, str]:
+    """Columns of latencies, of the speedup with its interval, and of the share of products."""
+    dense, ours = (summarise(sum(runs, [])) for runs in (timed.dense_ms, timed.sparse_ms))
+    times = {"latency_ms": ours.median_ms, "latency_p20_ms": ours.p20_ms, "latency_p80_ms": ours.p80_ms}
+    times |= {"dense_latency_ms": dense.median_ms, "fused_dense_latency_ms": fused_ms, "gemm_share": timed.gemm_share}
+    times |= speedup_of(timed.dense_ms, timed.sparse_ms).to_json()
+    return {name: "" if value is None else f"{value:.4f}" for name, value in times.items()}
+
+
+def error_cells(errors: Errors) -> dict[str, str]:
+    """Columns of the swapped network's error."""
+    return {"outputs_relative_error": f"{errors.outputs:.3e}", "error_ratio": f"{errors.ratio:.3f}"}
+
+
+def kernels_text(kernels: Mapping[str, int]) -> str:
+    """Kernels and how many layers run each, as a cell."""
+    return " ".join(f"{name}:{count}" for name, count in kernels.items())
+
+
+class Rows:
+    """The CSV, and beside it the rows that failed with their reasons (`<name>.failed.csv`)."""
+
+    def __init__(self, file: Path) -> None:
+        self.file, self.failures = file, file.with_suffix(".failed.csv")
+        self.rows = read_lines(file)
+
+    def has(self, point: Point) -> bool:
+        return any(_is_of(row, point) for row in self.rows)
+
+    def has_failed(self, point: Point) -> bool:
+        return any(_is_of(row, point) for row in read_lines(self.failures))
+
+    def add(self, row: dict[str, str]) -> None:
+        append_line(self.file, row)
+        self.rows.append(row)
+
+    def fail(self, point: Point, reason: str) -> None:
+        date = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        append_line(self.failures, point.columns | {"failed": reason, "date": date})
+
+
+def _is_of(row: dict[str, str], point: Point) -> bool:
+    return all(row.get(name) == value for name, value in point.columns.items())
 
 
 class Session:
@@ -115,7 +220,7 @@ class Session:
             settings = self._of_dtype(self.options.dense, point)
             self._dense = find_dense(network, point, settings, self.known)
             if self.options.profile:
-                self._profile(point, "dense", self._dense.call)
+                self.profile(point, "dense", self._dense.call)
         return self._dense
 
     def masks(self, point: Point) -> Masks:
@@ -163,7 +268,7 @@ class Session:
         share = None
         if self.options.profile:
             with steps("profile"):
-                share = self._profile(point, "sparse", sparse.call)
+                share = self.profile(point, "sparse", sparse.call)
         timed = Timed(taken["dense"], taken["sparse"], share)
         row = row_of(point, masks, sparse, timed, dense.variant, dense.fused_latency_ms, steps.total)
         self.rows.add(row)
@@ -172,15 +277,15 @@ class Session:
             *(point, row["latency_ms"], row["dense_latency_ms"], dense.variant, row["speedup"], row["error_ratio"]),
         )
 
-    def _profile(self, point: Point, side: str, call) -> float | None:
+    def profile(self, point: Point, side: str, call: Callable[[], Any]) -> float | None:
+        """Write the kernels of a side beside the rows; the share of products, or None where that fails: it costs no row."""
         try:
             with alone(self.device):
                 times_us = kernel_times_us(call)
-        except Exception as error:  # a profiler that does not work here costs a column, not the row
+        except Exception as error:
             log.warning("%s: no profile: %s", point, failure_reason(error))
             return None
-        file = Path(self.rows.file).with_suffix(".profile.csv")
-        write_profile(file, point.columns, side, times_us)
+        write_profile(self.rows.file.with_suffix(".profile.csv"), point.columns, side, times_us)
         return gemm_share(times_us)
 
     def _describe(self, point: Point, sparse: Sparse) -> None:
@@ -195,6 +300,34 @@ class Session:
                     log.info("  %s: us %s", product.describe(), times_us)
         log.info("  ways to run the blocks, ms: %s", report.fusion.variants_ms)
         log.info("  errors: %s, ratio %.3f", sparse.errors, sparse.errors.ratio)
+
+
+def is_product(kernel: str) -> bool:
+    """Whether a kernel, by its name, multiplies by weights; attention's products are its own."""
+    return bool(PRODUCT.search(kernel)) and not NO_PRODUCT.search(kernel)
+
+
+def gemm_share(times_us: dict[str, float]) -> float | None:
+    """Of the kernels' time, the fraction of products with weights; None where nothing was seen."""
+    total = sum(times_us.values())
+    return sum(time for name, time in times_us.items() if is_product(name)) / total if total else None
+
+
+def write_profile(file: Path, key: dict[str, str], side: str, times_us: dict[str, float]) -> None:
+    """Put the longest kernels of a row into a CSV, and what the others take together, in place of an earlier profile of it.
+
+    One process at a time: what another one added while the file is written anew would be lost.
+    """
+    total = sum(times_us.values())
+    longest = dict(list(times_us.items())[:MOST])
+    lines = [(name, time, is_product(name)) for name, time in longest.items()]
+    lines.append(("(all others)", total - sum(longest.values()), ""))
+    with held_alone(file):
+        drop_lines(file, key | {"side": side})
+        for name, time, product in lines:
+            share = f"{time / total:.4f}" if total else ""
+            kernel = {"side": side, "kernel": name, "us_per_forward": f"{time:.1f}", "share": share}
+            append_line(file, key | kernel | {"is_product": str(product)})
 
 
 def free_memory() -> None:

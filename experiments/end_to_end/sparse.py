@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from dense import Dense
-from networks import outputs_of
-from pruned import Masks, PrunedInMemory, apply_masks
 from sparsefront_kernels.bench.correctness import products_in
-from steps import Steps
 from torch import Tensor, nn
 
+from experiments.end_to_end.dense import Dense
+from experiments.end_to_end.networks import Masks, PrunedInMemory, apply_masks, outputs_of
+from experiments.harness.measure import Steps
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.products import TimedProducts
 from sparsefront.inference.network_modules import release_formats

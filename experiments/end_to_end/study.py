@@ -1,6 +1,6 @@
 """End-to-end latency of pruned networks beside the fastest dense version: whole BERTs and ViTs with random weights.
 
-    PYTHONPATH=src:kernels python experiments/end_to_end/study.py --out h200.csv --minutes 8
+    PYTHONPATH=src:kernels python -m experiments.end_to_end.study --out h200.csv --minutes 8
 
 Needs torch, transformers, torchvision and a CUDA GPU, no network and no training. A row is written as soon as it is measured
 and never measured again; one that fails is noted with its reason and left out until --retry. With --workers several processes
@@ -12,17 +12,16 @@ import argparse
 import functools
 import logging
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import torch
-from points import TARGETS, Point, Setting, all_points
-from rows import Rows
-from session import Options, Session, free_memory
 
+from experiments.end_to_end.points import TARGETS, Point, Setting, all_points
+from experiments.end_to_end.session import Options, Rows, Session, free_memory
+from experiments.harness import runs
 from sparsefront.errors import InvalidSetting, failure_reason
 from sparsefront.measure.execution_mode import EXECUTION_MODES
 from sparsefront.measure.settings import Measure
@@ -67,7 +66,7 @@ def run(session: Session, points: Sequence[Point], ends_at: float) -> int:
     for index, point in enumerate(points):
         if session.rows.has(point):  # written beside another row
             continue
-        if time.monotonic() >= ends_at:
+        if runs.over(ends_at):
             log.warning("out of time: %d rows are left for the next call", len(points) - index)
             return 0
         try:
@@ -152,18 +151,9 @@ def options_of(asked: argparse.Namespace) -> Options:
         raise InvalidSetting("tiny", True, "is for --dry-run: rows are of whole networks")
     if torch.cuda.is_available():
         sampling = {"warmup": 3, "samples": asked.samples, "repeats": asked.repeats}
-        dense = Measure(
-            execution_modes=asked.dense_modes,
-            variants=asked.dense_variants,
-            search_seconds=asked.search_seconds,
-            **sampling,
-        )
-        sparse = Measure(
-            execution_modes=asked.sparse_modes,
-            variants=asked.sparse_variants,
-            search_seconds=asked.search_seconds,
-            **sampling,
-        )
+        sampling["search_seconds"] = asked.search_seconds
+        dense = Measure(execution_modes=asked.dense_modes, variants=asked.dense_variants, **sampling)
+        sparse = Measure(execution_modes=asked.sparse_modes, variants=asked.sparse_variants, **sampling)
     else:
         dense = sparse = Measure(execution_modes=["eager"], variants=[])
     return Options(
@@ -181,8 +171,7 @@ def arguments() -> argparse.ArgumentParser:
     """The command line; the ablation takes the same."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=HERE / "h200.csv")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="no row is begun after so many")
-    parser.add_argument("--workers", type=int, default=1, help="processes that share the GPU")
+    runs.add_options(parser, overrides=False)
     parser.add_argument(
         "--only", nargs="+", default=[], help="targets, or values of columns: bert_large,32x384,fp16,0.75"
     )
@@ -246,7 +235,7 @@ def main() -> int:
     session = Session(rows, options)  # says before any work what cannot be measured
     points = left_over(asked_points(asked), rows, retry=asked.retry)
     log.info("%d rows to measure, %d are there", len(points), len(rows.rows))
-    ends_at = time.monotonic() + 60 * asked.minutes
+    ends_at = runs.ends_at(asked.minutes)
     if asked.workers > 1:
         return run_side_by_side(asked.out, options, points, asked.workers, ends_at)
     with many_networks():

@@ -1,31 +1,42 @@
 """Tables of the study: targets met and missed, curves over batch and length, crossovers, wins and losses, the ablation.
 
-    python experiments/end_to_end/summary.py [--rows h200.csv] [--ablation ablation.csv] [--write README.md]
+    python -m experiments.end_to_end.summary [--rows h200.csv] [--ablation ablation.csv] [--write README.md] [--draw speedup.png]
 
-Reads the CSVs alone. With --write the tables replace what stands between the two marks of the page.
+Reads the CSVs alone. With --write the tables replace what stands between the two marks of the page; --draw makes its picture:
+speedup of whole networks over the fastest dense version, by pattern and sparsity.
 """
 
 import argparse
-import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING
 
-from points import MODELS, SETTINGS, SIZES, TARGETS, Setting, Target
-
+from experiments.end_to_end.points import MODELS, SETTINGS, SIZES, TARGETS, Setting, Target
+from experiments.harness import page
+from experiments.harness.figures import new_figure, save_png
+from experiments.harness.page import geometric_mean, interval, per_cent
+from experiments.harness.rows import Row
+from sparsefront.results.plots import DENSE_COLOR, pattern_color
 from sparsefront.results.statistics import FASTER, LEAST_SPARSE_SHARE, speed_verdict
 from sparsefront.results.store import read_lines
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 HERE = Path(__file__).resolve().parent
-START, END = "<!-- tables: made by summary.py -->", "<!-- end of tables -->"
+MARKS = "<!-- tables: made by summary.py -->", "<!-- end of tables -->"
 MOST_ERROR_RATIO = 1.5  # of the fp16 masked-dense network's error
 LEAST_DENSITY = 0.5  # of what was asked for, in every pruned layer
 SAME_BUT_ALLOCATION = (
     *("model", "batch", "sequence_length", "dtype", "pattern", "granularity", "group_m", "sparsity", "kernel_mode"),
     "pattern_settings",
 )
-Row = dict[str, str]
+PATTERNS = ("tile_wise", "vector_wise", "block_wise", "n_m", "element_wise", "dense")  # in the order of the legend
+DRAWN = (("bert_large", "32", "384"), ("bert_base", "128", "128"), ("vit_l_16", "256", ""))
+TITLES = {"bert_large": "BERT-large, 32 × 384", "bert_base": "BERT-base, 128 × 128", "vit_l_16": "ViT-L/16, 256 images"}
+LIMITS = ("speedup_low", "speedup_high")
 
 
 def shortcomings(row: Row, target: Target) -> list[str]:
@@ -44,39 +55,25 @@ def shortcomings(row: Row, target: Target) -> list[str]:
 
 def bars_table(rows: Sequence[Row], pattern_settings: str = "") -> list[str]:
     """Target after target, the row beside it."""
-    heads = (
-        "row",
-        "target (stretch)",
-        "dense ms (fused)",
-        "sparse ms",
-        "speedup (95 %)",
-        "error ratio",
-        "sparse flops",
-    )
-    heads += ("products' share of the time", "")
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    head = ["row", "target (stretch)", "dense ms (fused)", "sparse ms", "speedup (95 %)", "error ratio", "sparse flops"]
+    head += ["products' share of the time", ""]
+    lines = []
     for target in TARGETS:
         name = f"{target.point.model} {target.point.size} {target.point.dtype}, {_setting(target.point.setting)}"
         asked = f"{target.speedup:g}" + ("" if target.stretch is None else f" ({target.stretch:g})")
-        row = _find(
-            rows,
-            target.point.columns
-            | ({"pattern_settings": pattern_settings} if target.point.setting.pattern == "tile_wise" else {}),
-        )
+        settings = {"pattern_settings": pattern_settings} if target.point.setting.pattern == "tile_wise" else {}
+        row = _find(rows, target.point.columns | settings)
         if row is None:
-            lines.append(f"| {name} | {asked} | | | | | | | not measured |")
+            lines.append([name, asked, *[""] * 6, "not measured"])
             continue
         why = shortcomings(row, target)
         reached = target.stretch is not None and float(row["speedup"]) >= target.stretch
         verdict = f"short: {'; '.join(why)}" if why else "met, stretch too" if reached else "met"
         fused = f" ({float(row['fused_dense_latency_ms']):.2f})" if row["fused_dense_latency_ms"] else ""
-        interval = f"{float(row['speedup_low']):.2f}–{float(row['speedup_high']):.2f}"
-        lines.append(
-            f"| {name} | {asked} | {float(row['dense_latency_ms']):.2f}{fused} | {float(row['latency_ms']):.2f} "
-            f"| **{float(row['speedup']):.2f}** ({interval}) | {float(row['error_ratio']):.2f} "
-            f"| {float(row['sparse_flops_share']):.0%} | {_share(row['gemm_share'])} | {verdict} |"
-        )
-    return lines
+        cells = [f"{float(row['dense_latency_ms']):.2f}{fused}", f"{float(row['latency_ms']):.2f}"]
+        cells += [f"**{float(row['speedup']):.2f}** ({interval(row)})", f"{float(row['error_ratio']):.2f}"]
+        lines.append([name, asked, *cells, per_cent(row["sparse_flops_share"]), per_cent(row["gemm_share"]), verdict])
+    return page.table(head, lines)
 
 
 def curves(rows: Sequence[Row]) -> list[str]:
@@ -89,19 +86,14 @@ def curves(rows: Sequence[Row]) -> list[str]:
             if not sizes:
                 continue
             lines += ["", f"**{model}, {dtype}**: speedup of `kernel=auto` / `kernel=sparse`", ""]
-            lines.append("| |" + "".join(f" {_size(size)} |" for size in sizes) + " faster than dense from |")
-            lines.append("|---|" + "---|" * (len(sizes) + 1))
             dense = [
                 f"{median(float(row['dense_latency_ms']) for row in _of_size(own, size)):.2f} ms" for size in sizes
             ]
-            lines.append("| dense, the fastest |" + "".join(f" {text} |" for text in dense) + " |")
+            lines.append(f"| | {' | '.join(map(_size, sizes))} | faster than dense from |")
+            lines += ["|---|" + "---|" * (len(sizes) + 1), f"{page.row(['dense, the fastest', *dense])} |"]
             for setting in _settings(own):
                 cells = [_cell(_of_size(own, size), setting) for size in sizes]
-                lines.append(
-                    f"| {_setting(setting)} |"
-                    + "".join(f" {cell} |" for cell in cells)
-                    + f" {crossover(own, setting)} |"
-                )
+                lines.append(page.row([_setting(setting), *cells, crossover(own, setting)]))
     return lines
 
 
@@ -121,33 +113,30 @@ def crossover(rows: Sequence[Row], setting: Setting) -> str:
 
 def wins_and_losses(rows: Sequence[Row]) -> list[str]:
     """Counts over all rows: the interval decides, and a win needs sparse kernels."""
-    lines = ["| kernel | wins | ties | losses | slowest | geometric mean |", "|---|---|---|---|---|---|"]
+    lines = []
     for mode in ("auto", "sparse"):
         own = [row for row in rows if row["kernel_mode"] == mode]
         if not own:
             continue
         counts = Counter(_outcome(row) for row in own)
         speedups = [float(row["speedup"]) for row in own]
-        mean = math.exp(sum(map(math.log, speedups)) / len(speedups))
-        tally = " | ".join(str(counts[outcome]) for outcome in ("win", "tie", "loss"))
-        lines.append(f"| {mode} | {tally} | {min(speedups):.2f} | {mean:.2f} |")
-    return lines
+        tally = [counts[outcome] for outcome in ("win", "tie", "loss")]
+        lines.append([mode, *tally, f"{min(speedups):.2f}", f"{geometric_mean(speedups):.2f}"])
+    return page.table(["kernel", "wins", "ties", "losses", "slowest", "geometric mean"], lines)
 
 
 def allocations_table(others: Sequence[Row], rows: Sequence[Row]) -> list[str]:
     """Rows of another allocation, that of per_layer beside each."""
-    lines = ["| row | allocation | speedup | per_layer | emptiest layer | sparse flops |", "|---" * 6 + "|"]
+    lines = []
     for row in others:
         same = {name: row[name] for name in SAME_BUT_ALLOCATION}
         beside = _find(rows, same)
         name = f"{row['model']} {_size(_size_of(row))} {row['dtype']}, {row['pattern']} {row['granularity']}"
         name += f" {float(row['sparsity']):.0%}, kernel={row['kernel_mode']}"
         per_layer = f"{float(beside['speedup']):.2f}" if beside else ""
-        lines.append(
-            f"| {name} | {row['allocation']} | {float(row['speedup']):.2f} | {per_layer} "
-            f"| {float(row['min_layer_density']):.3f} | {float(row['sparse_flops_share']):.0%} |"
-        )
-    return lines
+        cells = [name, row["allocation"], f"{float(row['speedup']):.2f}", per_layer]
+        lines.append([*cells, f"{float(row['min_layer_density']):.3f}", per_cent(row["sparse_flops_share"])])
+    return page.table(["row", "allocation", "speedup", "per_layer", "emptiest layer", "sparse flops"], lines)
 
 
 def ablation_table(rows: Sequence[Row]) -> list[str]:
@@ -160,7 +149,7 @@ def ablation_table(rows: Sequence[Row]) -> list[str]:
         whole = next((float(row["latency_ms"]) for row in own if row["line"] == "fused"), None)
         size = _size(_size_of(first))
         lines += ["", f"**{model} {size}, {first['dtype']}, tile_wise 128, {float(first['sparsity']):.0%}**", ""]
-        lines += ["| line | ms | against dense | against fused | error ratio | what |", "|---|---|---|---|---|---|"]
+        lines += page.table(["line", "ms", "against dense", "against fused", "error ratio", "what"], [])
         lines.append(f"| dense | {dense:.2f} | 1.00 | {_ratio(whole, dense)} | | {first['dense_variant']} |")
         if first["fused_dense_latency_ms"]:
             fused = float(first["fused_dense_latency_ms"])
@@ -169,10 +158,8 @@ def ablation_table(rows: Sequence[Row]) -> list[str]:
             )
         for row in own:
             took = float(row["latency_ms"])
-            lines.append(
-                f"| {row['line']} | {took:.2f} | {float(row['speedup']):.2f} | {_ratio(whole, took)} "
-                f"| {float(row['error_ratio']):.2f} | {row['what']} |"
-            )
+            cells = [row["line"], f"{took:.2f}", f"{float(row['speedup']):.2f}", _ratio(whole, took)]
+            lines.append(page.row([*cells, f"{float(row['error_ratio']):.2f}", row["what"]]))
     return lines
 
 
@@ -182,34 +169,14 @@ def tables(rows: Sequence[Row], ablation: Sequence[Row], pattern_settings: str =
     rows = [row for row in rows if row["attention_mask"] == "none"]
     others = [row for row in rows if row["allocation"] != "per_layer"]
     rows = [row for row in rows if row["allocation"] == "per_layer"]
-    parts = [
-        "### Targets",
-        "",
-        *bars_table(rows, pattern_settings),
-        "",
-        "### Wins, ties and losses",
-        "",
-        *wins_and_losses(rows),
-    ]
+    parts = ["### Targets", "", *bars_table(rows, pattern_settings)]
+    parts += ["", "### Wins, ties and losses", "", *wins_and_losses(rows)]
     parts += ["", "### Curves and crossovers", *curves(rows)]
     if others:
         parts += ["", "### Other allocations", "", *allocations_table(others, rows)]
     if ablation:
         parts += ["", "### Ablation", *ablation_table(ablation)]
     return "\n".join(parts) + "\n"
-
-
-def write_between_marks(page: Path, text: str) -> None:
-    """Replace what stands between the marks of a page.
-
-    Raises:
-        ValueError: the page has no such marks.
-    """
-    content = page.read_text()
-    if START not in content or END not in content:
-        raise ValueError(f"{page} has no marks {START!r} and {END!r}")
-    before, after = content.split(START)[0], content.split(END)[1]
-    page.write_text(f"{before}{START}\n\n{text}\n{END}{after}")
 
 
 def _outcome(row: Row) -> str:
@@ -257,12 +224,67 @@ def _setting(setting: Setting) -> str:
     return f"{setting.pattern}{unit} {setting.sparsity:.0%}"
 
 
-def _share(text: str) -> str:
-    return f"{float(text):.0%}" if text else ""
-
-
 def _ratio(whole: float | None, took: float) -> str:
     return "" if whole is None else f"{took / whole:.2f}"
+
+
+def shown(rows: Iterable[Row]) -> list[Row]:
+    """Rows of the best kernels with the default settings of each pattern: 2:4 in both 16-bit types, others in fp16."""
+    return [
+        row
+        for row in rows
+        if (row["kernel_mode"], row["allocation"], row["pattern_settings"]) == ("auto", "per_layer", "")
+        and (row["dtype"] == "fp16" or row["pattern"] == "n_m")
+    ]
+
+
+def series_of(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
+    """(pattern, label) -> its rows by sparsity."""
+    series: dict[tuple[str, str], list[Row]] = {}
+    for row in sorted(rows, key=lambda row: float(row["sparsity"])):
+        detail = row["granularity"] if row["pattern"] != "n_m" else f"2:{row['group_m']} {row['dtype']}"
+        series.setdefault((row["pattern"], f"{row['pattern']} {detail}"), []).append(row)
+    return dict(sorted(series.items(), key=lambda item: PATTERNS.index(item[0][0])))
+
+
+def _draw_network(axes: "Axes", rows: Sequence[Row]) -> None:
+    """One network: a line for each pattern and granularity, its 95 % intervals, and the dense version at 1."""
+    for (pattern, label), points in series_of(rows).items():
+        color = pattern_color(pattern)
+        speedups = [float(row["speedup"]) for row in points]
+        below, above = ([abs(float(row[end]) - float(row["speedup"])) for row in points] for end in LIMITS)
+        dashed = label.endswith((" 64", "bf16")) and pattern != "block_wise"
+        axes.errorbar(
+            [100 * float(row["sparsity"]) for row in points],
+            speedups,
+            yerr=[below, above],
+            color=color,
+            marker="o",
+            linestyle="--" if dashed else "-",
+            markerfacecolor="white" if dashed else color,
+            capsize=2,
+            label=label,
+        )
+    axes.axhline(1.0, color=DENSE_COLOR, linewidth=1.2, linestyle=":")
+    axes.grid(alpha=0.25)
+    axes.set_xlabel("sparsity of the pruned layers, %")
+    axes.legend(fontsize=8, loc="upper left")
+
+
+def draw(rows: Iterable[Row], path: Path) -> None:
+    """Write the picture: a panel for each network."""
+    rows = shown(rows)
+    figure = new_figure(12, 4, dpi=110)
+    panels = figure.subplots(1, len(DRAWN), sharey=True)
+    for axes, place in zip(panels, DRAWN, strict=True):
+        there = [row for row in rows if (row["model"], row["batch"], row["sequence_length"]) == place]
+        _draw_network(axes, there)
+        dense = sorted(float(row["dense_latency_ms"]) for row in there)
+        axes.set_title(f"{TITLES[place[0]]} (dense {dense[len(dense) // 2]:.1f} ms)", fontsize=10)
+    panels[0].set_ylabel("speedup over the fastest dense version")
+    made_with = "; ".join(sorted({f"{row['gpu']}, torch {row['torch']}, {row['date']}" for row in rows}))
+    figure.suptitle(f"{made_with}; fp16 unless said, kernel=auto, random weights, masks of the patterns", fontsize=9)
+    save_png(figure, path)
 
 
 def main() -> None:
@@ -271,11 +293,14 @@ def main() -> None:
     parser.add_argument("--ablation", type=Path, default=HERE / "ablation.csv")
     parser.add_argument("--pattern-settings", default="", help="of the tile_wise rows that stand against the targets")
     parser.add_argument("--write", type=Path, help="a page whose tables are replaced")
+    parser.add_argument("--draw", type=Path, help="a picture that is made")
     asked = parser.parse_args()
     text = tables(read_lines(asked.rows), read_lines(asked.ablation), asked.pattern_settings)
     print(text)
     if asked.write:
-        write_between_marks(asked.write, text)
+        page.fill(asked.write, MARKS, text)
+    if asked.draw:
+        draw(read_lines(asked.rows), asked.draw)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Damages every file of a small finished sweep in seven ways, and counts which commands end in a traceback, hang, or hide others.
 
-    python experiments/faults/corrupt_files.py FOLDER [--only TEXT] [--commands NAME ...] [--csv FILE] [--again] [--every N]
+    python -m experiments.faults.corrupt_files FOLDER [--only TEXT] [--commands NAME ...] [--csv FILE] [--again] [--every N]
 
 FOLDER/finished holds the sweep: two patterns in one multirun and a dense run, their cache, and what compare.py wrote. Each case
 is a copy of it with one file or folder damaged; a command runs there in a child, forked from a process that has imported
@@ -11,7 +11,6 @@ eighth case of both with load_run, verify and run.py (--every 8).
 """
 
 import argparse
-import csv
 import io
 import json
 import os
@@ -37,6 +36,8 @@ os.environ["WANDB_MODE"] = "offline"
 import torch
 
 import sparsefront as sf
+from experiments.harness.rows import write
+from experiments.harness.runs import ROOT
 from sparsefront import runs  # noqa: F401  (registers the resolvers)
 from sparsefront.artifacts.store import RECORD
 from sparsefront.cache.__main__ import main as cache
@@ -46,7 +47,6 @@ from sparsefront.results.compare import main as compare
 from sparsefront.results.page import comparison  # noqa: F401
 from sparsefront.verify.__main__ import main as verify
 
-ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 60
 ADDRESS_SPACE_BYTES = 6 * 2**30  # above what the imports take
 TINY = [
@@ -426,10 +426,7 @@ def main() -> int:
             if one.outcome not in ("ok", "refused"):
                 print(f"{one.outcome}: {one.file}, {one.kind}, {one.command}: {one.said}", flush=True)
     print_table(found, options.commands)
-    with options.csv.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(Found.__dataclass_fields__), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(map(asdict, found))
+    write(options.csv, list(Found.__dataclass_fields__), map(asdict, found))
     return 0 if all(one.outcome in ("ok", "refused") for one in found) else 1
 
 

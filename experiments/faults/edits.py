@@ -1,6 +1,6 @@
 """Edits of a stored result that `sparsefront.verify` does not see: every field of the record, its export and its other files.
 
-    python experiments/faults/edits.py [FOLDER]      writes edits.csv here; FOLDER keeps the run that is edited
+    python -m experiments.faults.edits [FOLDER]      writes edits.csv here; FOLDER keeps the run that is edited
 
 plain:     one byte or one value of a file, digests left as they are
 manifest:  one entry of the export's files, with the checksums that the cache keeps beside them written anew
@@ -9,11 +9,9 @@ An edit is seen where the exit status is not 0.
 """
 
 import contextlib
-import csv
 import io
 import json
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -23,6 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from experiments.harness import runs
+from experiments.harness.rows import write
 from sparsefront.artifacts.content_digest import checksums, file_digest
 from sparsefront.results.record import record_digest, result_fields
 from sparsefront.verify.__main__ import main as verify
@@ -37,9 +37,7 @@ Edit = Callable[[Path], None]
 
 def make_run(folder: Path) -> tuple[Path, Path]:
     """A small finished run, with a control and a latency curve; its folder and its cache."""
-    places = (f"cache_dir={folder / 'cache'}", f"results_dir={folder / 'results'}")
-    command = [sys.executable, str(HERE.parents[1] / "run.py"), *TINY, *places, *CHOSEN]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    assert runs.start(folder, *TINY, *CHOSEN).wait() == 0, runs.log_of(folder)
     return next((folder / "results").glob("*/row.json")).parent, folder / "cache"
 
 
@@ -230,17 +228,14 @@ def unseen(folder: Path, cache: Path, edits: Iterator[tuple[str, Edit]]) -> tupl
 def main(arguments: list[str]) -> None:
     """Count each kind and write the table."""
     with tempfile.TemporaryDirectory() as temporary:
-        folder, cache = make_run(Path(arguments[0]) if arguments else Path(temporary))
+        folder, cache = make_run(Path(arguments[0]) if arguments else Path(temporary) / "run")
         assert verify([str(folder), "--cache-dir", str(cache)]) == 0, "it holds as it is"
         counts = []
         for kind in (plain, manifest, rehashed):
             tried, passed = unseen(folder, cache, kind())
             print(f"{kind.__name__}: {len(passed)} of {tried} not seen", flush=True)
             counts.append({"edit": kind.__name__, "tried": tried, "unseen": len(passed), "names": " ".join(passed)})
-    with (HERE / "edits.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=["edit", "tried", "unseen", "names"])
-        writer.writeheader()
-        writer.writerows(counts)
+    write(HERE / "edits.csv", ["edit", "tried", "unseen", "names"], counts)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Times LayerNorm of feature-major columns: Triton's kernel beside each division of the Hopper kernel.
 
-python experiments/norm/measure.py --out experiments/norm/h200.csv
+python -m experiments.norm.measure --out experiments/norm/h200.csv
 
 Every launch is first compared with the norm in float64 (`norm_trial`), and one that is wrong or fails leaves a line with the
 reason and no time. Times are those of CUDA graphs, on copies of the operands that take turns so that no cache still holds them.
@@ -10,7 +10,6 @@ import argparse
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from datetime import UTC, datetime
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -23,6 +22,7 @@ from sparsefront_kernels.bench.timing import copies_for, require_gpu, time_calls
 from sparsefront_kernels.norm.layer_norm import NormLaunch, NormProblem, candidates
 from torch import nn
 
+from experiments.harness.rows import today
 from sparsefront.errors import failure_reason
 from sparsefront.inference.fusion.fused import FusedNorm, FusedResidualNorm
 from sparsefront.inference.fusion.norms import NormTrial
@@ -89,7 +89,7 @@ def measure(problem: NormProblem, device: torch.device, l2_bytes: int, samples: 
             "torch": facts.torch_version,
             "cuda": facts.cuda or "",
             "commit": facts.commit or "",
-            "date": datetime.now(UTC).date().isoformat(),
+            "date": today(),
         }
 
 

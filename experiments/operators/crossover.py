@@ -1,15 +1,14 @@
 """The lowest sparsity at which a pattern's kernels beat dense: the Tile-Wise talk's "critical sparsity"."""
 
-import csv
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil, exp
 from pathlib import Path
 
-from measurements import SAME_SPARSITY, Measurement, Weight, fastest
-from picture import draw_grid, new_figure, save_png
-
+from experiments.harness.figures import draw_grid, new_figure, save_png
+from experiments.harness.rows import write
+from experiments.operators.measurements import FEWEST_SIZES, SAME_SPARSITY, Measurement, Weight, fastest
 from sparsefront.results.plots import DENSE_COLOR
 
 # (family, granularity) -> critical sparsity on a V100: Guo et al., "Accelerating Sparse DNN Models without
@@ -21,26 +20,10 @@ PAPER = {
     ("blocked", 64): "BW-64: ~85 %",
     ("blocked", 32): "BW-32: ~85 %",
 }
-FEWEST_SIZES = 5  # of M, of a weight that is drawn
 CELL_INCHES = (0.45, 0.22)
 LEAST = 0.4  # sparsity, of the lightest color
-CSV_COLUMNS = (
-    "family",
-    "pattern",
-    "granularity",
-    "distribution",
-    "dtype",
-    "layout",
-    "m",
-    "shapes",
-    "from_sparsity",
-    "speedup_there",
-    "to_sparsity",
-    "speedup_at_end",
-    "crossover",
-    "verdict",
-    "paper",
-)
+CSV_COLUMNS = "family pattern granularity distribution dtype layout m shapes from_sparsity speedup_there".split()
+CSV_COLUMNS += "to_sparsity speedup_at_end crossover verdict paper".split()
 
 Curve = Sequence[tuple[float, float]]
 """(sparsity, ln of the geometric mean speedup over shapes), by rising sparsity; linear between the points."""
@@ -167,16 +150,12 @@ def write_png(found: Sequence[Crossover], path: Path) -> Path:
 
 def write_csv(found: Sequence[Crossover], path: Path) -> Path:
     """All of them: one line for each weight, layout and M; `crossover` is empty where nothing crosses."""
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(CSV_COLUMNS)
-        for one in found:
-            ends = [value for at, log in (one.curve[0], one.curve[-1]) for value in (f"{at:g}", f"{exp(log):.4g}")]
-            crossing = "" if one.sparsity is None else f"{one.sparsity:.4f}"
-            writer.writerow(
-                [*one.weight, one.dtype, one.layout, one.m, one.shapes, *ends, crossing, one.verdict, one.paper]
-            )
-    return path
+    lines = []
+    for one in found:
+        ends = [value for at, log in (one.curve[0], one.curve[-1]) for value in (f"{at:g}", f"{exp(log):.4g}")]
+        crossing = "" if one.sparsity is None else f"{one.sparsity:.4f}"
+        lines.append([*one.weight, one.dtype, one.layout, one.m, one.shapes, *ends, crossing, one.verdict, one.paper])
+    return write(path, CSV_COLUMNS, [dict(zip(CSV_COLUMNS, line, strict=True)) for line in lines])
 
 
 def _between(curve: dict[float, float], at: float) -> float:

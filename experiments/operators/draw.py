@@ -1,27 +1,24 @@
 """From the operator benchmark's CSV to pictures and the tables of crossovers.
 
-    python experiments/operators/draw.py [results.csv] [-o DIR]
+    python -m experiments.operators.draw [results.csv] [-o DIR] [--merge later.csv ...]
 
 For each dtype it writes roofline-<dtype>.png, winners-<dtype>-<family>.png for each family of kernels and, where a weight was
 measured with many M, sweep-<dtype>.png. For all dtypes together it writes crossover.csv, crossover.png, predictions.png where the
 performance model predicted something, and kernels_by_m.csv and .png where several kernels of a weight were measured at many M. By
-default h200.csv is drawn, and the files go beside it. The filters leave out measurements before anything is drawn.
+default h200.csv is drawn, and the files go beside it. With --merge rows of later files first replace those of the CSV that are of
+the same product, kernel and layout; others are added at its end.
 """
 
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
-import crossover
-import kernels_by_m
-from measurements import ELEMENT_BYTES, Filter, Results, by_dtype, read_measurements
-from prediction_plot import predictions, write_predictions_png
-from roofline_plot import write_roofline_png
-from sparsefront_kernels.problem import LAYOUTS
-from sweep_plot import sweeps, write_sweeps_png
-from winner_map import write_winners_png
+from sparsefront_kernels.bench.rows import read_rows, write_texts
+
+from experiments.operators import crossover, winners
+from experiments.operators.measurements import Results, by_dtype, merged, read_measurements
+from experiments.operators.plots import predictions, sweeps, write_predictions_png, write_roofline_png, write_sweeps_png
 
 HERE = Path(__file__).resolve().parent
 
@@ -30,14 +27,12 @@ def main(arguments: Sequence[str]) -> int:
     """Write the files; returns the exit status: 0, or 1 with one message on stderr."""
     asked = _parser().parse_args(arguments)
     folder = asked.out or asked.csv.parent
-    wanted = Filter(tuple(asked.dtype), tuple(asked.layout), tuple(asked.granularity), tuple(asked.m))
     try:
+        if asked.merge:
+            _merge(asked.csv, asked.merge)
         results = read_measurements(asked.csv)
-        shown = [one for one in results.measurements if wanted.passes(one)]
-        if not shown:
-            raise ValueError(f"{asked.csv} has no right product that passes the filters")
         folder.mkdir(parents=True, exist_ok=True)
-        written = write_all(replace(results, measurements=shown), folder)
+        written = write_all(results, folder)
     except (OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1
@@ -54,7 +49,7 @@ def write_all(results: Results, folder: Path) -> list[Path]:
         written.append(write_roofline_png(rows, folder / f"roofline-{dtype}.png"))
         for family in sorted({one.weight.family for one in rows} - {"dense"}):
             own = [one for one in rows if one.weight.family == family]
-            written.append(write_winners_png(own, folder / f"winners-{dtype}-{family}.png"))
+            written.append(winners.write_winners_png(own, folder / f"winners-{dtype}-{family}.png"))
         if sweeps(rows):
             written.append(write_sweeps_png(rows, folder / f"sweep-{dtype}.png"))
     if predictions(results.measurements):
@@ -63,10 +58,18 @@ def write_all(results: Results, folder: Path) -> list[Path]:
     written.append(crossover.write_csv(found, folder / "crossover.csv"))
     if crossover.drawn(found):
         written.append(crossover.write_png(found, folder / "crossover.png"))
-    if by_m := kernels_by_m.times_by_m(results.measurements):
-        written.append(kernels_by_m.write_csv(by_m, folder / "kernels_by_m.csv"))
-        written.append(kernels_by_m.write_png(by_m, folder / "kernels_by_m.png"))
+    if by_m := winners.times_by_m(results.measurements):
+        written.append(winners.write_by_m_csv(by_m, folder / "kernels_by_m.csv"))
+        written.append(winners.write_by_m_png(by_m, folder / "kernels_by_m.png"))
     return written
+
+
+def _merge(csv: Path, files: Sequence[Path]) -> None:
+    """Bring a CSV up to date with what the benchmark wrote since, the newest file last."""
+    before, later = read_rows(csv), [row for path in files for row in read_rows(path)]
+    after = merged(before, later)
+    write_texts(csv, after)
+    print(f"{csv}: {len(before)} rows before, {len(later)} measured since, {len(after)} now")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -75,12 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("csv", type=Path, nargs="?", default=HERE / "h200.csv", help="what the benchmark wrote")
     parser.add_argument("-o", "--out", type=Path, metavar="DIR", help="where the files go; beside the CSV by default")
-    parser.add_argument("--dtype", nargs="+", default=[], choices=ELEMENT_BYTES, help="only these")
-    parser.add_argument("--layout", nargs="+", default=[], choices=LAYOUTS, help="only these, of X and Y")
-    parser.add_argument(
-        "--granularity", nargs="+", default=[], type=int, help="only sparse weights of these granularities"
-    )
-    parser.add_argument("--m", nargs="+", default=[], type=int, help="only these M")
+    parser.add_argument("--merge", type=Path, nargs="+", metavar="CSV", help="later measurements, the newest last")
     return parser
 
 

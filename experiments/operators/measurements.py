@@ -1,17 +1,21 @@
 """The benchmark's CSV as measurements, and the ways in which reports group them."""
 
 import math
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from distribution_names import distribution_names, masks_of
-from sparsefront_kernels.bench.rows import read_rows
+from sparsefront_kernels.bench.rows import KEY, read_rows
 from sparsefront_kernels.problem import kernel_and_layout
 
+from experiments.harness.rows import newest, values_of
+
 ELEMENT_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "tf32": 4}
+MASKS = ("distribution", "pattern", "mask_settings")  # columns that tell masks apart
+FEWEST_SIZES = 5  # of M, of a weight whose times are shown by M
 SAME_SPARSITY = 3  # decimals: what a mask can express in one shape differs from the next by less
 
 
@@ -89,12 +93,10 @@ class Results:
     Args:
         measurements: the right products, in the file's order.
         left_out: how many rows are not among them, since their product was wrong.
-        provenance: gpu, torch, triton, cuda, commit, date -> the values in the file, ", " between several.
     """
 
     measurements: list[Measurement]
     left_out: int
-    provenance: dict[str, str]
 
 
 def read_measurements(path: Path) -> Results:
@@ -112,37 +114,10 @@ def read_measurements(path: Path) -> Results:
     if not right:
         raise ValueError(f"{path} has no right product: none of its {len(rows)} rows can be shown")
     distributions = distribution_names(rows)
-    names = ("gpu", "torch", "triton", "cuda", "commit", "date")
     return Results(
-        measurements=[_measurement(path, line, row, distributions[masks_of(row)]) for line, row in right],
+        measurements=[_measurement(path, line, row, distributions[values_of(row, MASKS)]) for line, row in right],
         left_out=len(rows) - len(right),
-        provenance={name: ", ".join(dict.fromkeys(row[name] for row in rows)) for name in names},
     )
-
-
-@dataclass(frozen=True)
-class Filter:
-    """Which measurements are shown; what is empty lets everything pass.
-
-    Args:
-        dtypes, layouts: by name.
-        granularities: of sparse weights; dense ones always pass.
-        sizes: values of M.
-    """
-
-    dtypes: tuple[str, ...] = ()
-    layouts: tuple[str, ...] = ()
-    granularities: tuple[int, ...] = ()
-    sizes: tuple[int, ...] = ()
-
-    def passes(self, one: Measurement) -> bool:
-        dense = one.weight.family == "dense"
-        return (
-            (not self.dtypes or one.dtype in self.dtypes)
-            and (not self.layouts or one.layout in self.layouts)
-            and (not self.granularities or dense or one.weight.granularity in self.granularities)
-            and (not self.sizes or one.m in self.sizes)
-        )
 
 
 @dataclass(frozen=True)
@@ -185,6 +160,35 @@ def fastest(measurements: Iterable[Measurement]) -> list[Measurement]:
         if key not in best or one.latency_us < best[key].latency_us:
             best[key] = one
     return list(best.values())
+
+
+def distribution_names(rows: Iterable[Mapping[str, str]]) -> dict[tuple[str, ...], str]:
+    """Masks → name: the distribution where masks were drawn at random; else the pattern, with those of its settings that
+    differ in the file: "tile_wise", or "tile_wise whole_tiles=true"."""
+    every = dict.fromkeys(values_of(row, MASKS) for row in rows)
+    settings: dict[str, list[set[str]]] = defaultdict(list)
+    for _, pattern, text in every:
+        if text:
+            settings[pattern].append(set(text.split()))
+    names = {}
+    for distribution, pattern, text in every:
+        shared = set.intersection(*settings[pattern]) if settings[pattern] else set()
+        own = [setting for setting in text.split() if setting not in shared]
+        names[distribution, pattern, text] = " ".join([pattern, *own]) if text else distribution
+    return names
+
+
+def merged(rows: Iterable[dict[str, str]], later: Iterable[dict[str, str]]) -> list[dict[str, str]]:
+    """Rows in the order in which their products were first measured, each with what was measured last. Wrong products are no
+    exception, so that a fault is not covered by an older row.
+    """
+    return newest((*rows, *later), _product)
+
+
+def _product(row: dict[str, str]) -> tuple[str, ...]:
+    """What makes two rows measurements of one thing: the sparsity that was asked for, which random masks miss by a little."""
+    named = {name: row[name] for name in KEY} | {"sparsity": row["asked_sparsity"] or row["sparsity"]}
+    return (*named.values(), row["gpu"])
 
 
 def _measurement(path: Path, line: int, row: dict[str, str], distribution: str) -> Measurement:

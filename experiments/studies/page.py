@@ -1,6 +1,6 @@
 """The pages of the studies, from their lines: README.md and a plot in each folder.
 
-    python experiments/studies/page.py [STUDY ...] [--out DIR]
+    python -m experiments.studies.page [STUDY ...] [--out DIR]
 
 What is written by hand about the numbers stands in the study's file: three sentences first, notes below the tables.
 """
@@ -9,15 +9,12 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-import definition  # beside this file
-import rows
-import tables
-from cells import Cells, cells_of
-from crossing import iso_head, iso_lines
-from definition import Study
-from draw import PLOT, draw
-from products import FILE, PLAN, product_lines, product_places
-from repeats import repeat_lines
+from experiments.studies import definition, tables
+from experiments.studies.cells import FILE, Cells, cells_of, current_lines, read_lines
+from experiments.studies.crossing import iso_head, iso_lines
+from experiments.studies.definition import Study
+from experiments.studies.draw import PLOT, draw
+from experiments.studies.tables import PLAN, PRODUCTS, product_lines, product_places, repeat_lines
 
 
 def page(study: Study, folder: Path) -> str:
@@ -26,14 +23,14 @@ def page(study: Study, folder: Path) -> str:
     Args:
         folder: of the study's lines.
     """
-    drawn = draw(study, cells_of(study, rows.current_lines(study, folder / rows.FILE)), folder / PLOT)
+    drawn = draw(study, cells_of(study, current_lines(study, folder / FILE)), folder / PLOT)
     return text(study, folder, drawn=drawn)
 
 
 def text(study: Study, folder: Path, *, drawn: bool) -> str:
     """The page, which shows the plot where it is drawn."""
-    lines = rows.current_lines(study, folder / rows.FILE)
-    earlier = len(rows.read_lines(folder / rows.FILE)) - len(lines)
+    lines = current_lines(study, folder / FILE)
+    earlier = len(read_lines(folder / FILE)) - len(lines)
     return "\n".join(_lines(study, cells_of(study, lines), folder, drawn=drawn, earlier=earlier)) + "\n"
 
 
@@ -67,13 +64,13 @@ def _lines(study: Study, cells: Cells, folder: Path, *, drawn: bool, earlier: in
     yield from _checks(study, cells, folder, earlier=earlier)
     yield from ("", "## To repeat", "")
     options = sorted({option for name in study.networks for option in networks[name].folders.values()})
-    command = f"python experiments/studies/study.py {study.name} {' '.join(f'--{name} DIR' for name in options)}"
-    yield f"    {command} --workers 8    # adds to {rows.FILE} what is not there yet"
+    command = f"python -m experiments.studies.study {study.name} {' '.join(f'--{name} DIR' for name in options)}"
+    yield f"    {command} --workers 8    # adds to {FILE} what is not there yet"
     yield f"    {command} --headlines --kernels auto sparse    # times the headlines"
     if products:
-        files = f"--plan experiments/{study.name}/{PLAN} --output experiments/{study.name}/{FILE}"
+        files = f"--plan experiments/{study.name}/{PLAN} --output experiments/{study.name}/{PRODUCTS}"
         yield f"    python -m sparsefront_kernels.bench {files} --append    # the products"
-    yield f"    python experiments/studies/page.py {study.name}    # this page"
+    yield f"    python -m experiments.studies.page {study.name}    # this page"
     yield f"    python compare.py results/experiments/{study.name}    # the runs themselves"
     yield from ("", tables.measured_on(cells, product_places(folder) if products else ""))
 
@@ -82,7 +79,7 @@ def _checks(study: Study, cells: Cells, folder: Path, *, earlier: int) -> Iterat
     """How far the same weights and the same points lie apart when they are measured twice."""
     texts = list(tables.timed_lines(cells))
     if earlier:
-        texts.append(f"{earlier} lines of {rows.FILE} were measured with other settings and are not shown.")
+        texts.append(f"{earlier} lines of {FILE} were measured with other settings and are not shown.")
     repeated = list(repeat_lines(study, folder))
     if repeated:
         texts.append("Differences in points where the dense network was trained again:")

@@ -1,33 +1,86 @@
 """The tables of a study's page, in Markdown, and what is read from them."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
 
-import definition  # beside this file
-import rows
-from blocks import Block, blocks_of, letters, mixed
-from cells import Cell, Cells, finalists, of_table, spread
-from definition import Study, Table
-from work import DIGEST
-
+from experiments.harness import page
+from experiments.harness.page import number, spread
+from experiments.studies import definition
+from experiments.studies.cells import DIGEST, FILE, Cell, Cells, Line, finalists, of_table, repeated_lines
+from experiments.studies.definition import Point, Study, Table
 from sparsefront.progress import counted
+from sparsefront.results.store import read_lines
 
 DAY = len("2026-11-24")
 LEAST_SHORTFALL = 0.02  # of the sparsity: below it is rounding
-HEAD = (
-    "line",
-    "",
-    "block",
-    "seeds",
-    "val",
-    "val − dense",
-    "val − continued dense",
-    "test",
-    "test − dense",
-    "test − continued dense",
-    "speedup auto",
-    "speedup sparse",
-    "source",
-)
+DENSE = ("val_dense", "dense")
+METRICS = {"val": "val_masked", "test": "masked"}
+PLAN, PRODUCTS = "products.plan", "products.csv"
+OWN_MASKS = "pattern"  # as `distribution`: made by the pattern itself
+NEAR = 0.005  # a sparsity so far from what was asked for is told
+HEAD = ["line", "", "block", "seeds", "val", "val − dense", "val − continued dense"]
+HEAD += ["test", "test − dense", "test − continued dense", "speedup auto", "speedup sparse", "source"]
+
+
+@dataclass(frozen=True)
+class Block:
+    """The lines of one dense network, where others of its seed are of another one.
+
+    Args:
+        seed: of the dense network.
+        digest: of its weights.
+        newest: whether the dense network that was trained last is this one.
+        val, test: metric of the dense network, in per cent.
+    """
+
+    letter: str
+    seed: int
+    digest: str
+    newest: bool
+    val: float
+    test: float
+
+
+def blocks_of(study: Study, network: str, cells: Cells) -> dict[str, Block]:
+    """Digest -> block, of the seeds with several dense networks; of each seed the newest comes first."""
+    of_network = [(point, cell) for point, cell in cells.items() if point.network == network]
+    lines = [(int(line["seed"]), line) for _, cell in of_network for line in cell.dense]
+    newest = {line[DIGEST] for _, line in lines}
+    lines += [(_dense_seed(study, point, line), line) for point, cell in of_network for line in cell.measured]
+    of_seed: dict[int, dict[str, Line]] = {}
+    for seed, line in lines:
+        of_seed.setdefault(seed, {}).setdefault(line[DIGEST], line)
+    several = [
+        (seed, digest, line)
+        for seed, found in sorted(of_seed.items())
+        if len(found) > 1
+        for digest, line in found.items()
+    ]
+    return {
+        digest: Block(
+            chr(ord("A") + place), seed, digest, digest in newest, *(100 * float(line[name]) for name in DENSE)
+        )
+        for place, (seed, digest, line) in enumerate(several)
+    }
+
+
+def mixed(blocks: Mapping[str, Block], cells: list[Cell]) -> dict[str, Block]:
+    """The blocks that a table names: none where all of its lines are of the newest dense networks."""
+    seen = {line[DIGEST] for cell in cells for line in cell.measured}
+    seeds = {block.seed for block in blocks.values() if block.digest in seen and not block.newest}
+    return {digest: block for digest, block in blocks.items() if block.seed in seeds}
+
+
+def letters(blocks: Mapping[str, Block], cell: Cell) -> str:
+    """Those of a cell's lines; "" of seeds with one dense network."""
+    found = (line[DIGEST] for line in cell.measured)
+    return ", ".join(sorted({blocks[digest].letter for digest in found if digest in blocks}))
+
+
+def _dense_seed(study: Study, point: Point, line: Line) -> int:
+    return definition.dense_point(study, replace(point, seed=int(line["seed"]))).seed
 
 
 def table_lines(study: Study, table: Table, network: str, cells: Cells) -> Iterator[str]:
@@ -46,10 +99,7 @@ def table_lines(study: Study, table: Table, network: str, cells: Cells) -> Itera
         texts.append([label, point.column + _short_of(cell), letters(blocks, cell), *_ours(cell), source])
     texts = [*_dense_texts([cell for _, cell in found], blocks), *texts]
     shown = [place for place in range(len(HEAD)) if any(text[place] for text in texts)]
-    yield f"| {' | '.join(HEAD[place] for place in shown)} |"
-    yield "|" + "---|" * len(shown)
-    for text in texts:
-        yield f"| {' | '.join(text[place] for place in shown)} |"
+    yield from page.table([HEAD[place] for place in shown], [[text[place] for place in shown] for text in texts])
     for seed in sorted({block.seed for block in blocks.values()}):
         count = sum(block.seed == seed for block in blocks.values())
         yield from ("", f"Lines of seed {seed} are of {count} dense networks: **compare within a block only**.")
@@ -91,12 +141,12 @@ def _dense_texts(found: Sequence[Cell], blocks: Mapping[str, Block]) -> Iterator
     """The dense networks of a table as its first lines: all seeds together, each block, and the same continued."""
     denses = {line["seed"]: line for cell in found for line in cell.dense}
     if denses:
-        val, test = (spread([100 * float(line[name]) for line in denses.values()]) for name in ("val_dense", "dense"))
+        val, test = (spread([100 * float(line[name]) for line in denses.values()]) for name in DENSE)
         yield _metrics("dense", "", "", str(len(denses)), val, test)
     for block in blocks.values():
         yield _metrics("dense", f"seed {block.seed}", block.letter, "1", f"{block.val:.2f}", f"{block.test:.2f}")
     continued = [
-        [100 * value for cell in found for line in cell.measured if (value := rows.number(line, name)) is not None]
+        [100 * value for cell in found for line in cell.measured if (value := number(line, name)) is not None]
         for name in ("val_dense_continued", "dense_continued")
     ]
     if all(continued):
@@ -112,23 +162,22 @@ def _metrics(label: str, column: str, block: str, seeds: str, val: str, test: st
 
 def network_lines(study: Study, cells: Cells) -> Iterator[str]:
     """A table of the networks: samples, error of the metric, steps, and how many points have an accuracy and a latency."""
-    yield "| network | metric | samples of val | of test | standard error, test | recovery steps | points | timed |"
-    yield "|---|---|---|---|---|---|---|---|"
-    for name in study.networks:
-        of_network = [cell for point, cell in cells.items() if point.network == name]
-        lines = [line for cell in of_network for line in cell.measured]
-        # before there is a line nothing is known but what is asked for
-        first = lines[0] if lines else {}
-        error = first.get("dense_standard_error")
-        facts = [first.get(key) or "" for key in ("metric_name", "val_evaluated_samples", "evaluated_samples")]
-        facts.append(f"{100 * float(error):.2f}" if error else "")
-        facts.append(
-            ", ".join(map(str, sorted({int(line["recovery_steps"]) for line in lines if line["recovery_steps"]})))
-        )
-        found = sum(bool(cell.accuracy) for cell in of_network)
-        timed = sum(bool(cell.timed["auto"]) for cell in of_network)
-        title = definition.networks()[name].title
-        yield f"| {title} | {' | '.join(facts)} | {found} of {len(of_network)} | {timed} |"
+    head = "network|metric|samples of val|of test|standard error, test|recovery steps|points|timed".split("|")
+    yield from page.table(head, [_network(name, cells) for name in study.networks])
+
+
+def _network(name: str, cells: Cells) -> list[object]:
+    of_network = [cell for point, cell in cells.items() if point.network == name]
+    lines = [line for cell in of_network for line in cell.measured]
+    # before there is a line nothing is known but what is asked for
+    first = lines[0] if lines else {}
+    error = first.get("dense_standard_error")
+    facts = [first.get(key) or "" for key in ("metric_name", "val_evaluated_samples", "evaluated_samples")]
+    facts.append(f"{100 * float(error):.2f}" if error else "")
+    facts.append(", ".join(map(str, sorted({int(line["recovery_steps"]) for line in lines if line["recovery_steps"]}))))
+    found = sum(bool(cell.accuracy) for cell in of_network)
+    timed = sum(bool(cell.timed["auto"]) for cell in of_network)
+    return [definition.networks()[name].title, *facts, f"{found} of {len(of_network)}", timed]
 
 
 def timed_lines(cells: Cells) -> Iterator[str]:
@@ -174,19 +223,19 @@ def measured_on(cells: Cells, products: str) -> str:
         )
     if products:
         parts.append(f"products: {products}")
-    return f"*Measured on*: {'; '.join(parts) or 'nothing yet'}. Commit, day and device are columns of `{rows.FILE}`."
+    return f"*Measured on*: {'; '.join(parts) or 'nothing yet'}. Commit, day and device are columns of `{FILE}`."
 
 
-def _timed(cells: Cells) -> list[rows.Line]:
+def _timed(cells: Cells) -> list[Line]:
     return [line for cell in cells.values() for timed in cell.timed.values() for line in timed if line["sparse"]]
 
 
-def _batch(line: rows.Line) -> str:
+def _batch(line: Line) -> str:
     length = line["sequence_length"]
     return line["batch_size"] + (f" samples of {length} tokens" if length else " images")
 
 
-def _places(lines: Sequence[rows.Line]) -> str:
+def _places(lines: Sequence[Line]) -> str:
     """Device, dtype, version and days of some lines."""
     devices = {
         f"{line['gpu'] or line['processor'] or 'CPU'} ({line['dtype']}, torch {line['torch_version']})"
@@ -203,12 +252,12 @@ def target_lines(study: Study, cells: Cells) -> Iterator[str]:
     of headlines.
     """
     yield "| network | column | best on val | of | seeds | steps | val | test | to reach | |"
-    yield "|---|---|---|---|---|---|---|---|---|---|"
+    yield "|" + 10 * "---|"
     for network, targets in study.targets.items():
         for column, target in targets.items():
             places = finalists(study, cells, network, column)
             if not places:
-                yield f"| {network} | {column} | no line yet | | | | | | {target:g} | |"
+                yield page.row([network, column, "no line yet", *[""] * 5, f"{target:g}", ""])
                 continue
             wanted = len(study.headline_seeds)
             had = {point: cells[point].seeds_among(study.headline_seeds) for point in places}
@@ -224,4 +273,79 @@ def target_lines(study: Study, cells: Cells) -> Iterator[str]:
             )
             facts = [place.row, candidates, best.seeds, best.measured[0]["recovery_steps"]]
             facts += [best.text("val_masked"), best.text("masked"), f"{target:g}", verdict]
-            yield f"| {network} | {column} | {' | '.join(map(str, facts))} |"
+            yield page.row([network, column, *facts])
+
+
+def repeat_lines(study: Study, folder: Path) -> Iterator[str]:
+    """A table with a line for each network that has points of several dense networks of one seed, in points; none without any."""
+    pairs: dict[str, list[tuple[Line, Line]]] = {}
+    for (point, _), lines in repeated_lines(study, folder / FILE).items():
+        *others, counted = lines
+        told = [(line, counted) for line in others if line[DIGEST] != counted[DIGEST] and _measured(line, counted)]
+        if told:
+            pairs.setdefault(point.network, []).extend(told)
+    if pairs:
+        head = ["network", "pairs", *(text for split in METRICS for text in (f"{split}: median", "at most"))]
+        yield from page.table(head, [_repeats(name, pairs[name]) for name in study.networks if name in pairs])
+
+
+def _repeats(network: str, pairs: list[tuple[Line, Line]]) -> Iterator[object]:
+    yield from (definition.networks()[network].title, len(pairs))
+    for metric in METRICS.values():
+        points = [100 * abs(float(one[metric]) - float(other[metric])) for one, other in pairs]
+        yield from (f"{median(points):.2f}", f"{max(points):.2f}")
+
+
+def _measured(*lines: Line) -> bool:
+    return all(line[metric] for line in lines for metric in METRICS.values())
+
+
+def product_lines(folder: Path) -> Iterator[str]:
+    """A table of shape by pattern: the fastest right kernel at each sparsity, and the sparsity from which on all that were
+    measured are faster than dense.
+
+    What runs on other masks than the pattern's, as a peer may, has lines of its own.
+    """
+    lines = _timed_products(folder)
+    if not lines:
+        yield "No product is timed yet."
+        return
+    fastest: dict[tuple[str, str], dict[float, float]] = {}
+    notes: dict[tuple[str, str, float], str] = {}
+    for line in lines:
+        key = (line["shape"], _label(line))
+        has = float(line["sparsity"])
+        level = round(float(line["asked_sparsity"] or has), 3)
+        of_key = fastest.setdefault(key, {})
+        of_key[level] = max(of_key.get(level, 0.0), float(line["speedup"]))
+        if abs(has - level) > NEAR:
+            notes[*key, level] = f" (has {100 * has:.3g} %)"
+    levels = sorted({level for found in fastest.values() for level in found})
+    head = ["product", "pattern", *(f"{100 * level:g} %" for level in levels), "faster than dense from"]
+    cells = []
+    for (shape, pattern), found in sorted(fastest.items()):
+        slower = max((level for level, speedup in found.items() if speedup <= 1), default=0)
+        critical = next((f"{100 * level:g} %" for level in sorted(found) if level > slower), "nowhere here")
+        speedups = [
+            f"{found[level]:.2f}{notes.get((shape, pattern, level), '')}" if level in found else "" for level in levels
+        ]
+        cells.append([shape, pattern, *speedups, critical])
+    yield from (*page.table(head, cells), "", "Speedup over the fastest dense product of the same process.")
+
+
+def product_places(folder: Path) -> str:
+    """GPU, version, dtype and day of the products; "" where none is timed."""
+    return "; ".join(
+        sorted({"{gpu}, torch {torch}, {dtype}, {date}".format_map(line) for line in _timed_products(folder)})
+    )
+
+
+def _timed_products(folder: Path) -> list[Line]:
+    return [line for line in read_lines(folder / PRODUCTS) if line["speedup"] and line["family"] != "dense"]
+
+
+def _label(line: dict[str, str]) -> str:
+    name = f"{line['pattern']} {line['granularity']}"
+    if line["distribution"] in ("", OWN_MASKS):
+        return name
+    return f"{name}, {line['kernel']} on random masks ({line['distribution']})"

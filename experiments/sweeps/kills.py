@@ -1,65 +1,68 @@
 """Does a search that is killed again and again give the rows of one that is not?
 
-    python experiments/sweeps/kills.py FOLDER [--points 24] [--kills 20] [--workers 2] [OVERRIDE ...]
+    python -m experiments.sweeps.kills FOLDER [--points 24] [--kills 20] [--workers 2] [OVERRIDE ...]
+    python -m experiments.sweeps.kills --page
 
 Several processes work on one study. At random moments one of them is killed with SIGKILL and another one started in its place. In
 the end the study is compared with one that was left alone: the same points with the same quality, trainings that went on where
 their last epoch had ended, and nothing that is still held. Writes FOLDER/kills.json, with what it was made by; ends with status 1
-where any of that fails. kills_page.py makes the table of README.md from a kills.json beside it.
+where any of that fails. --page writes the table of README.md from a kills.json beside it.
 """
 
 import argparse
 import json
 import os
-import platform
 import random
 import re
 import signal
 import subprocess
 import sys
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sparsefront.artifacts.content_digest import versions
+from experiments.harness import page, runs
+from experiments.harness.rows import made_by
 from sparsefront.provenance import code_commit
 
-ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+MARKS = "<!-- kills: written by kills.py from kills.json -->", "<!-- end of the kills -->"
+HEAD = ("study", "SIGKILLs", "seconds", "trainings that went on after an epoch", "leases left", "half-written left")
 SEARCH = ["hydra/sweeper=optuna", "hydra/sweeper/sampler=random", "optimize=[val_sparse,latency_sparse_ms]"]
 SPACE = ["sparsity=interval(0.5,0.9)", "pattern=n_m,tile_wise,block_wise", "granularity=8,16"]
-QUIET = ["trainer=cpu", "measure.device=cpu", "logger=none", "report.html=false", "report.plot=false"]
+STUDIES = ("undisturbed", "killed")
 LIBRARIES = ("hydra-core", "optuna", "torch", "pytorch-lightning")
 RESUMED = re.compile(r"going on after epoch (\d+) of \d+")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("--page", action="store_true", help="only write the table of README.md")
     parser.add_argument("--points", type=int, default=24)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     options, more = parser.parse_known_args()
-    found = {"points": options.points, "workers": options.workers, "overrides": more, "made_by": _made_by()}
+    if options.page:
+        page.fill(HERE / "README.md", MARKS, "\n".join(table(json.loads((HERE / "kills.json").read_text()))))
+        return 0
+    if options.folder is None:
+        parser.error("FOLDER is where the studies work")
+    made = {"commit": code_commit(), "cores": os.cpu_count(), **made_by(*LIBRARIES)}
+    found = {"points": options.points, "workers": options.workers, "overrides": more, "made_by": made}
     for name, kills in (("undisturbed", 0), ("killed", options.kills)):
         folder = options.folder / name
         start = time.perf_counter()
         found[name] = {**_work(folder, kills, options, more), "seconds": round(time.perf_counter() - start)}
         found[name] |= {"held": len(list(folder.rglob("*.leases"))), "partial": len(list(folder.rglob("*.partial-*")))}
-    rows = {name: _rows(options.folder / name) for name in ("undisturbed", "killed")}
+    rows = {name: runs.rows_of(options.folder / name) for name in STUDIES}
     found["same_rows"] = rows["undisturbed"] == rows["killed"] and len(rows["killed"]) > 0
     found["rows"] = len(rows["killed"])
     (options.folder / "kills.json").write_text(json.dumps(found, indent=2) + "\n")
     print(json.dumps(found, indent=2))
     sound = found["same_rows"] and not found["killed"]["held"] and not found["killed"]["partial"]
     return 0 if sound else 1
-
-
-def _made_by() -> dict[str, Any]:
-    date = datetime.now(UTC).date().isoformat()
-    libraries = {"python": platform.python_version(), **versions(*LIBRARIES)}
-    return {"date": date, "commit": code_commit(), "cores": os.cpu_count(), **libraries}
 
 
 def _work(folder: Path, kills: int, options: argparse.Namespace, more: list[str]) -> dict[str, Any]:
@@ -87,21 +90,18 @@ def _work(folder: Path, kills: int, options: argparse.Namespace, more: list[str]
 
 
 def _start(folder: Path, options: argparse.Namespace, more: list[str]) -> subprocess.Popen:
-    places = [f"results_dir={folder / 'results'}", f"cache_dir={folder / 'cache'}"]
-    command = [sys.executable, str(ROOT / "run.py"), "-m", *SEARCH, f"hydra.sweeper.n_trials={options.points}", *SPACE]
-    with (folder / "workers.log").open("a") as log:
-        return subprocess.Popen([*command, *QUIET, *places, *more], stdout=log, stderr=log)
+    return runs.start(folder, "-m", *SEARCH, f"hydra.sweeper.n_trials={options.points}", *SPACE, *runs.ON_CPU, *more)
 
 
-def _rows(folder: Path) -> dict[str, Any]:
-    """What was asked for and how good it is, by run; times are never the same twice."""
-    found = {}
-    for file in folder.glob("results/*/*/row.json"):
-        row = json.loads(file.read_text())
-        quality = {name: value for name, value in row["quality"].items() if isinstance(value, float)}
-        key = [row["choice"]["pattern"], row["choice"]["granularity"], row["sparsity"]["sparsity_target"]]
-        found[json.dumps(key)] = {**quality, "achieved": row["sparsity"]["sparsity_achieved"]}
-    return found
+def table(found: dict[str, Any]) -> list[str]:
+    """Markdown, of kills.json: a line per study, then what both share; what they were made by is in the file."""
+    keys = ("kills", "seconds", "trainings_resumed", "held", "partial")
+    lines = page.table(HEAD, [[name, *(found[name][key] for key in keys)] for name in STUDIES], rule=" --- |")
+    same = f"the same {found['rows']} rows, quality equal to the bit" if found["same_rows"] else "**other rows**"
+    made = found["made_by"]
+    overrides = " ".join(found["overrides"])
+    setting = f"{found['points']} points, {found['workers']} workers on {made['cores']} cores, `{overrides}`"
+    return [*lines, "", f"Both studies: {same} ({setting})."]
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How much faster is a sweep with two workers than with one?
 
-    python experiments/sweeps/workers.py FOLDER [OVERRIDE ...]
+    python -m experiments.sweeps.workers FOLDER [OVERRIDE ...]
 
 24 points on digits, one thread a worker, timing excluded. The dense network is trained first, alone, and shared by all; then the
 same points with one worker, with two of joblib and with two of Ray, each into a store of its own that holds the dense network.
@@ -8,16 +8,15 @@ Writes FOLDER/workers.json: seconds, and the ratio to one worker. Wants two core
 """
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from experiments.harness import runs
+
 POINTS = ["sparsity=0.5,0.6,0.7,0.75,0.8,0.9", "pattern=element_wise,n_m,vector_wise,block_wise"]
-QUIET = ["granularity=8", "trainer=cpu", "measure.device=cpu", "logger=none", "report.html=false", "report.plot=false"]
+QUIET = ["granularity=8", *runs.ON_CPU]
 # As `stages` without swap: the accuracy of the masks, no sparse kernels to time. The dense times are taken once, and stored.
 UNTIMED = ["stages=[dense,prune,recover,export]"]
 LAUNCHERS = {
@@ -34,13 +33,12 @@ LAUNCHERS = {
 
 def main() -> int:
     folder, more = Path(sys.argv[1]).absolute(), sys.argv[2:]
-    threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    _run(folder / "dense", ["stages=[dense]", *QUIET, *more], threads)
+    _run(folder / "dense", ["stages=[dense]", *QUIET, *more])
     seconds = {}
     for name, launcher in LAUNCHERS.items():
         shutil.copytree(folder / "dense" / "cache", folder / name / "cache")
         start = time.perf_counter()
-        _run(folder / name, ["-m", *launcher, *POINTS, *UNTIMED, *QUIET, *more], threads)
+        _run(folder / name, ["-m", *launcher, *POINTS, *UNTIMED, *QUIET, *more])
         seconds[name] = round(time.perf_counter() - start, 1)
         assert len(list((folder / name / "cache" / "export").glob("*/determined_by.json"))) == 24, "24 points"
         assert len(list((folder / name / "cache" / "dense").glob("*/determined_by.json"))) == 1, "dense is trained once"
@@ -50,12 +48,9 @@ def main() -> int:
     return 0 if max(found["ratio"]["joblib"], found["ratio"]["ray"]) <= 0.6 else 1
 
 
-def _run(folder: Path, overrides: list[str], environment: dict[str, str]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    places = [f"results_dir={folder / 'results'}", f"cache_dir={folder / 'cache'}"]
-    command = [sys.executable, str(ROOT / "run.py"), *overrides, *places]
-    with (folder / "log").open("a") as log:
-        subprocess.run(command, env={**os.environ, **environment}, stdout=log, stderr=log, check=True)
+def _run(folder: Path, overrides: list[str]) -> None:
+    if runs.start(folder, *overrides, environment=runs.ONE_THREAD).wait() != 0:
+        raise SystemExit(f"a sweep failed:\n{runs.log_of(folder)}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,6 @@
-"""The programs of a study lie beside one another and import one another by name."""
+"""The programs of an experiment, by name."""
 
 import importlib
-import sys
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -10,19 +8,14 @@ import pytest
 
 
 @pytest.fixture(scope="module")
-def study_files(request: pytest.FixtureRequest) -> tuple[Path, Sequence[str]]:
-    """The folder of the programs, and their names: FOLDER and NAMES of the test file."""
-    return request.module.FOLDER, request.module.NAMES
+def folder(request: pytest.FixtureRequest) -> Path:
+    """Of the experiment: FOLDER of the test file."""
+    return request.module.FOLDER
 
 
 @pytest.fixture(scope="module")
-def modules(study_files: tuple[Path, Sequence[str]]) -> Iterator[dict[str, ModuleType]]:
-    """Name -> module; forgotten afterwards, since other studies use the same names."""
-    folder, names = study_files
-    sys.path.insert(0, str(folder))
-    try:
-        yield {name: importlib.import_module(name) for name in names}
-    finally:
-        sys.path.remove(str(folder))
-        for name in names:
-            sys.modules.pop(name, None)
+def modules(folder: Path) -> dict[str, ModuleType]:
+    """Name -> module, of every program in the folder."""
+    return {
+        file.stem: importlib.import_module(f"experiments.{folder.name}.{file.stem}") for file in folder.glob("*.py")
+    }

@@ -1,6 +1,5 @@
 """The threads that are run again: every case is right at small widths, a wrong result is not timed, and the page has verdicts."""
 
-import csv
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -9,8 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+from sparsefront.results.store import read_lines
+
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "complaints"
-NAMES = ("cases", "ways", "rerun", "page")
 CPU = torch.device("cpu")
 
 
@@ -89,7 +89,7 @@ def test_a_verdict_needs_an_interval_beyond_one(modules, monkeypatch, interval, 
 
 
 def test_bytes_of_a_csr_weight_are_those_of_the_storages_behind_its_parts(modules):
-    ways, case = modules["ways"], replace(case_of(modules, "SparseLinear").scaled(64), layers=((64, 128),))
+    ways, case = modules["rerun"], replace(case_of(modules, "SparseLinear").scaled(64), layers=((64, 128),))
     net = ways.dense_net(case, CPU)
     assert ways.weight_bytes(net) == 4 * (64 * 128 + 128)
     masked, _ = ways.masked_net(case, net, (torch.randn(2, 64),))
@@ -109,8 +109,5 @@ def test_the_page_holds_verdicts_and_what_is_missing(modules, tmp_path):
 
 
 def test_the_committed_page_is_that_of_the_verdicts(modules):
-    path, lines = FOLDER / "verdicts.csv", {}
-    if path.exists():
-        with path.open(newline="") as file:
-            lines = {(line["thread"], line["way"]): line for line in csv.DictReader(file)}
+    lines = {(line["thread"], line["way"]): line for line in read_lines(FOLDER / "verdicts.csv")}
     assert (FOLDER / "README.md").read_text() == "\n".join(modules["page"].page(lines)) + "\n"

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "convolutions"
-NAMES = ("study", "summary")
 
 
 @pytest.fixture

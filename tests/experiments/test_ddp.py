@@ -9,7 +9,6 @@ from whole_calls import on_every_rank
 from sparsefront.training.trainer import TrainerSettings
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "ddp"
-NAMES = ("exchange", "step_kernels", "training", "page", "throughput")
 
 
 @pytest.mark.parametrize("gradual", [False, True])
@@ -54,7 +53,7 @@ LINE = {
 
 
 def test_the_page_is_filled_again_and_again(modules, tmp_path):
-    page = modules["page"]
+    page = modules["throughput"]
     file = tmp_path / "README.md"
     file.write_text((FOLDER / "README.md").read_text())
     two = LINE | {"devices": 2, "samples_per_s": 185.0, "same_on_ranks": False, "ddp_comm_hook": "bf16_compress"}
@@ -66,17 +65,17 @@ def test_the_page_is_filled_again_and_again(modules, tmp_path):
         text.count("| cpu | 8 | 2 | bf16, after backward | none | 185 | 90 – 110 | 1.85 | NO |") == 1
         and "Not measured yet" not in text
     )
-    assert text.startswith("# Training on two GPUs") and text.count(page.BEGIN) == text.count(page.END) == 1
+    assert text.startswith("# Training on two GPUs") and [text.count(mark) for mark in page.MARKS] == [1, 1]
 
 
 def test_without_one_device_there_is_no_ratio(modules):
-    page = modules["page"]
+    page = modules["throughput"]
     assert "| cpu | 8 | 2 | fp32 | none | 100 | 90 – 110 | – | yes |" in page.tables([LINE | {"devices": 2}])
 
 
 def test_time_of_a_step_is_told_apart_by_what_runs_in_it(modules):
     """Two steps of 10 ms: products, an exchange half beside them, a mask, and nothing for the rest."""
-    step_kernels = modules["step_kernels"]
+    step_kernels = modules["training"]
 
     def ran(name, start_ms, end_ms):
         return step_kernels.Kernel(name, start_ms * 1e3, end_ms * 1e3)
@@ -116,19 +115,19 @@ def test_a_training_on_a_gpu_is_profiled(modules, tmp_path):
 
 def test_lines_of_the_same_run_stay(modules, tmp_path):
     """Those of another way to train or of longer samples, beside which the new ones stand; not those of another commit."""
-    merge, file = modules["page"].merge_lines, tmp_path / "throughput.csv"
+    merge, file = modules["throughput"].merge_lines, tmp_path / "throughput.csv"
     merge(file, [LINE, LINE | {"devices": 2, "samples_per_s": 150.0}])
     lines = merge(file, [LINE | {"devices": 2, "samples_per_s": 190.0}, LINE | {"devices": 2, "compile": "blocks"}])
     rates = [(line["devices"], line["compile"], line["samples_per_s"]) for line in lines]
     assert rates == [("1", "none", "100.0"), ("2", "blocks", "100.0"), ("2", "none", "190.0")]
     lines = merge(file, [LINE | {"sequence_length": 16, "samples_per_s": 40.0}])
     assert [line["sequence_length"] for line in lines] == ["8", "8", "8", "16"]
-    alone = modules["page"].tables(lines[-1:] + [lines[-1] | {"devices": 2, "samples_per_s": 80.0}] + lines)
+    alone = modules["throughput"].tables(lines[-1:] + [lines[-1] | {"devices": 2, "samples_per_s": 80.0}] + lines)
     assert "| cpu | 16 | 2 | fp32 | none | 80 | 90 – 110 | 2.00 | yes |" in alone
     assert len(merge(file, [LINE | {"commit": "def"}])) == 1
     lines = merge(file, [LINE | {"device": "NVIDIA H100 80GB HBM3", "commit": "efg", "devices": 2}])
     assert [line["device"] for line in lines] == ["NVIDIA H100 80GB HBM3", "cpu"]
-    assert "| H100 | 8 | 2 | fp32 | none | 100 | 90 – 110 | – | yes |" in modules["page"].tables(lines)
+    assert "| H100 | 8 | 2 | fp32 | none | 100 | 90 – 110 | – | yes |" in modules["throughput"].tables(lines)
 
 
 STEP = {
@@ -147,5 +146,5 @@ STEP |= dict.fromkeys(
 
 
 def test_the_page_tells_where_the_time_of_a_step_is(modules):
-    told = modules["page"].tables([LINE], [STEP])
+    told = modules["throughput"].tables([LINE], [STEP])
     assert f"| cpu | 8 | 1 | – | blocks |{' 1.2 |' * 4} – |{' 1.2 |' * 5} – | 300 |" in told

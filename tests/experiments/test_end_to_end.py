@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from experiments.harness.measure import Steps
 from sparsefront.errors import InvalidSetting
 from sparsefront.measure.settings import Measure
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "end_to_end"
-NAMES = [file.stem for file in FOLDER.glob("*.py")]
 CPU = Measure(device="cpu", execution_modes=["eager"], variants=[], samples=5, warmup=0)
 ASKED_FOR = (
     "model,batch,sequence_length,dtype,pattern,granularity,distribution,group_m,sparsity,allocation,min_layer_density,kernel_mode,"
@@ -22,17 +22,12 @@ ASKED_FOR = (
 ).split(",")
 
 
-def test_no_file_of_the_study_stands_before_one_of_the_standard_library():
-    """Its folder goes first where its programs run."""
-    assert not {"profile", "timeit", "statistics"} & set(NAMES)
-
-
 @pytest.fixture
 def session(modules, tmp_path, monkeypatch):
     # after every line; what it frees is a GPU's memory, and it looks through all that the tests have imported
     monkeypatch.setattr(modules["session"], "gc", SimpleNamespace(collect=lambda: None))
     options = modules["session"].Options(CPU, CPU, timed=False, tiny=True)
-    return modules["session"].Session(modules["rows"].Rows(tmp_path / "rows.csv"), options)
+    return modules["session"].Session(modules["session"].Rows(tmp_path / "rows.csv"), options)
 
 
 def point_of(modules, model="bert_base", pattern="tile_wise", granularity=16, sparsity=0.75, **more):
@@ -120,7 +115,7 @@ def test_wrong_outputs_are_no_row(modules, session):
 def test_a_cpu_gives_no_latencies(modules, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(InvalidSetting, match="latencies of a GPU"):
-        modules["session"].Session(modules["rows"].Rows(tmp_path / "rows.csv"), modules["session"].Options(CPU, CPU))
+        modules["session"].Session(modules["session"].Rows(tmp_path / "rows.csv"), modules["session"].Options(CPU, CPU))
     monkeypatch.setattr(sys, "argv", ["study.py", "--out", str(tmp_path / "rows.csv")])
     with pytest.raises(InvalidSetting, match="latencies of a GPU"):
         modules["study"].main()
@@ -143,10 +138,10 @@ def row(modules, session, point, dense_ms=2.0, sparse_ms=1.0, **more):
         session.masks(point),
         modules["sparse"].KernelChoice(point.kernel_mode),
         None,
-        modules["steps"].Steps(),
+        Steps(),
     )
-    timed = modules["rows"].Timed([[dense_ms] * 5] * 3, [[sparse_ms] * 5] * 3, 0.6)
-    return modules["rows"].row_of(point, session.masks(point), sparse, timed, "cuda_graph", 1.5, 3.0) | more
+    timed = modules["session"].Timed([[dense_ms] * 5] * 3, [[sparse_ms] * 5] * 3, 0.6)
+    return modules["session"].row_of(point, session.masks(point), sparse, timed, "cuda_graph", 1.5, 3.0) | more
 
 
 def test_a_row_has_the_columns_and_is_not_measured_again(modules, session):
@@ -157,7 +152,7 @@ def test_a_row_has_the_columns_and_is_not_measured_again(modules, session):
     assert made["kernels"] == "gathered_reference:12" and float(made["sparse_flops_share"]) == 1
     session.rows.add(made)
     session.rows.fail(other, "out of memory")
-    again = modules["rows"].Rows(session.rows.file)
+    again = modules["session"].Rows(session.rows.file)
     assert again.has(point) and not again.has(other) and again.has_failed(other)
     assert not again.has(replace(point, pattern_settings="whole_tiles=true"))
     left = modules["study"].left_over
@@ -187,7 +182,7 @@ def test_the_whole_way_of_a_row(modules, session, monkeypatch):
     session.options = replace(session.options, dense=measure, sparse=replace(measure, variants=[]), timed=True)
     point = replace(point_of(modules), dtype="fp32")
     session.measure(point)
-    rows = modules["rows"].Rows(session.rows.file).rows
+    rows = modules["session"].Rows(session.rows.file).rows
     assert [made["kernel_mode"] for made in rows] == ["auto", "sparse"], "forcing would choose the same kernels"
     for made in rows:
         assert float(made["latency_ms"]) > 0 and float(made["fused_dense_latency_ms"]) > 0
@@ -199,7 +194,7 @@ def test_the_whole_way_of_a_row(modules, session, monkeypatch):
     other = replace(point, setting=replace(point.setting, sparsity=0.5))
     session._dense = None  # as in the next call of the program
     session.measure(other)
-    assert len(modules["rows"].Rows(session.rows.file).rows) == 4, "the dense version was not searched again"
+    assert len(modules["session"].Rows(session.rows.file).rows) == 4, "the dense version was not searched again"
 
 
 def test_without_sparse_layers_the_dense_version_runs(modules, session, monkeypatch):
@@ -210,7 +205,7 @@ def test_without_sparse_layers_the_dense_version_runs(modules, session, monkeypa
     assert report.sparse_flops_share == 0
     monkeypatch.setattr(sparse, "swapped_net", lambda *given: (dense.net, report))
     monkeypatch.setattr(sparse.Reference, "errors", lambda self, net: sparse.Errors(0.0, 0.0, 0.0, 0.0))
-    made = sparse.make_sparse(dense, masks, sparse.KernelChoice("auto"), CPU, modules["steps"].Steps())
+    made = sparse.make_sparse(dense, masks, sparse.KernelChoice("auto"), CPU, Steps())
     assert made.call is dense.call and made.variant == "dense: cuda_graph"
 
 
@@ -256,7 +251,7 @@ def test_one_job_finds_the_dense_baseline_of_a_place(modules):
 
 
 def test_processes_measure_every_row_once_and_write_one_file(modules, session, monkeypatch):
-    study, rows = modules["study"], modules["rows"]
+    study, rows = modules["study"], modules["session"]
     points = study.select(modules["points"].all_points(), ["bert_base", "vit_b_16,64"])
     monkeypatch.setattr(study, "worker_processes", ThreadPoolExecutor)
     monkeypatch.setattr(study, "_sessions", {})
@@ -302,10 +297,10 @@ def test_every_line_of_the_ablation_computes_the_same(modules, session, model, t
 def test_a_line_of_the_ablation(modules, session):
     ablation, point = modules["ablation"], point_of(modules, kernel_mode="sparse")
     dense = session.dense(point)
-    facts = {"kernels": {"gathered_sm90": 12}, "layout": "row_major", "sparse_flops_share": 1.0, "gemm_share": None}
+    facts = {"kernels": {"gathered_sm90": 12}, "layout": "row_major", "sparse_flops_share": 1.0}
     errors = modules["sparse"].Errors(1e-3, 1e-3, 1e-3, 1e-3)
-    taken = {"dense": [[3.0] * 5] * 3, "sparse": [[2.0] * 5] * 3}
-    made = ablation.line_row(point, ablation.LINES[0], dense, taken, errors, facts)
+    timed = modules["session"].Timed([[3.0] * 5] * 3, [[2.0] * 5] * 3)
+    made = ablation.line_row(point, ablation.LINES[0], dense, timed, errors, facts)
     assert set(made) == set(ablation.COLUMNS) and made["speedup"] == "1.5000"
 
 
@@ -318,7 +313,7 @@ def test_launches_of_the_gpu_at_hand_do_not_count_for_a_while(modules):
     table, untried = tuned_kernel("", LAUNCHES.kernel, LAUNCHES.version), timers.untried_launches
     table.record("own", {})
     try:
-        with modules["launches"].shipped_launches_only():
+        with modules["ablation"].shipped_launches_only():
             assert "own" not in table.entries and timers.untried_launches(None, None) is None
         assert "own" in table.entries and timers.untried_launches is untried
     finally:
@@ -326,7 +321,7 @@ def test_launches_of_the_gpu_at_hand_do_not_count_for_a_while(modules):
 
 
 def full_row(modules, target, **more):
-    base = {name: "" for name in modules["rows"].COLUMNS} | target.point.columns
+    base = {name: "" for name in modules["session"].COLUMNS} | target.point.columns
     figures = {
         "speedup": "3.0",
         "speedup_low": "2.9",
@@ -377,18 +372,9 @@ def test_wins_and_crossovers(modules):
     assert "| sparse | 2 | 0 | 1 | 0.85 |" in made, "another allocation is no row of the study"
 
 
-def test_the_page_takes_the_tables(modules, tmp_path):
-    summary, page = modules["summary"], tmp_path / "README.md"
-    page.write_text(f"before\n{summary.START}\nold\n{summary.END}\nafter\n")
-    summary.write_between_marks(page, "new")
-    assert "new" in page.read_text() and "old" not in page.read_text() and page.read_text().endswith("after\n")
-    page.write_text("nothing")
-    with pytest.raises(ValueError, match="no marks"):
-        summary.write_between_marks(page, "new")
-
-
 def test_the_page_has_the_tables_of_the_measured_rows(modules):
     summary = modules["summary"]
     tables = summary.tables(summary.read_lines(FOLDER / "h200.csv"), summary.read_lines(FOLDER / "ablation.csv"))
-    again = "python experiments/end_to_end/summary.py --write experiments/end_to_end/README.md"
-    assert f"{summary.START}\n\n{tables}\n{summary.END}" in (FOLDER / "README.md").read_text(), again
+    again = "python -m experiments.end_to_end.summary --write experiments/end_to_end/README.md"
+    begin, end = summary.MARKS
+    assert f"{begin}\n\n{tables}\n{end}" in (FOLDER / "README.md").read_text(), again

@@ -10,11 +10,10 @@ from sparsefront_kernels import cuda_library
 from sparsefront.results.store import read_lines
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "end_to_end"
-NAMES = ["kernel_profile"]
 
 
 def test_products_are_told_from_attention_and_norms(modules):
-    profile = modules["kernel_profile"]
+    profile = modules["session"]
     ours = "void sparsefront::gathered_sm90_cluster_kernel<__half>(sparsefront::Problem)"
     products = [
         "nvjet_hsh_192x192_64x4_2x1_v_bz_coopA_TNT",
@@ -39,13 +38,13 @@ def test_products_of_our_own_are_told_by_the_names_in_their_sources(modules):
     ours = {*re.findall(r"__global__[^{;]*?(\w+_kernel)\(", text), "_n_m_rebuild_kernel", "_gathered_triton_kernel"}
     assert len(ours) >= len(cuda_library.SOURCES)
     others = {"layer_norm_columns_kernel", "pack_rows_kernel"}
-    is_product = modules["kernel_profile"].is_product
+    is_product = modules["session"].is_product
     assert {name for name in ours if not is_product(f"void {name}<float>(Problem)")} == others
     assert not is_product("lstm_cell_forward") and not is_product("column_m_sum")
 
 
 def test_a_profile_names_the_longest_kernels_and_what_the_others_take(modules, tmp_path):
-    profile, file = modules["kernel_profile"], tmp_path / "profile.csv"
+    profile, file = modules["session"], tmp_path / "profile.csv"
     times = {f"kernel_{n}": 100.0 - n for n in range(profile.MOST + 2)}
     for side in ("dense", "sparse"):
         profile.write_profile(file, {"model": "bert_base", "batch": "8"}, side, times)
@@ -57,7 +56,7 @@ def test_a_profile_names_the_longest_kernels_and_what_the_others_take(modules, t
 
 
 def test_a_profile_takes_the_place_of_an_earlier_one(modules, tmp_path):
-    profile, file = modules["kernel_profile"], tmp_path / "profile.csv"
+    profile, file = modules["session"], tmp_path / "profile.csv"
     for side, kernel in (("dense", "of_dense"), ("sparse", "before"), ("sparse", "now")):
         profile.write_profile(file, {"model": "bert_base", "batch": "8"}, side, {kernel: 1.0})
     kernels = [line["kernel"] for line in read_lines(file)]
@@ -65,7 +64,7 @@ def test_a_profile_takes_the_place_of_an_earlier_one(modules, tmp_path):
 
 
 def test_profiles_of_several_rows_at_once_all_stay(modules, tmp_path):
-    profile, file = modules["kernel_profile"], tmp_path / "profile.csv"
+    profile, file = modules["session"], tmp_path / "profile.csv"
 
     def write(batch: int) -> None:
         for time in (1.0, 2.0):  # the second takes the place of the first

@@ -11,7 +11,6 @@ from sparsefront_kernels.norm.layer_norm import CUDA_DIVISIONS, TRITON
 from sparsefront.results.store import read_lines
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "norm"
-NAMES = ["measure"]
 L2_BYTES = 4096
 
 

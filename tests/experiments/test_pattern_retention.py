@@ -1,46 +1,38 @@
 """The measure of experiments/pattern_retention, on small weights."""
 
-import importlib.util
 from pathlib import Path
 
 import pandas
 import pytest
 import torch
 
+from experiments.pattern_retention import draw, measure
 from sparsefront.allocation.global_threshold import GlobalThreshold
 from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.patterns.block_wise import BlockWise
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.n_m import NM
 
-FILE = Path(__file__).resolve().parents[2] / "experiments" / "pattern_retention" / "measure.py"
-
-
-@pytest.fixture(scope="module")
-def experiment():
-    spec = importlib.util.spec_from_file_location("pattern_retention_measure", FILE)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+FOLDER = Path(measure.__file__).parent
 
 
 @pytest.fixture
-def weights(experiment):
+def weights():
     draw = torch.Generator().manual_seed(0)
-    return experiment.Weights({"a": torch.rand(8, 16, generator=draw), "b": 4 * torch.rand(12, 8, generator=draw)})
+    return measure.Weights({"a": torch.rand(8, 16, generator=draw), "b": 4 * torch.rand(12, 8, generator=draw)})
 
 
 @pytest.mark.parametrize("allocation", [PerLayer(), GlobalThreshold()], ids=lambda part: part.name)
-def test_element_wise_is_its_own_measure(experiment, weights, allocation):
-    row = experiment.measure("ew", "", ElementWise(), allocation, 0.5, weights)
+def test_element_wise_is_its_own_measure(weights, allocation):
+    row = measure.measure("ew", "", ElementWise(), allocation, 0.5, weights)
     assert row.relative == 1.0 and row.is_default is (allocation.name == "global_threshold")
     values = torch.cat([scores.flatten() for scores in weights.importance.values()])
     if allocation.name == "global_threshold":
         assert row.retained == pytest.approx(float(values.sort(descending=True).values[:112].sum() / values.sum()))
 
 
-def test_a_constraint_keeps_less_than_none(experiment, weights):
-    row = experiment.measure("n_m", "", NM(m=4), PerLayer(), 0.5, weights)
+def test_a_constraint_keeps_less_than_none(weights):
+    row = measure.measure("n_m", "", NM(m=4), PerLayer(), 0.5, weights)
     kept = sum(
         float(scores.unflatten(1, (-1, 4)).sort(dim=2, descending=True).values[..., :2].sum())
         for scores in weights.importance.values()
@@ -49,8 +41,8 @@ def test_a_constraint_keeps_less_than_none(experiment, weights):
     assert 0.5 < row.relative < 1 and row.sparsity_achieved == 0.5 and row.dense_layers == 0
 
 
-def test_layers_that_stay_dense_are_dense_for_element_wise_too(experiment, weights):
-    row = experiment.measure("block_wise", "", BlockWise(granularity=8), PerLayer(), 0.5, weights)
+def test_layers_that_stay_dense_are_dense_for_element_wise_too(weights):
+    row = measure.measure("block_wise", "", BlockWise(granularity=8), PerLayer(), 0.5, weights)
     assert row.dense_layers == 1 and row.sparsity_achieved == 64 / (128 + 96)
     best = weights.importance["a"].flatten().sort(descending=True).values[:64].sum() + weights.importance["b"].sum()
     assert row.retained_element_wise == pytest.approx(float(best) / weights.total)
@@ -60,37 +52,34 @@ def test_layers_that_stay_dense_are_dense_for_element_wise_too(experiment, weigh
     ("pattern", "refusal"),
     [(NM(m=4), "m=4: cannot express sparsity 0.9"), (BlockWise(granularity=64), "fits no layer: ")],
 )
-def test_a_refusal_is_a_row(experiment, weights, pattern, refusal):
-    row = experiment.measure("rejected", "", pattern, PerLayer(), 0.9, weights)
+def test_a_refusal_is_a_row(weights, pattern, refusal):
+    row = measure.measure("rejected", "", pattern, PerLayer(), 0.9, weights)
     assert row.refusal.startswith(refusal) and row.relative is None
 
 
-def test_rows_measured_again_replace_their_own(experiment, weights, tmp_path):
+def test_rows_measured_again_replace_their_own(weights, tmp_path):
     def rows(sparsity: float) -> list[dict]:
-        return [experiment.as_text(experiment.measure("n_m m=4", "", NM(m=4), PerLayer(), sparsity, weights))]
+        return [measure.as_text(measure.measure("n_m m=4", "", NM(m=4), PerLayer(), sparsity, weights))]
 
     table = tmp_path / "retention.csv"
-    assert experiment.read_rows(table) == {}
-    experiment.write_rows(
+    assert measure.read_rows(table) == {}
+    measure.write_rows(
         {"n_m m=4": rows(0.5), "element_wise": [rows(0.5)[0] | {"setting": "element_wise"}], "gone": rows(0.5)}, table
     )
-    found = experiment.read_rows(table)
+    found = measure.read_rows(table)
     assert list(found) == ["element_wise", "n_m m=4"], "in the order of SETTINGS; what is none of them is dropped"
-    experiment.write_rows(found | {"n_m m=4": rows(0.75)}, table)
-    again = experiment.read_rows(table)
+    measure.write_rows(found | {"n_m m=4": rows(0.75)}, table)
+    again = measure.read_rows(table)
     assert again["element_wise"] == found["element_wise"] and again["n_m m=4"][0]["sparsity"] == "0.75"
 
 
-def test_every_setting_is_one_that_run_takes(experiment):
+def test_every_setting_is_one_that_run_takes():
     from sparsefront.config.settings import build_settings
 
-    for overrides in experiment.SETTINGS.values():
-        build_settings("pattern", experiment.composed(*overrides.split()).pattern)
+    for overrides in measure.SETTINGS.values():
+        build_settings("pattern", measure.composed(*overrides.split()).pattern)
 
 
 def test_the_page_holds_the_table_of_its_rows():
-    spec = importlib.util.spec_from_file_location("pattern_retention_draw", FILE.with_name("draw.py"))
-    drawing = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(drawing)
-    table = drawing.markdown(pandas.read_csv(FILE.with_name("retention.csv")))
-    assert f"| --- |\n{table}\n\n" in FILE.with_name("README.md").read_text()
+    table = draw.markdown(pandas.read_csv(FOLDER.joinpath("retention.csv")))
+    assert f"| --- |\n{table}\n\n" in FOLDER.joinpath("README.md").read_text()

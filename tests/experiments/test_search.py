@@ -15,7 +15,6 @@ from sparsefront.results.store import append_line, read_lines
 from sparsefront.tasks.outcomes import Outcomes
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "search"
-NAMES = ("points", "study", "summary", "pairs", "draw")
 
 
 def row(choice: str, level: str, seed: int, latency: float, accuracy: float, **cells: str) -> dict[str, str]:
@@ -35,28 +34,28 @@ def row(choice: str, level: str, seed: int, latency: float, accuracy: float, **c
 
 
 def test_points_are_runs(modules, composed):
-    points = modules["points"]
-    search = validate(composed(*points.Point("search", 2.0, 1).overrides(["n_m", "tile_wise:32"], 0.95)))
+    study = modules["study"]
+    search = validate(composed(*study.Point("search", 2.0, 1).overrides(["n_m", "tile_wise:32"], 0.95)))
     assert search.pattern == Mixed(["n_m", "tile_wise:32"]) and search.allocation.speedup == 2.0
     assert (search.sparsity, search.seed, search.control) == (0.95, 1, "dense_continued")
-    single = validate(composed(*points.Point("tile_wise:32", 0.75, 0).overrides([], 0.95)))
+    single = validate(composed(*study.Point("tile_wise:32", 0.75, 0).overrides([], 0.95)))
     assert single.pattern == TileWise(32) and single.sparsity == 0.75
-    assert validate(composed(*points.Point("n_m", 0.5, 0).overrides([], 0.95))).pattern == NM()
+    assert validate(composed(*study.Point("n_m", 0.5, 0).overrides([], 0.95))).pattern == NM()
 
 
 def test_a_study_goes_on_behind_its_last_line(modules, tmp_path):
-    points, study = modules["points"], modules["study"]
+    study = modules["study"]
     wanted = study.wanted(["n_m"], [0.5, 0.75], [2.0], [0, 1])
     assert [point.seed for point in wanted] == [0, 0, 0, 1, 1, 1]
     out = tmp_path / "rows.csv"
     append_line(out, row("n_m", "0.5", 0, 1.0, 0.9))
     append_line(out, row("search", "2", 0, 1.0, 0.9))
-    left = points.unfinished(wanted, read_lines(out))
+    left = study.unfinished(wanted, read_lines(out))
     assert left == [wanted[2], *wanted[3:]]
 
 
 def test_a_study_goes_on_in_a_file_of_its_own_settings_alone(modules, tmp_path):
-    points, study = modules["points"], modules["study"]
+    study = modules["study"]
     record, out = SimpleNamespace(value_of={"dense_weights_sha256": "a"}.get), tmp_path / "rows.csv"
 
     def given(*overrides, candidates=None, ceiling=0.95):
@@ -65,10 +64,10 @@ def test_a_study_goes_on_in_a_file_of_its_own_settings_alone(modules, tmp_path):
 
     ours = given("recipe.lr=1e-4", "experiment=bert_sst2", "dataset.path=/here")
     settings = {
-        choice: points.settings_of(choice, ours.singles, ours.ceiling, ours.overrides) for choice in ("n_m", "search")
+        choice: study.settings_of(choice, ours.singles, ours.ceiling, ours.overrides) for choice in ("n_m", "search")
     }
-    single = points.line_of(points.Point("n_m", 0.5, 0), record, settings["n_m"])
-    search = points.line_of(points.Point("search", 2.0, 0), record, settings["search"])
+    single = study.line_of(study.Point("n_m", 0.5, 0), record, settings["n_m"])
+    search = study.line_of(study.Point("search", 2.0, 0), record, settings["search"])
     assert single["overrides"] == "experiment=bert_sst2 recipe.lr=1e-4"
     study.require_same_settings(out, [], ours)
     again = given("experiment=bert_sst2", "recipe.lr=1e-4", "dataset.path=/there", candidates=["tile_wise:32", "n_m"])
@@ -85,20 +84,20 @@ def test_a_study_goes_on_in_a_file_of_its_own_settings_alone(modules, tmp_path):
 
 
 def test_the_dense_network_comes_first_and_searches_take_the_times_of_one(modules, monkeypatch, tmp_path, capsys):
-    points, study = modules["points"], modules["study"]
+    study = modules["study"]
     ended = []
 
-    def finish(point, *, candidates, ceiling, overrides, until):
+    def run_point(point, *, candidates, ceiling, overrides, until):
         assert (candidates, ceiling, overrides, until) == (["n_m"], 0.9, ["sparsity=0.5"], None)
         ended.append(point)
-        if point == points.Point("search", 3.0, 0):
+        if point == study.Point("search", 3.0, 0):
             return "allocation.speedup=3.0: out of reach"
-        if point == points.Point("n_m", 0.5, 0):
+        if point == study.Point("n_m", 0.5, 0):
             raise RuntimeError("no room left")
         return row(point.choice, f"{point.level:g}", point.seed, 1.0, 0.9) if point.seed < 2 else None
 
-    monkeypatch.setattr(points, "finish", finish)
-    todo = study.wanted(["n_m"], [0.5], [2.0, 3.0], [0, 1]) + [points.Point("n_m", 0.5, 2)]
+    monkeypatch.setattr(study, "run_point", run_point)
+    todo = study.wanted(["n_m"], [0.5], [2.0, 3.0], [0, 1]) + [study.Point("n_m", 0.5, 2)]
     given = SimpleNamespace(candidates=["n_m"], singles=[], ceiling=0.9, overrides=["sparsity=0.5"], workers=4)
     given.until, given.out = None, tmp_path / "rows.csv"
     with ThreadPoolExecutor(4) as pool:
@@ -106,7 +105,7 @@ def test_the_dense_network_comes_first_and_searches_take_the_times_of_one(module
     for seed in (0, 1):
         of_seed = [(point.choice, point.level) for point in ended if point.seed == seed]
         assert of_seed[0] == ("dense", 0.0) and of_seed.index(("search", 2.0)) < of_seed.index(("search", 3.0))
-    assert left == [points.Point("n_m", 0.5, 0)]
+    assert left == [study.Point("n_m", 0.5, 0)]
     lines = read_lines(given.out)
     assert {(line["choice"], line["seed"]) for line in lines} == {
         ("search", "0"),
@@ -118,16 +117,16 @@ def test_the_dense_network_comes_first_and_searches_take_the_times_of_one(module
 
 
 def test_a_point_on_digits(modules, tmp_path):
-    points = modules["points"]
+    study = modules["study"]
     overrides = ["debug=tiny", "kernel=reference", f"cache_dir={tmp_path}/cache", f"results_dir={tmp_path}/results"]
     given = {"candidates": ["n_m"], "ceiling": 0.9, "overrides": overrides}
-    assert points.finish(points.Point("dense", 0.0, 0), **given) is None
-    assert points.finish(points.Point("n_m", 0.5, 0), until="export", **given) is None
+    assert study.run_point(study.Point("dense", 0.0, 0), **given) is None
+    assert study.run_point(study.Point("n_m", 0.5, 0), until="export", **given) is None
     assert not (tmp_path / "results" / "rows.csv").exists()  # it ended before it was measured
-    line = points.finish(points.Point("n_m", 0.5, 0), **given)
+    line = study.run_point(study.Point("n_m", 0.5, 0), **given)
     assert (line["choice"], line["metric_name"]) == ("n_m", "accuracy") and float(line["sparse"]) > 0
-    assert "sparse 0." in points.told(line) or "sparse 1" in points.told(line)
-    refused = points.finish(points.Point("block_wise:1000", 0.5, 0), **given)
+    assert "sparse 0." in study.told(line) or "sparse 1" in study.told(line)
+    refused = study.run_point(study.Point("block_wise:1000", 0.5, 0), **given)
     assert isinstance(refused, str) and "1000" in refused
 
 
@@ -160,7 +159,7 @@ def test_seeds_without_the_control_are_left_out_of_what_is_against_it(modules):
 
 def test_a_point_of_a_tree_without_commits_has_a_line(modules):
     record = SimpleNamespace(value_of={"dense_weights_sha256": "a" * 64, "sparse": 0.9}.get)
-    line = modules["points"].line_of(modules["points"].Point("n_m", 0.5, 0), record, [])
+    line = modules["study"].line_of(modules["study"].Point("n_m", 0.5, 0), record, [])
     assert (line["commit"], line["sparse"]) == ("", "0.9") and set(line["dense_weights_sha256"]) == {"a"}
 
 
@@ -193,7 +192,7 @@ def test_the_gain_is_paired_over_samples_and_seeds(modules):
             return None
         return Outcomes("accuracy", np.array(right[run_id], dtype=np.uint8), None, "the same")
 
-    (line,) = found = modules["pairs"].pairs(rows, outcomes_of)
+    (line,) = found = modules["summary"].pairs(rows, outcomes_of)
     assert (line["level"], line["seeds"]) == ("2", "2") and float(line["difference"]) == pytest.approx(0.1)
     low, high = float(line["low"]), float(line["high"])
     assert -0.3 <= low < 0.1 < high <= 0.5  # it loses the last sample and gains the first two
@@ -214,14 +213,16 @@ def test_an_interval_of_other_rows_is_rejected(modules, later, told):
     rows = [row("search", "2", 0, 1.0, 0.9), row("n_m", "0.75", 0, 1.0, 0.8)]
     pair = {"level": "2", "seeds": "1", "difference": "0.1", "low": "0.05", "high": "0.15"}
     assert "| +10.00 (+5.00 to +15.00) |" in modules["summary"].table(rows, [pair])[-1]
-    with pytest.raises(ValueError, match=rf"of \+10.00 points over 1 seeds, while the rows have {told}: run pairs.py"):
+    with pytest.raises(
+        ValueError, match=rf"of \+10.00 points over 1 seeds, while the rows have {told}: run it with --pairs"
+    ):
         modules["summary"].table([*rows, *(row(*cells) for cells in later)], [pair])
 
 
 @pytest.mark.parametrize("name", ["bert_base", "minilm", "minilm_h100"])
 def test_the_page_holds_the_tables_of_its_lines(modules, name):
     lines, page = read_lines(FOLDER / f"{name}.csv"), (FOLDER / "README.md").read_text()
-    pairs = read_lines(modules["pairs"].pairs_file(FOLDER / f"{name}.csv"))
+    pairs = read_lines(modules["summary"].pairs_file(FOLDER / f"{name}.csv"))
     for table in (modules["summary"].all_choices(lines), modules["summary"].table(lines, pairs)):
         assert f"-->\n{chr(10).join(table)}\n<!--" in page
 

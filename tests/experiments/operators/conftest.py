@@ -5,8 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from measurements import Measurement, Weight
 from sparsefront_kernels.bench.rows import COLUMNS, Row, write_rows
+
+from experiments.operators.measurements import Measurement, Weight
 
 PLAIN = Measurement(
     weight=Weight("gathered", "vector_wise", 128, "equal"),

@@ -4,11 +4,21 @@ import csv
 import math
 
 import pytest
-from crossover import CSV_COLUMNS, FEWEST_SIZES, Crossover, crossovers, drawn, mean_curve, write_csv, write_png
 from hypothesis import given
 from hypothesis import strategies as st
-from measurements import Weight
 from PIL import Image
+
+from experiments.operators.crossover import (
+    CSV_COLUMNS,
+    FEWEST_SIZES,
+    Crossover,
+    crossovers,
+    drawn,
+    mean_curve,
+    write_csv,
+    write_png,
+)
+from experiments.operators.measurements import Weight
 
 WEIGHT = Weight("gathered", "vector_wise", 128, "equal")
 SIZES = (1, 8, 16, 64, 256)  # as many M as a weight of the picture needs
@@ -100,7 +110,7 @@ def test_written_beside_the_paper(measured, tmp_path):
     rows.append(measured(0.5, weight=Weight("csr", "element_wise", 1, "")))
     with write_csv(crossovers(rows), tmp_path / "crossover.csv").open() as file:
         lines = list(csv.DictReader(file))
-    assert tuple(lines[0]) == CSV_COLUMNS and len(lines) == 3
+    assert list(lines[0]) == CSV_COLUMNS and len(lines) == 3
     assert [line["crossover"] for line in lines] == ["", "", "0.6250"]
     assert lines[2]["speedup_there"] == "0.5" and lines[2]["speedup_at_end"] == "2"
     assert [line["verdict"] for line in lines] == ["loses at 50 %", "below 50 %", "63 %"]

@@ -1,9 +1,12 @@
-"""Reading the benchmark's CSV: what it gives, and what it refuses."""
+"""Reading the benchmark's CSV, what it refuses, names of masks, and newer rows in place of older ones."""
 
 import re
 
 import pytest
-from measurements import Weight, fastest, m_class, read_measurements
+from sparsefront_kernels.bench.rows import COLUMNS, read_rows, write_texts
+
+from experiments.operators.draw import main
+from experiments.operators.measurements import Weight, distribution_names, fastest, m_class, merged, read_measurements
 
 
 def test_read_back_as_written(measured, results_file):
@@ -11,7 +14,6 @@ def test_read_back_as_written(measured, results_file):
     results = read_measurements(results_file(right, wrong=[measured(k=2048)]))
     assert results.measurements == right
     assert results.left_out == 1
-    assert results.provenance["gpu"] == "Some GPU" and results.provenance["commit"] == "abc"
 
 
 def test_useful_work_and_bytes(measured):
@@ -87,3 +89,81 @@ def test_bad_values_are_named_with_their_line(results_file, measured, column, va
     path.write_text("\n".join([header, first, ",".join(cells.values())]))
     with pytest.raises(ValueError, match=rf"line 3: {column}='{value}' is .*{allowed}"):
         read_measurements(path)
+
+
+def masks(distribution, pattern, settings=""):
+    return {"distribution": distribution, "pattern": pattern, "mask_settings": settings}
+
+
+def test_patterns_and_their_settings_are_told_apart():
+    rows = [
+        masks("equal", "vector_wise"),
+        masks("pattern", "vector_wise", "m=null seed=0"),
+        masks("pattern", "tile_wise", "whole_tiles=true seed=0"),
+        masks("pattern", "tile_wise", "whole_tiles=false seed=0"),
+        masks("", "dense"),
+    ]
+    assert list(distribution_names([*rows, *rows]).values()) == [
+        "equal",
+        "vector_wise",
+        "tile_wise whole_tiles=true",
+        "tile_wise whole_tiles=false",
+        "",
+    ]
+
+
+def test_measurements_of_two_patterns_stay_apart(results_file, measured):
+    path = results_file([measured(), measured(kernel="other")])
+    header, first, second = path.read_text().splitlines()
+    names = header.split(",")
+
+    def changed(line, **values):
+        return ",".join((dict(zip(names, line.split(","), strict=True)) | values).values())
+
+    tile = changed(first, distribution="pattern", pattern="tile_wise", mask_settings="seed=0")
+    vector = changed(second, distribution="pattern", mask_settings="m=null seed=0")
+    path.write_text("\n".join([header, first, tile, vector]) + "\n")
+    found = [one.weight.distribution for one in read_measurements(path).measurements]
+    assert found == ["equal", "tile_wise", "vector_wise"]
+
+
+ROW = dict.fromkeys(COLUMNS, "") | {
+    "kernel": "blocked_sm90",
+    "dtype": "fp16",
+    "m": "256",
+    "k": "64",
+    "n": "64",
+    "layout": "row_major",
+    "sparsity": "0.751",
+    "asked_sparsity": "0.75",
+    "gpu": "NVIDIA H200",
+    "latency_us": "3",
+}
+
+
+def latencies(rows):
+    return [row["latency_us"] for row in rows]
+
+
+def test_the_newest_row_of_a_product_stays_in_its_place():
+    other, newer = ROW | {"m": "512", "latency_us": "4"}, ROW | {"sparsity": "0.749", "latency_us": "2"}
+    assert latencies(merged([ROW, other], [newer])) == ["2", "4"]
+
+
+def test_other_layouts_sparsities_and_gpus_are_other_rows():
+    others = [{"layout": "feature_major"}, {"asked_sparsity": "0.5"}, {"gpu": "NVIDIA H100"}, {"kernel": "csr_sm90"}]
+    later = [ROW | other | {"latency_us": "5"} for other in others]
+    assert latencies(merged([ROW], later)) == ["3", *["5"] * 4]
+
+
+def test_a_wrong_product_replaces_a_right_one():
+    assert latencies(merged([ROW], [ROW | {"correct": "False", "latency_us": ""}])) == [""]
+
+
+def test_files_are_merged_in_place_before_they_are_drawn(tmp_path, capsys):
+    first, later = tmp_path / "h200.csv", tmp_path / "later.csv"
+    write_texts(first, [ROW])
+    write_texts(later, [ROW | {"latency_us": "1"}, ROW | {"m": "1"}])
+    assert main([str(first), "--merge", str(later)]) == 1, "none of these rows is right"
+    assert latencies(read_rows(first)) == ["1", "3"]
+    assert "1 rows before, 2 measured since, 2 now" in capsys.readouterr().out

@@ -5,12 +5,13 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-import uniform
-from measurements import Weight
-from networks_of_table_1 import resnet50, table_1, transformer_big
 from PIL import Image
 from sparsefront_kernels.bench import __main__ as bench
 from sparsefront_kernels.bench.rows import write_rows
+
+from experiments.operators import uniform
+from experiments.operators.measurements import Weight
+from experiments.operators.uniform import resnet50, table_1, transformer_big
 
 from .conftest import as_row
 
@@ -85,7 +86,7 @@ def test_the_page_has_the_tables_of_the_shipped_measurements():
     folder = Path(uniform.__file__).parent
     tables = uniform.markdown(uniform.read_speedups(folder / "uniform.csv"))
     page = (folder / "README.md").read_text()
-    assert all(table.strip() in page for table in tables.split("\n\n")), "python experiments/operators/uniform.py"
+    assert all(table.strip() in page for table in tables.split("\n\n")), "python -m experiments.operators.uniform"
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path, capsys):

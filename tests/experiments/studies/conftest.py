@@ -1,12 +1,12 @@
 """Studies made up for tests."""
 
 import pytest
-from made_study import FOLDER, NAMES
+from made_study import FOLDER
 
 
 @pytest.fixture(scope="module")
-def study_files():
-    return FOLDER, NAMES
+def folder():
+    return FOLDER
 
 
 @pytest.fixture

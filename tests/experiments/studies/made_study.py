@@ -5,22 +5,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDER = ROOT / "experiments" / "studies"
-NAMES = (
-    "definition",
-    "rows",
-    "finish",
-    "work",
-    "cells",
-    "blocks",
-    "crossing",
-    "study",
-    "tables",
-    "products",
-    "panels",
-    "draw",
-    "repeats",
-    "page",
-)
 STUDIES = sorted(path.parent.name for path in FOLDER.parent.glob("*/study.yaml"))
 OF_A_BATCH = {"batch_size": 8, "sequence_length": 128}
 ON_CPU = ("trainer=cpu", "measure.device=cpu")
@@ -49,7 +33,7 @@ def line_of(masked: float, **more: object) -> dict:
 
 def queue_of(modules, study, tmp_path, **more):
     settings = {"kernels": ["none"], "shared": {study.networks[0]: []}, "out": tmp_path, "results": tmp_path / "runs"}
-    return modules["work"].queue_of([study], list(modules["definition"].points(study)), **settings | more)
+    return modules["study"].queue_of([study], list(modules["definition"].points(study)), **settings | more)
 
 
 def lines_of(modules, study, tmp_path) -> list:
@@ -65,7 +49,7 @@ def point_of(modules, study, row, seed):
 
 
 def filled(modules, study, tmp_path) -> Path:
-    rows, definition = modules["rows"], modules["definition"]
+    rows, definition = modules["cells"], modules["definition"]
     path = tmp_path / "points.csv"
     for point in definition.points(study):
         if point.row == "BW":

@@ -27,11 +27,11 @@ def lose(modules, study, tmp_path, lost: dict, *, row="uniform", seed=0, **more)
                 }
                 found = line_of(0.88, **more)
             path = tmp_path / study.name / "points.csv"
-            modules["rows"].append_line(path, point, "none", found, overrides=shlex.join(point.overrides))
+            modules["cells"].append_line(path, point, "none", found, overrides=shlex.join(point.overrides))
 
 
 def retrainings(modules, study, tmp_path) -> list:
-    lines = modules["rows"].current_lines(study, tmp_path / study.name / "points.csv")
+    lines = modules["cells"].current_lines(study, tmp_path / study.name / "points.csv")
     cells = modules["cells"].cells_of(study, lines)
     found = list(modules["crossing"].retrainings(study, cells, study.networks))
     assert all(point.turn == 2 and f"recovery.seed={point.seed}" in point.overrides for point in found)
@@ -129,7 +129,7 @@ def test_one_call_goes_on_with_the_retrainings(modules, levels, tmp_path, monkey
         def __exit__(self, *error):
             pass
 
-    monkeypatch.setattr(modules["work"], "finish", finish)
+    monkeypatch.setattr(modules["study"], "finish", finish)
     monkeypatch.setattr(study, "warm_up", lambda: None)
     monkeypatch.setattr(study, "worker_processes", lambda workers: Pool())
     monkeypatch.setattr(modules["definition"], "read_study", lambda name: levels)

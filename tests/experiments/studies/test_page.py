@@ -38,7 +38,7 @@ def test_a_speedup_of_another_dense_network_is_told(modules, study, tmp_path):
     point = point_of(modules, study, "EW", 0)
     timed = line_of(0.883, speedup=0.9, speedup_low=0.8, speedup_high=1.0, gpu="H100", sparse=0.883, **OF_A_BATCH)
     timed |= {"masked": 0.88, "sparse": 0.88, "dense_weights_sha256": "another"}
-    modules["rows"].append_line(path, point, "auto", timed, overrides=shlex.join(point.overrides))
+    modules["cells"].append_line(path, point, "auto", timed, overrides=shlex.join(point.overrides))
     text = modules["page"].page(study, tmp_path)
     assert "0.90 (0.80–1.00)" in text and "H100 (" in text
     assert "1 of these networks was trained again, from other dense weights" in text
@@ -57,7 +57,7 @@ def test_a_bar_is_decided_by_all_seeds_of_its_finalists(modules, study, tmp_path
         for row, value in values.items():
             point = point_of(modules, study, row, seed)
             if value is not None:
-                modules["rows"].append_line(path, point, "none", line_of(value), overrides=shlex.join(point.overrides))
+                modules["cells"].append_line(path, point, "none", line_of(value), overrides=shlex.join(point.overrides))
     text = modules["page"].page(study, tmp_path)
     (target,) = (line for line in text.splitlines() if "| 80 | reached" in line)
     assert f"| 50 % | {chosen} |" in target and f"| 80 | {verdict}" in target
@@ -71,14 +71,14 @@ def test_retrainings_at_a_crossing_do_not_keep_a_bar_open(modules, levels, tmp_p
     for row in ("uniform", "EW"):
         for seed in (0, 2, 1):
             point = point_of(modules, study, row, seed)
-            modules["rows"].append_line(path, point, "none", line_of(0.9), overrides=shlex.join(point.overrides))
+            modules["cells"].append_line(path, point, "none", line_of(0.9), overrides=shlex.join(point.overrides))
             verdict = "reached |" if (row, seed) == ("EW", 1) else "reached so far"
             assert row == "uniform" or f"| 80 | {verdict}" in modules["page"].page(study, tmp_path)
 
 
 def test_a_line_says_where_the_network_is_less_sparse_than_asked(modules, study, tmp_path):
     point = next(modules["definition"].points(study))
-    modules["rows"].append_line(
+    modules["cells"].append_line(
         tmp_path / "points.csv",
         point,
         "none",
@@ -92,7 +92,7 @@ def test_lines_of_several_dense_networks_are_said(modules, study, tmp_path):
     path = filled(modules, study, tmp_path)
     assert "compare within a block only" not in modules["page"].page(study, tmp_path)
     other = next(point for point in modules["definition"].points(study) if point.row == "2:4")
-    modules["rows"].append_line(
+    modules["cells"].append_line(
         path, other, "none", line_of(0.8, dense_weights_sha256="b"), overrides=shlex.join(other.overrides)
     )
     text = modules["page"].page(study, tmp_path)
@@ -106,7 +106,7 @@ def test_lines_that_were_trained_anew_say_how_far_they_lie_apart(modules, study,
     """In pairs with the line that counts, where the dense network is another one; a second timing of the same is none."""
     path = filled(modules, study, tmp_path)
     point = point_of(modules, study, "EW", 0)
-    write = modules["rows"].append_line
+    write = modules["cells"].append_line
     write(path, point, "none", line_of(0.885), overrides=shlex.join(point.overrides))
     assert "the dense network was trained again" not in modules["page"].page(study, tmp_path)
     for digest, masked in (("b", 0.87), ("c", 0.88)):
@@ -124,12 +124,12 @@ def test_retrainings_of_another_dense_network_are_of_another_block(modules, stud
     for seed, digest in ((0, "a"), (1, "b")):
         point = point_of(modules, one, "EW", seed)
         found = line_of(0.8, dense_weights_sha256=digest)
-        modules["rows"].append_line(
+        modules["cells"].append_line(
             tmp_path / "points.csv", point, "none", found, overrides=shlex.join(point.overrides)
         )
         dense = modules["definition"].dense_point(one, point)
         found = line_of(0.0, evaluated_samples=9)
-        modules["rows"].append_line(
+        modules["cells"].append_line(
             tmp_path / "points.csv", dense, "none", found, overrides=shlex.join(dense.overrides)
         )
     assert "| EW | 50 % | A, B | 2 |" in modules["page"].page(one, tmp_path)
@@ -140,12 +140,12 @@ def test_each_line_has_the_control_that_its_difference_is_to(modules, study, tmp
     for row, control in (("EW", 0.89), ("2:4", 0.91)):  # of test; those of val are equal
         point = point_of(modules, study, row, 0)
         found = line_of(0.85, dense_continued=control)
-        modules["rows"].append_line(
+        modules["cells"].append_line(
             tmp_path / "points.csv", point, "none", found, overrides=shlex.join(point.overrides)
         )
     dense = modules["definition"].dense_point(study, point)
     line = line_of(0.0, evaluated_samples=9)
-    modules["rows"].append_line(tmp_path / "points.csv", dense, "none", line, overrides=shlex.join(dense.overrides))
+    modules["cells"].append_line(tmp_path / "points.csv", dense, "none", line, overrides=shlex.join(dense.overrides))
     text = modules["page"].page(study, tmp_path)
     assert "| val | val − dense | val − continued dense | test | test − dense | test − continued dense |" in text
     assert "| 85.00 | -3.00 | -4.00 |" in text and "| 85.00 | -3.00 | -6.00 |" in text
@@ -158,7 +158,7 @@ def test_dense_networks_of_several_seeds_are_told_together(modules, study, tmp_p
     second = next(p for p in modules["definition"].points(study) if (p.row, p.column, p.seed) == ("EW", "50 %", 1))
     line = line_of(0.0, val_dense=0.91, dense=0.9, evaluated_samples=9)
     dense = modules["definition"].dense_point(study, second)
-    modules["rows"].append_line(path, dense, "none", line, overrides=shlex.join(dense.overrides))
+    modules["cells"].append_line(path, dense, "none", line, overrides=shlex.join(dense.overrides))
     assert "| dense |  | 2 | 90.50 ± 0.71 |  |  | 89.00 ± 1.41 |" in modules["page"].page(study, tmp_path)
 
 
@@ -188,7 +188,7 @@ def test_products_name_the_sparsity_from_which_they_gain(modules, tmp_path):
     ]
     peer = "blocked,triton_bsr,tile_wise,128,equal,A,0.8125,0.75,2.1,fp16,H200,2,c,2026-11-25"
     (tmp_path / "products.csv").write_text("\n".join([head, *own, *dip, peer]) + "\n")
-    found = list(modules["products"].product_lines(tmp_path))
+    found = list(modules["tables"].product_lines(tmp_path))
     assert found[2] == "| A | tile_wise 128 | 0.90 | 1.40 | 75 % |"
     assert found[4] == "| A | tile_wise 64 | 1.10 | 0.90 | nowhere here |", (
         "what loses further up gains from nowhere on"

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 from inline_pool import InlinePool
-from made_study import FOLDER, ON_CPU, ROOT, line_of, lines_of, queue_of
+from made_study import ON_CPU, ROOT, line_of, lines_of, queue_of
 
 
 def test_a_study_goes_on_where_it_was_and_trains_dense_first(modules, study, tmp_path, monkeypatch):
-    work, done = modules["work"], []
+    work, done = modules["study"], []
 
     def finish(overrides):
         done.append(overrides)
@@ -35,26 +35,26 @@ def test_a_study_goes_on_where_it_was_and_trains_dense_first(modules, study, tmp
 
 
 def test_lines_of_other_settings_do_not_count(modules, study, tmp_path, monkeypatch):
-    monkeypatch.setattr(modules["work"], "finish", lambda overrides: line_of(0.9))
+    monkeypatch.setattr(modules["study"], "finish", lambda overrides: line_of(0.9))
     run = {"pool": InlinePool(), "out": tmp_path, "workers": 1, "say": lambda line: None, "ends_at": float("inf")}
-    modules["work"].run(queue_of(modules, study, tmp_path), **run)
+    modules["study"].run(queue_of(modules, study, tmp_path), **run)
     for change, left in (("trainer.deterministic=true", 0), ("dataset.group_by_length=true", 7 + 2)):
         changed = replace(study, overrides=(*study.overrides, change))
         assert len(queue_of(modules, changed, tmp_path).jobs) == left
-        lines = modules["rows"].current_lines(changed, tmp_path / study.name / "points.csv")
+        lines = modules["cells"].current_lines(changed, tmp_path / study.name / "points.csv")
         assert len(lines) == 7 + 2 - left
 
 
 def test_lines_of_a_setting_that_the_study_dropped_do_not_count(modules, study, tmp_path, monkeypatch):
     """Until the study has it again: then they count, though lines without it were added since."""
-    rows = modules["rows"]
+    rows = modules["cells"]
     run = {"pool": InlinePool(), "out": tmp_path, "workers": 1, "say": lambda line: None, "ends_at": float("inf")}
     larger = replace(study, overrides=("recipe.epochs=9",))
     for version, accuracy in ((larger, 0.9), (study, 0.8)):
-        monkeypatch.setattr(modules["work"], "finish", lambda overrides, accuracy=accuracy: line_of(accuracy))
+        monkeypatch.setattr(modules["study"], "finish", lambda overrides, accuracy=accuracy: line_of(accuracy))
         queue = queue_of(modules, version, tmp_path)
         assert len(queue.jobs) == 7 + 2
-        modules["work"].run(queue, **run)
+        modules["study"].run(queue, **run)
     for version, accuracy in ((study, 0.8), (larger, 0.9)):
         assert not queue_of(modules, version, tmp_path).jobs
         lines = rows.current_lines(version, tmp_path / study.name / rows.FILE)
@@ -64,7 +64,7 @@ def test_lines_of_a_setting_that_the_study_dropped_do_not_count(modules, study, 
 def test_points_of_other_dense_weights_are_done_again_first_and_places_are_not_kept(
     modules, study, tmp_path, monkeypatch
 ):
-    work, done = modules["work"], []
+    work, done = modules["study"], []
     run = {"pool": InlinePool(), "out": tmp_path, "workers": 1, "say": lambda line: None, "ends_at": float("inf")}
     shared = {study.networks[0]: ["dataset.path=/home/me", "cache_dir=x"]}
     monkeypatch.setattr(work, "finish", lambda overrides: done.append(overrides) or line_of(0.9))
@@ -91,7 +91,7 @@ def test_points_of_other_dense_weights_are_done_again_first_and_places_are_not_k
 
 
 def test_the_best_on_val_get_further_seeds(modules, study, tmp_path):
-    definition, rows = modules["definition"], modules["rows"]
+    definition, rows = modules["definition"], modules["cells"]
     for point in definition.points(study, seeds=[0]):
         value = {"EW": 0.8, "2:4": 0.9, "BW": 0.85}[point.row]
         rows.append_line(tmp_path / "points.csv", point, "none", line_of(value), overrides="")
@@ -103,7 +103,7 @@ def test_the_best_on_val_get_further_seeds(modules, study, tmp_path):
 
 
 def test_without_its_dense_network_no_point_has_a_line(modules, study, tmp_path, monkeypatch):
-    work, said = modules["work"], []
+    work, said = modules["study"], []
     run = {"pool": InlinePool(), "out": tmp_path, "workers": 1, "say": said.append, "ends_at": float("inf")}
     for failure in ({"unsupported": "model.path=x: no such folder"}, RuntimeError("broken")):
 
@@ -114,14 +114,14 @@ def test_without_its_dense_network_no_point_has_a_line(modules, study, tmp_path,
 
         monkeypatch.setattr(work, "finish", finish)
         work.run(queue_of(modules, study, tmp_path), **run)
-        assert not modules["rows"].read_lines(tmp_path / study.name / "points.csv")
+        assert not modules["cells"].read_lines(tmp_path / study.name / "points.csv")
     assert sum("need that network" in line for line in said) == 4
     assert any("no such folder" in line for line in said) and any("RuntimeError: broken" in line for line in said)
 
 
 def test_a_killed_process_names_the_points_that_are_left(modules, study, tmp_path, monkeypatch):
     """What ended in the same moment still gets its line."""
-    work = modules["work"]
+    work = modules["study"]
     results = iter([line_of(0.9), BrokenProcessPool("killed")])
 
     def finish(overrides):
@@ -139,7 +139,8 @@ def test_a_killed_process_names_the_points_that_are_left(modules, study, tmp_pat
 
 def test_two_points_of_a_study_from_the_command_line(tmp_path, programs):
     command = [
-        str(FOLDER / "study.py"),
+        "-m",
+        "experiments.studies.study",
         "pytorch_talk",
         "--networks",
         "vit_small_digits",

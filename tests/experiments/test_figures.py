@@ -2,9 +2,9 @@
 
 import numpy as np
 from matplotlib.colors import to_rgb
-from picture import new_figure, save_png
 from PIL import Image
 
+from experiments.harness.figures import new_figure, save_png
 from sparsefront.results.plots import SERIES_COLORS
 
 UNSEEN = 12  # of 255 in each channel

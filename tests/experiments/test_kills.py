@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from experiments.harness import page
+
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "sweeps"
-NAMES = ("kills_page",)
 
 
 @pytest.fixture
@@ -17,7 +18,8 @@ def recorded() -> dict:
 def test_the_page_is_that_of_the_record(modules, tmp_path, recorded):
     file, before = tmp_path / "README.md", (FOLDER / "README.md").read_text()
     file.write_text(before)
-    modules["kills_page"].fill(file, recorded)
+    kills = modules["kills"]
+    page.fill(file, kills.MARKS, "\n".join(kills.table(recorded)))
     assert file.read_text() == before
 
 
@@ -28,11 +30,5 @@ def test_the_record_meets_the_goal(recorded):
 
 
 def test_rows_that_differ_are_told(modules, recorded):
-    told = modules["kills_page"].table(recorded | {"same_rows": False})
+    told = modules["kills"].table(recorded | {"same_rows": False})
     assert told[-1].startswith("Both studies: **other rows** (24 points") and "equal to the bit" not in told[-1]
-
-
-def test_a_page_without_marks_is_no_page(modules, tmp_path, recorded):
-    (tmp_path / "README.md").write_text("no marks")
-    with pytest.raises(ValueError, match="has no place for the table"):
-        modules["kills_page"].fill(tmp_path / "README.md", recorded)

@@ -1,12 +1,14 @@
-"""Pictures as small PNG files."""
+"""Pictures as small PNG files: figures without a screen, a palette, plain small axes, legends, and grids of colored cells."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 DPI = 100
 COLORS = 256
@@ -16,12 +18,12 @@ Grid = Mapping[tuple[int, int], tuple[str, str]]
 """(column, row) -> color and text of a cell; what is absent stays empty."""
 
 
-def new_figure(width: float, height: float) -> "Figure":
+def new_figure(width: float, height: float, dpi: int = DPI) -> "Figure":
     """An empty figure, in inches; not of pyplot, which keeps state and looks for a screen."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+    figure = Figure(figsize=(width, height), dpi=dpi, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
@@ -38,6 +40,41 @@ def save_png(figure: "Figure", path: Path) -> Path:
     palette = picture.quantize(COLORS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     palette.save(path, optimize=True)
     return path
+
+
+def small_axes(axes: "Axes", *, x: str, title: str = "", powers_of_two: str = "") -> None:
+    """Small text on one panel of many, over a light grid.
+
+    Args:
+        x: what the axis is of.
+        powers_of_two: the axes that rise by them, "x" or "xy"; their ticks are plain numbers.
+    """
+    for name in powers_of_two:
+        getattr(axes, f"set_{name}scale")("log", base=2)
+        getattr(axes, f"{name}axis").set_major_formatter("{x:g}")
+    if title:
+        axes.set_title(title, fontsize=8)
+    axes.set_xlabel(x, fontsize=8)
+    axes.tick_params(labelsize=7, which="both")
+    axes.grid(alpha=0.25)
+
+
+def hide(panels: Iterable["Axes"]) -> None:
+    """Of the panels of a grid those that nothing is drawn in."""
+    for axes in panels:
+        axes.set_axis_off()
+
+
+def entry(label: str, color: str, **style: Any) -> "Line2D":
+    """What a legend shows."""
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], color=color, label=label, **style)
+
+
+def legend_below(figure: "Figure", entries: Sequence["Artist"], columns: int) -> None:
+    """One legend for all panels."""
+    figure.legend(handles=entries, loc="outside lower center", ncols=columns, fontsize=7)
 
 
 def draw_grid(axes: "Axes", cells: Grid, columns: Sequence[str], rows: Sequence[str]) -> None:

@@ -1,0 +1,108 @@
+"""Timing on a GPU: networks in turn, where the seconds of a row go, and the kernels that the profiler saw."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
+
+from sparsefront.measure.settings import FEWEST_SAMPLES, Measure
+from sparsefront.measure.timers import time_interleaved
+
+SECONDS_PER_REPEAT = 0.8
+PROFILED_CALLS = 3
+
+
+def timed_in_turn(calls: dict[str, Callable[[], Any]], settings: Measure) -> dict[str, list[list[float]]]:
+    """name -> samples in milliseconds, one list per repeat, taken in turn on the measured device.
+
+    At most `settings.samples` of them, fewer (FEWEST_SAMPLES at least) where a repeat would take longer than SECONDS_PER_REPEAT.
+    """
+    device = settings.torch_device
+    start = time.perf_counter()
+    time_interleaved(calls, device=device, warmup=settings.warmup, samples=1)
+    round_seconds = (time.perf_counter() - start) / (settings.warmup + 1)
+    samples = max(FEWEST_SAMPLES, min(settings.samples, int(SECONDS_PER_REPEAT / max(round_seconds, 1e-6))))
+    taken: dict[str, list[list[float]]] = {name: [] for name in calls}
+    for _ in range(settings.repeats):
+        for name, samples_ms in time_interleaved(calls, device=device, warmup=2, samples=samples).items():
+            taken[name].append(samples_ms)
+    return taken
+
+
+class Steps:
+    """Seconds of named steps, added up where a name comes twice."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+    @property
+    def total(self) -> float:
+        return sum(self.seconds.values())
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self.seconds.items())
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel as the profiler saw it; times in microseconds."""
+
+    name: str
+    start: float
+    end: float
+
+
+def covered_us(kernels: Iterable[Kernel]) -> float:
+    """How long at least one of them runs."""
+    return union((kernel.start, kernel.end) for kernel in kernels)
+
+
+def union(spans: Iterable[tuple[float, float]]) -> float:
+    """How long at least one of these (begin, end) lasts."""
+    total, until = 0.0, float("-inf")
+    for begin, end in sorted(spans):
+        total += max(0.0, end - max(begin, until))
+        until = max(until, end)
+    return total
+
+
+def gpu_profile() -> profile:
+    """A profiler of the GPU's kernels."""
+    return profile(activities=[ProfilerActivity.CUDA])
+
+
+def kernels_of(taken: profile) -> list[Kernel]:
+    """Those that ran on the GPU."""
+    return [
+        Kernel(event.name, event.time_range.start, event.time_range.end)
+        for event in taken.events()
+        if event.device_type == DeviceType.CUDA
+    ]
+
+
+def kernel_times_us(call: Callable[[], Any]) -> dict[str, float]:
+    """Name of a GPU kernel -> microseconds per call, the longest first."""
+    call()
+    torch.cuda.synchronize()
+    with gpu_profile() as taken:
+        for _ in range(PROFILED_CALLS):
+            call()
+        torch.cuda.synchronize()
+    times: Counter[str] = Counter()
+    for kernel in kernels_of(taken):
+        times[kernel.name] += kernel.end - kernel.start
+    return {name: total / PROFILED_CALLS for name, total in times.most_common()}

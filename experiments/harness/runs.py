@@ -1,0 +1,119 @@
+"""Runs of the whole program: those of a study in this process or in a pool of it, and others in processes of their own.
+
+A study is a list of points, each of which is one run of `run.py` and becomes one row. What is finished is never done again, so
+that a stopped study goes on in its next call.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sparsefront.results.record import Result
+
+ROOT = Path(__file__).resolve().parents[2]
+CONF = ROOT / "conf"
+# overrides of every point of a study
+QUIET = ("logger=none", "trainer.progress_bar=false", "report.html=false", "report.plot=false")
+# of runs that need no GPU
+ON_CPU = ("trainer=cpu", "measure.device=cpu", "logger=none", "report.html=false", "report.plot=false")
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+PLACES = ("model.path", "dataset.path", "cache_dir", "results_dir")
+
+
+def add_options(parser: argparse.ArgumentParser, *, workers: int | None = 1, overrides: bool = True) -> None:
+    """What the programs of studies share: --minutes, --workers unless it is None, and --overrides."""
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="nothing is begun after so many")
+    if workers is not None:
+        parser.add_argument("--workers", type=int, default=workers, help="processes side by side")
+    if overrides:
+        told = "of run.py, for all points: trainer.limit_batches=2"
+        parser.add_argument("--overrides", nargs="*", default=[], help=told)
+
+
+def ends_at(minutes: float) -> float:
+    """`time.monotonic()` in so many minutes."""
+    return time.monotonic() + 60 * minutes
+
+
+def over(ends_at: float) -> bool:
+    """Whether that moment has come, so that nothing is begun any more."""
+    return time.monotonic() >= ends_at
+
+
+def record_of(overrides: Iterable[str]) -> "Result | str | None":
+    """Run a point in this process; stages that are stored, its own or shared ones, are not repeated.
+
+    Args:
+        overrides: of run.py.
+    Returns:
+        its result; None where it ends before it is measured; or the reason why there is no such network.
+    Raises:
+        Obstacle: a disk, a package or memory is in the way, so that nothing is known of the point.
+    """
+    from sparsefront.errors import InvalidSetting, Obstacle
+    from sparsefront.runs import run
+
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):  # tables of each result
+        try:
+            return run(*overrides).record
+        except Obstacle:
+            raise
+        except InvalidSetting as error:
+            return " ".join(str(error).split())
+
+
+def without_places(overrides: Iterable[str]) -> list[str]:
+    """Overrides without folders of this machine, which say nothing about a point."""
+    return [text for text in overrides if text.partition("=")[0] not in PLACES]
+
+
+def folders_below(folder: Path) -> list[str]:
+    """Overrides that put results and cache below a folder."""
+    return [f"results_dir={folder / 'results'}", f"cache_dir={folder / 'cache'}"]
+
+
+def start(
+    folder: Path,
+    *overrides: str,
+    program: Sequence[str | Path] = (ROOT / "run.py",),
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.Popen:
+    """The program in a process of its own, below a folder; what it prints is added to `log_of`. It leads a session, by which the
+    processes that it starts are found.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, *map(str, program), *overrides, *folders_below(folder)]
+    with _log(folder).open("a") as log:
+        return subprocess.Popen(
+            command, stdout=log, stderr=log, env=os.environ | dict(environment or {}), start_new_session=True
+        )
+
+
+def _log(folder: Path) -> Path:
+    """Beside the folder, since its disk may be full."""
+    return folder.parent / f"{folder.name}.log"
+
+
+def log_of(folder: Path) -> str:
+    """What all runs below a folder printed."""
+    return _log(folder).read_text()
+
+
+def rows_of(folder: Path) -> dict[str, Any]:
+    """By point what the rows below a folder say but for times: every digit of quality and sparsity, and bytes."""
+    rows = {}
+    for file in sorted(folder.glob("results/**/row.json")):
+        row = json.loads(file.read_text())
+        choice, sparsity = row["choice"], row["sparsity"]
+        point = [choice["pattern"], choice["granularity"], sparsity["sparsity_target"], row["identity"]["seed"]]
+        quality = {name: value for name, value in row["quality"].items() if isinstance(value, float | int)}
+        rows[json.dumps(point)] = [quality, sparsity, row["size"].get("weight_bytes_sparse")]
+    return rows

@@ -1,0 +1,48 @@
+"""What all experiments share: pages, rows and numbers."""
+
+import pytest
+
+from experiments.harness import page, rows
+from experiments.harness.measure import union
+
+MARKS = "<!-- begin -->", "<!-- end -->"
+
+
+def test_a_page_takes_its_tables_again_and_again(tmp_path):
+    file = tmp_path / "README.md"
+    file.write_text(f"before\n{MARKS[0]}\nold\n{MARKS[1]}\nafter\n")
+    for text in ("new\n", "newer"):
+        page.fill(file, MARKS, text)
+    assert file.read_text() == f"before\n{MARKS[0]}\n\nnewer\n\n{MARKS[1]}\nafter\n"
+
+
+def test_a_page_without_marks_is_left_alone(tmp_path):
+    file = tmp_path / "README.md"
+    file.write_text("no marks")
+    with pytest.raises(ValueError, match="README.md has no marks '<!-- begin -->' and"):
+        page.fill(file, MARKS, "new")
+    assert file.read_text() == "no marks"
+
+
+def test_tables_and_numbers():
+    assert page.table(["a", "b"], [[1, "x"], ["", 2]]) == ["| a | b |", "|---|---|", "| 1 | x |", "|  | 2 |"]
+    assert page.table(["a"], [], rule=" --- |") == ["| a |", "| --- |"]
+    assert page.spread([]) == "" and page.spread([1.0]) == "1.00" and page.spread([1.0, 3.0]) == "2.00 ± 1.41"
+    assert page.geometric_mean([2.0, 32.0], [3, 1]) == pytest.approx(4.0)
+    timed = {"speedup": "1.5", "speedup_low": "1.4", "speedup_high": "1.6"}
+    assert page.speedup(timed) == "1.50 (1.40–1.60)" and page.number(timed, "dense") is None
+
+
+def test_newer_rows_take_the_place_of_older_ones():
+    first, other, again = {"m": "1", "us": "5"}, {"m": "2", "us": "6"}, {"m": "1", "us": "4"}
+    assert rows.newest([first, other, again], lambda row: row["m"]) == [again, other]
+    assert rows.values_of({"m": 1, "compile": None}, ("m", "compile", "absent")) == ("1", "", "")
+
+
+def test_rows_are_written_with_their_columns(tmp_path):
+    rows.write(tmp_path / "rows.csv", ["a", "b"], [{"a": rows.text(1 / 3), "b": rows.text(None)}, {"a": rows.text(7)}])
+    assert (tmp_path / "rows.csv").read_bytes() == b"a,b\n0.333333,\n7,\n"
+
+
+def test_time_of_several_processes_counts_once():
+    assert union([(0.0, 2.0), (1.0, 3.0), (5.0, 6.0)]) == 4.0
