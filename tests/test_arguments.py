@@ -7,7 +7,6 @@ import pytest
 
 from sparsefront.config import command_line, schema
 from sparsefront.config.command_line import GROUPS, understood
-from sparsefront.config.settings import RENAMED_KEYS
 from sparsefront.errors import InvalidSetting
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
@@ -149,11 +148,3 @@ def test_a_sweep_on_slurm_needs_its_commands(monkeypatch):
     assert understood(shown) == shown, "what is only shown starts nothing"
     here |= {"sbatch": "/usr/bin/sbatch", "srun": "/usr/bin/srun"}
     assert understood(sweep) == sweep
-
-
-@pytest.mark.parametrize("prefix", ["", "+", "++", "~"])
-@pytest.mark.parametrize(("old", "new"), RENAMED_KEYS.items())
-def test_a_key_of_an_earlier_version_names_the_present_one(old, new, prefix):
-    with pytest.raises(InvalidSetting, match=rf"^{old}=3: is {new} now$"):
-        understood(["-m", "seed=1,2", f"{prefix}{old}=3"])
-    assert understood([f"{new}=3"]) == [f"{new}=3"]

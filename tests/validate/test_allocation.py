@@ -20,14 +20,6 @@ REJECTED = {
         ["allocation.floor=0.2"],
         r"allocation\.floor=0\.2: unknown key; allocation takes no keys",
     ),
-    "renamed key": (
-        ["allocation=global_threshold", "allocation.min_density=0.1"],
-        r"^allocation\.min_density=0\.1: .*allocation\.min_density_share",
-    ),
-    "renamed key beside the default": (
-        ["allocation.min_density=0.1"],
-        r"^allocation\.min_density=0\.1: .*allocation=global_threshold allocation\.min_density_share=",
-    ),
     "share above 1": (
         ["allocation=global_threshold", "allocation.min_density_share=2"],
         r"allocation\.min_density_share=2: must be a number from 0 to 1 \(of the target density\)",

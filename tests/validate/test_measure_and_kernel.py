@@ -17,10 +17,6 @@ REJECTED = {
     ),
     "lengths of images": (["measure.sequence_length=[16,32]"], r"measure\.sequence_length=\[16, 32\]: images"),
     "unknown variant": (["measure.variants=[fused_mlp]"], r"measure\.variants=.*fused_qkv"),
-    "renamed key of measure": (
-        ["+measure.wrappings=[eager]"],
-        r"^measure\.wrappings=\['eager'\]: is measure\.execution_modes now$",
-    ),
     "time without end": (["measure.search_seconds=inf"], r"^measure\.search_seconds=inf: must be a finite number"),
     "unknown kernel": (["kernel.name=gathered_fpga"], r"kernel\.name=gathered_fpga: .*gathered_triton"),
     "unknown family": (["kernel.family=ellpack"], r"kernel\.family=ellpack: .*gathered"),

@@ -29,7 +29,7 @@ from yaml import YAMLError
 from sparsefront.artifacts.durable import denied, full_disk
 from sparsefront.artifacts.lease import LeaseLost
 from sparsefront.config import schema as config
-from sparsefront.config.settings import RENAMED_KEYS, options_of, renamed_key, searched_folders
+from sparsefront.config.settings import options_of, searched_folders
 from sparsefront.config.sweeps import begin_sweep, check_values, count_points, point_check, point_of_sweep, values_of
 from sparsefront.config.validate import require_root_type
 from sparsefront.errors import InvalidSetting, Obstacle, PassingObstacle, first_line, yaml_complaint
@@ -143,12 +143,11 @@ def understood(arguments: Sequence[str]) -> list[str]:
         arguments: of the command line, without the program's name.
     Raises:
         InvalidSetting: a plugin of Hydra's that is not installed, with the command that installs it; a sweep on Slurm where
-            there is none; a group without an option, or with a list of them; an option whose file is no YAML; a key that was
-            renamed, with its new name; a root key that there is not; a value of another type than its root key's.
+            there is none; a group without an option, or with a list of them; an option whose file is no YAML; a root key that
+            there is not; a value of another type than its root key's.
     """
     _require_plugins(arguments)
     _require_slurm(arguments)
-    _require_present_names(arguments)
     for group in config.GROUPS:
         if f"{group}=null" in arguments:
             raise InvalidSetting(group, "null", f"choose an option of the group: {group}=NAME; --help lists them")
@@ -217,13 +216,6 @@ def _require_slurm(arguments: Sequence[str]) -> None:
         remedy = "start the sweep on a machine of the cluster (Debian's package slurm-client brings the commands)"
         without = "hydra/launcher=submitit_local and hydra/launcher=joblib need no Slurm"
         raise InvalidSetting(key, launcher, f"Slurm's {' and '.join(absent)} are not found here: {remedy}; {without}")
-
-
-def _require_present_names(arguments: Sequence[str]) -> None:
-    for argument in arguments:
-        key, _, value = argument.lstrip("+~").partition("=")
-        if key in RENAMED_KEYS:
-            raise InvalidSetting(key, value, renamed_key(key))
 
 
 def _require_single_options(arguments: Sequence[str]) -> None:
