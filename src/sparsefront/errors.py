@@ -1,8 +1,9 @@
 """The exceptions for input that a user can fix and for SIGTERM, and text that others wrote as a terminal may show it."""
 
+import difflib
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 # Text that others wrote, as a terminal may show it: names of runs, messages, cells of tables.
@@ -118,6 +119,13 @@ class UnknownKey(InvalidSetting):
     def within(self, group: str) -> "InvalidSetting":
         rooted = super().within(group)
         return UnknownKey(rooted.key, rooted.value, rooted.allowed)
+
+
+def closest(name: str, names: Sequence[str], most: int = 5) -> str:
+    """The names most like one that there is not, for a message: those that hold it first."""
+    holding = [other for other in names if name and name in other]
+    alike = difflib.get_close_matches(name, names, n=most, cutoff=0.0)
+    return ", ".join(list(dict.fromkeys(holding + alike))[:most])
 
 
 def first_line(error: BaseException) -> str:

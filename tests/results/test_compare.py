@@ -220,7 +220,7 @@ def test_without_an_account_nothing_is_asked(tmp_path):
 def test_a_bad_sort_column_lists_the_columns(tmp_path, make_result, compare):
     write_result_json(tmp_path / "row.json", make_result())
     done = compare("row.json", "sort=spedup", cwd=tmp_path)
-    assert done.returncode == 1 and "sort=spedup: no such column; there are run_id" in done.stderr
+    assert done.returncode == 1 and "sort=spedup: no such column; closest are speedup, speedup_low" in done.stderr
 
 
 def test_help(tmp_path, compare):

@@ -20,7 +20,7 @@ from sparsefront.allocation.latency_search import LatencySearch
 from sparsefront.config.experiment import Experiment
 from sparsefront.config.schema import CONTROLS, GROUPS, STAGES, Config
 from sparsefront.config.settings import build_settings, options_of, say_where, searched_folders, typed_settings
-from sparsefront.errors import InvalidSetting, UnknownKey
+from sparsefront.errors import InvalidSetting, UnknownKey, closest
 from sparsefront.models.base import prunable_layers
 from sparsefront.pruning.collapse import require_effect
 from sparsefront.pruning.layers import (
@@ -135,7 +135,10 @@ def check_root(config: DictConfig) -> None:
     names = [field.name for field in result_fields()]
     for name in map(field_of, config.optimize):
         if name not in names:
-            raise InvalidSetting("optimize", name, f"is not a field of the result; there are {', '.join(names)}")
+            allowed = (
+                f"is not a field of the result; closest are {closest(name, names)}, and any row.json holds them all"
+            )
+            raise InvalidSetting("optimize", name, allowed)
     if config.control is not None and config.control not in CONTROLS:
         raise InvalidSetting("control", config.control, f"is one of {', '.join(CONTROLS)}, or null for none")
     if "swap" in config.stages and "measure" not in config.stages:

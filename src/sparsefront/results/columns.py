@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sparsefront.errors import InvalidSetting
+from sparsefront.errors import InvalidSetting, closest
 from sparsefront.progress import counted
 from sparsefront.pruning.collapse import collapsed_layers
 from sparsefront.results.candidates import Candidate, budget_of, points_lost
@@ -267,7 +267,7 @@ def sort_results(results: Sequence[Result], by: str) -> list[Result]:
     name = by.removeprefix("-")
     sortable = [field.name for field in result_fields() if "dict" not in str(field.hint)]
     if name not in sortable:
-        raise InvalidSetting("sort", by, f"no such column; there are {', '.join(sortable)}")
+        raise InvalidSetting("sort", by, f"no such column; closest are {closest(name, sortable)}")
     filled = [result for result in results if result.value_of(name) is not None]
     empty = [result for result in results if result.value_of(name) is None]
 
