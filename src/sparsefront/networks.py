@@ -10,6 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+
+def layer_weight(layer: nn.Module) -> Tensor:
+    """The weight of a layer: Linear [N, K], Conv2d [C_out, C_in, kh, kw]."""
+    weight = layer.weight
+    assert isinstance(weight, Tensor)
+    return weight
+
+
 # Tensors that must be finite, scores among them, and the first that is not.
 
 

@@ -17,8 +17,11 @@ class Tunable(Protocol):
         kernel, version: under which `tuned_kernel` keeps its entries.
     """
 
-    kernel: str
-    version: int
+    @property
+    def kernel(self) -> str: ...
+
+    @property
+    def version(self) -> int: ...
 
     def candidates(self, packed: Any, problem: Problem) -> Sequence[Any]:
         """The launches worth timing (frozen dataclasses), best predicted first, on the current CUDA device.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from sparsefront_kernels import FORMATS, KernelEntry, Problem, SparseFormat, entries
 from sparsefront_kernels.linear import SparseLinear
+from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
@@ -78,8 +79,8 @@ def _held(family: str, canonical: SparseFormat, mask: Tensor) -> SparseFormat | 
         families = dict.fromkeys((canonical.family, *TAKES_ANY_PATTERN))
         return f"these masks are stored as {', '.join(families)}, not as {family}"
     orders = {}
-    if family in READS_IN_ORDER and getattr(canonical, "input_order", None) is not None:
-        orders["input_order"] = canonical.input_order
+    if family in READS_IN_ORDER and (order := getattr(canonical, "input_order", None)) is not None:
+        orders["input_order"] = order
     try:
         return FORMATS[family].from_dense(canonical.to_dense(), mask, **orders)
     except ValueError as error:  # how a format says that a mask does not have its structure
@@ -198,8 +199,8 @@ def time_candidates(tuned: Autotuned, layer: nn.Linear | nn.Conv2d, x: Tensor, c
         for launch, why in timed.left_out.items():
             tuned.note(kernel, f"without {launch}: {why}")
     for kernel, module in tuned.modules.items():
-        if isinstance(module, SparseConv2d) and (why := module.copies_because(by_channel)) is not None:
-            tuned.note(kernel, f"what pixels see is copied into rows first: {why}")
+        if isinstance(module, SparseConv2d) and (copies := module.copies_because(by_channel)) is not None:
+            tuned.note(kernel, f"what pixels see is copied into rows first: {copies}")
 
 
 def add_endings(tuned: Autotuned, layer: nn.Conv2d, x: Tensor, *, adds_shortcut: bool) -> None:
@@ -239,9 +240,13 @@ class _Ending(nn.Module):
 
 def _check(tuned: Autotuned, check: CorrectnessCheck, layer: nn.Linear | nn.Conv2d, candidate: Candidate) -> None:
     kernel = candidate.label
-    kind = SparseConv2d if isinstance(layer, nn.Conv2d) else SparseLinear
+    held = candidate.entry, candidate.format
+    module: SparseLayer
     try:
-        module = kind.replacing(layer, candidate.entry, candidate.format, candidate.layout)
+        if isinstance(layer, nn.Conv2d):
+            module = SparseConv2d.replacing(layer, *held, candidate.layout)
+        else:
+            module = SparseLinear.replacing(layer, *held, candidate.layout)
         error, reason = check.evaluate(module)
     except (
         Exception

@@ -41,7 +41,7 @@ class KernelChoice:
         InvalidSetting: a name that does not exist (those that do are listed), or settings that exclude each other.
     """
 
-    mode: Literal[tuple(MODES)] = "auto"
+    mode: Literal[tuple(MODES)] = "auto"  # type: ignore[valid-type]
     family: str | None = None
     name: str | None = None
     fuse: bool = True

@@ -30,7 +30,7 @@ DENSE_LINEAR, DENSE_CONV2D = DENSE_KERNELS = ("dense_linear", "dense_conv2d")
 
 def shorten_compiler_messages() -> None:
     """Have Inductor name the kinds of operands alone, from now on; for whoever gives a network operators of ours."""
-    OperatorIssue.operator_str = staticmethod(_operator_text)
+    OperatorIssue.operator_str = staticmethod(_operator_text)  # type: ignore[method-assign]
 
 
 def _operator_text(target: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
@@ -69,10 +69,10 @@ class SparseConv2d(SparseLayer):
         super().__init__(entry, format, layer.bias, layout)
         self.in_channels, self.out_channels = layer.in_channels, layer.out_channels
         self.kernel_size, self.stride = layer.kernel_size, layer.stride
-        self.padding, self.dilation = layer.padding, layer.dilation
+        self.padding, self.dilation = _pair(layer.padding), layer.dilation
         self.padding_mode, self.groups = layer.padding_mode, layer.groups
         self.relu = False
-        self.convolution = Convolution(layer.kernel_size, layer.stride, layer.padding, layer.dilation)
+        self.convolution = Convolution(*map(_pair, (layer.kernel_size, layer.stride, layer.padding, layer.dilation)))
 
     @classmethod
     def replacing(cls, layer: nn.Conv2d, entry: KernelEntry, format: SparseFormat, layout: str | None = None) -> Self:
@@ -125,7 +125,8 @@ class SparseConv2d(SparseLayer):
         if reads is None or (plain and self.convolution.is_pointwise) or (torch.is_grad_enabled() and x.requires_grad):
             return None  # such kernels have no gradient
         if torch.is_autocast_enabled(x.device.type):  # as `product`: in the weight's dtype whatever autocast says
-            x, residual = (part if part is None else part.to(self.format.dtype) for part in (x, residual))
+            x = x.to(self.format.dtype)
+            residual = None if residual is None else residual.to(self.format.dtype)
         images = x.permute(0, 2, 3, 1).contiguous()
         if reads.unsupported(self._operand, images, self.convolution) is not None:
             return None
@@ -136,6 +137,12 @@ class SparseConv2d(SparseLayer):
     def _pixels(self, x: Tensor) -> Tensor:
         """[B * H' * W', kh * kw * C_in]: what each output pixel sees."""
         return pixel_rows(x, self.kernel_size, dilation=self.dilation, padding=self.padding, stride=self.stride)
+
+
+def _pair(sides: str | tuple[int, ...]) -> tuple[int, int]:
+    assert not isinstance(sides, str)  # padding in words is refused, see `conv_unsupported_reason`
+    height, width = sides
+    return height, width
 
 
 def conv_unsupported_reason(layer: nn.Conv2d) -> str | None:

@@ -175,17 +175,21 @@ def record_layer(
     Args:
         chosen: kernel of one of the autotuned modules; None = the dense layer stays, whatever it received.
     """
-    runs = layer if chosen is None else tuned.modules[chosen]
+    runs, family, launch = layer, "dense", {}
+    if chosen is not None:
+        runs = tuned.modules[chosen]
+        assert isinstance(runs, SparseLayer) and received is not None  # what it was tuned for
+        family, launch = runs.format.family, launch_in_use(runs, received.problem)
     return LayerSwap(
         kernel=chosen or tuned.dense,
-        family="dense" if chosen is None else runs.format.family,
+        family=family,
         density=density,
         weight_bytes=stored_bytes(runs),
         latency_us=tuned.latencies_us.get(chosen or tuned.dense),
         candidates=tuned.latencies_us,
         unsupported=tuned.unsupported,
         notes=tuned.notes,
-        launch={} if chosen is None else launch_in_use(runs, received.problem),
+        launch=launch,
         relative_error=None if chosen is None else tuned.errors[chosen],
     )
 

@@ -250,12 +250,13 @@ def _dense_calls(execution: Execution) -> dict[str, Execution]:
 
 def _dense(execution: Execution, samples_ms: dict[str, list[list[float]]], inputs: dict[str, Tensor]) -> Alone:
     """The faster of the two timed versions is the dense one, whatever the short timings said."""
-    latencies = {side: summarise(sum(samples_ms[side], [])) for side in ("dense", "fused_dense") if side in samples_ms}
+    sides: list[str] = [side for side in ("dense", "fused_dense") if side in samples_ms]
+    latencies = {side: summarise(sum(samples_ms[side], [])) for side in sides}
     fused = latencies.get("fused_dense", latencies["dense"]) if execution.fused else None
-    if fused is not None and fused.median_ms < latencies["dense"].median_ms:
+    if execution.fused and fused is not None and fused.median_ms < latencies["dense"].median_ms:
         best = replace(execution.fused, fused=execution.fused)
         return _alone(best, fused, {"dense": samples_ms["fused_dense"]}, inputs, fused)
-    kept = {side: samples_ms[side] for side in latencies}
+    kept = {side: samples_ms[side] for side in sides}
     return _alone(execution, latencies["dense"], kept, inputs, fused)
 
 

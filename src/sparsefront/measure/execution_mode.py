@@ -52,7 +52,8 @@ def _inductor(graph: fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]
     """The default backend. One function for all networks: Dynamo compiles again for another one."""
     from torch._inductor.compile_fx import compile_fx
 
-    return _FirstRunShared(compile_fx(graph, inputs))
+    compiled: Any = compile_fx(graph, inputs)
+    return _FirstRunShared(compiled)
 
 
 class _FirstRunShared:
@@ -314,7 +315,7 @@ def _replayed(call: Callable[[], Any], device: torch.device) -> Callable[[], Any
         return output
 
     # a graph keeps no tensor alive: its inputs, and the weights of a network that was made for it, belong to the call
-    replay.reads = call
+    replay.reads = call  # type: ignore[attr-defined]
     return replay
 
 

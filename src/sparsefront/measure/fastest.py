@@ -240,7 +240,7 @@ class _Search:
         for variant in variants:
             varied = self.vary(start if only_one else form, variant)
             found = None if varied is None else self.attempt(varied, [fastest.name])
-            if found is not None and self._faster(found, fastest):
+            if varied is not None and found is not None and self._faster(found, fastest):
                 form, fastest = varied, found
         return form, fastest
 

@@ -9,6 +9,8 @@ from sparsefront_kernels import SparseFormat
 from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
 
+from sparsefront.networks import layer_weight
+
 
 def weight_bytes(net: nn.Module, dtype: torch.dtype | None = None) -> int:
     """Bytes of all parameters, buffers and compressed weights; tensors that share memory count once.
@@ -85,10 +87,13 @@ def _distinct(tensors: list[Tensor]) -> Iterator[Tensor]:
 
 def stored_bytes(module: nn.Module) -> int:
     """Values and indices where weights are compressed; all parameters of what holds none."""
-    compressed = [part.format for part in module.modules() if isinstance(getattr(part, "format", None), SparseFormat)]
+    formats = [getattr(part, "format", None) for part in module.modules()]
+    compressed = [found for found in formats if isinstance(found, SparseFormat)]
     if compressed:
         return sum(stored.nbytes for stored in compressed)
-    return module.weight.nbytes if hasattr(module, "weight") else sum(part.nbytes for part in module.parameters())
+    return (
+        layer_weight(module).nbytes if hasattr(module, "weight") else sum(part.nbytes for part in module.parameters())
+    )
 
 
 # The sparsity that was reached, counted from masks and parameters.
@@ -121,7 +126,7 @@ def achieved_sparsity(net: nn.Module, masks: Mapping[str, Tensor], prunable: Ite
     Raises:
         ValueError: a mask of another size than its weight, or for a layer that is not prunable.
     """
-    sizes = {name: net.get_submodule(name).weight.numel() for name in prunable}
+    sizes = {name: layer_weight(net.get_submodule(name)).numel() for name in prunable}
     unknown = set(masks) - set(sizes)
     if unknown:
         raise ValueError(f"masks for layers that are not prunable: {', '.join(sorted(unknown))}")

@@ -15,7 +15,7 @@ from sparsefront.gpu import alone
 from sparsefront.measure.accuracy import cast_inputs
 from sparsefront.measure.correctness import floating_tensors
 from sparsefront.measure.timers import cuda_ms
-from sparsefront.networks import after_forward, first_argument
+from sparsefront.networks import after_forward, first_argument, layer_weight
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def observe_problems(net: nn.Module, inputs: dict[str, Tensor], layers: Iterable
     modules = {name: net.get_submodule(name) for name in layers}
 
     def note(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        received, weight = first_argument(args, kwargs), modules[name].weight
+        received, weight = first_argument(args, kwargs), layer_weight(modules[name])
         n, k = weight.shape[0], weight[0].numel()
         m = floating_tensors(output)[0].numel() // n  # a subclass may give more beside its product
         if name not in seen or m > seen[name].problem.m:
@@ -90,7 +90,7 @@ class UncalledLayers(TorchDispatchMode):
 
     def __init__(self, net: nn.Module, layers: Iterable[str]) -> None:
         super().__init__()
-        weights = {name: net.get_submodule(name).weight for name in layers}
+        weights = {name: layer_weight(net.get_submodule(name)) for name in layers}
         self._weights = {weight.untyped_storage().data_ptr(): (name, weight) for name, weight in weights.items()}
         self.problems: dict[str, Problem] = {}
 

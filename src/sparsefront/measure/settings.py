@@ -48,10 +48,10 @@ class Measure:
     warmup: NonNegativeInt = 10
     samples: Samples = 30
     repeats: PositiveInt = 3
-    execution_modes: OneOrMore[Literal[EXECUTION_MODES]] = field(
+    execution_modes: OneOrMore[Literal[EXECUTION_MODES]] = field(  # type: ignore[valid-type]
         default_factory=lambda: ["eager", "cuda_graph", "compile_cuda_graph", "max_autotune_cuda_graph"]
     )
-    variants: ListOf[Literal[VARIANTS]] = field(default_factory=lambda: list(VARIANTS))
+    variants: ListOf[Literal[VARIANTS]] = field(default_factory=lambda: list(VARIANTS))  # type: ignore[valid-type]
     search_seconds: NonNegativeFloat = 30.0
     evaluate_limit: PositiveInt | None = None
     latency: bool = True

@@ -64,21 +64,22 @@ def adds_shortcut(net: nn.Module) -> dict[str, bool]:
     except CannotTrace:
         return {}
     modules = dict(net.named_modules())
-    found, taken = {}, set()
+    found: dict[str, bool] = {}
+    taken = set()
     for node in nodes:
-        if node.op != "call_module" or not isinstance(modules[node.target], nn.Conv2d):
+        if node.op != "call_module" or not isinstance(modules[called(node)], nn.Conv2d):
             continue
         last = node
         while len(last.users) == 1 and _is_norm(after := next(iter(last.users)), modules):
             last = after
         if (ending := ending_of(last, modules)) is not None and ending.relu not in taken:
             taken.add(ending.relu)
-            found[node.target] = ending.shortcut is not None
+            found[called(node)] = ending.shortcut is not None
     return found
 
 
 def _is_norm(node: fx.Node, modules: dict[str, nn.Module]) -> bool:
-    return node.op == "call_module" and isinstance(modules[node.target], nn.BatchNorm2d | nn.Identity)
+    return node.op == "call_module" and isinstance(modules[called(node)], nn.BatchNorm2d | nn.Identity)
 
 
 def _calls(node: fx.Node, functions: tuple[Any, ...]) -> bool:
@@ -87,7 +88,7 @@ def _calls(node: fx.Node, functions: tuple[Any, ...]) -> bool:
 
 def _is_relu(node: fx.Node, modules: dict[str, nn.Module]) -> bool:
     if node.op == "call_module":
-        return isinstance(modules[node.target], nn.ReLU)
+        return isinstance(modules[called(node)], nn.ReLU)
     return _calls(node, _RELUS) or (node.op == "call_method" and node.target in ("relu", "relu_"))
 
 
@@ -113,9 +114,9 @@ def fold_batch_norm(net: nn.Module) -> nn.Module:
         raise CannotFold("no BatchNorm2d alone reads a convolution")
     folded = copy.deepcopy(net)
     for convolution, norm in pairs:
-        folded.set_submodule(
-            convolution, _folded(folded.get_submodule(convolution), folded.get_submodule(norm)), strict=True
-        )
+        before, after = folded.get_submodule(convolution), folded.get_submodule(norm)
+        assert isinstance(before, nn.Conv2d | SparseLayer) and isinstance(after, nn.BatchNorm2d)  # see `_pairs`
+        folded.set_submodule(convolution, _folded(before, after), strict=True)
         folded.set_submodule(norm, nn.Identity(), strict=True)
     return folded
 
@@ -123,25 +124,32 @@ def fold_batch_norm(net: nn.Module) -> nn.Module:
 def _pairs(graph: fx.Graph, modules: dict[str, nn.Module]) -> list[tuple[str, str]]:
     """Names of convolutions and of the BatchNorms that alone read them; each is called once."""
     calls = [node for node in graph.nodes if node.op == "call_module"]
-    targets = [node.target for node in calls]
+    targets = [called(node) for node in calls]
     pairs = []
     for node in calls:
-        norm, before = modules[node.target], node.args[0] if node.args else None
+        norm, before = modules[called(node)], node.args[0] if node.args else None
         if not (isinstance(norm, nn.BatchNorm2d) and norm.track_running_stats):
             continue
         if not isinstance(before, fx.Node) or before.op != "call_module" or len(before.users) != 1:
             continue
-        if not isinstance(modules[before.target], nn.Conv2d | SparseLayer):
+        if not isinstance(modules[called(before)], nn.Conv2d | SparseLayer):
             continue
-        if targets.count(node.target) == targets.count(before.target) == 1:
-            pairs.append((before.target, node.target))
+        if targets.count(called(node)) == targets.count(called(before)) == 1:
+            pairs.append((called(before), called(node)))
     return pairs
+
+
+def called(node: fx.Node) -> str:
+    """The name of the module, or of the tensor, that a node of a graph calls or reads."""
+    assert isinstance(node.target, str)
+    return node.target
 
 
 @torch.no_grad()
 def _folded(convolution: nn.Conv2d | SparseLayer, norm: nn.BatchNorm2d) -> nn.Module:
     if isinstance(convolution, nn.Conv2d):
         return fuse_conv_bn_eval(convolution, norm)
+    assert norm.running_mean is not None and norm.running_var is not None  # see `_pairs`
     scale = (norm.running_var.float() + norm.eps).rsqrt()
     if norm.weight is not None:
         scale = scale * norm.weight.float()
@@ -201,11 +209,12 @@ def _fuse(graph: fx.Graph, node: fx.Node, convolution: TakesEpilogue, modules: d
     ending = ending_of(node, modules)
     if ending is None or (ended := convolution.with_relu()) is None:
         return False
-    modules[""].set_submodule(node.target, ended, strict=True)
+    assert isinstance(ended, nn.Module)
+    modules[""].set_submodule(called(node), ended, strict=True)
     with graph.inserting_before(ending.relu):  # where the shortcut too is known
         x = first_argument(node.args, node.kwargs)
         arguments = (x,) if ending.shortcut is None else (x, ending.shortcut)
-        made = graph.call_module(node.target, arguments)
+        made = graph.call_module(called(node), arguments)
     ending.relu.replace_all_uses_with(made)
     for gone in (ending.relu, after, node):
         if not gone.users and gone in graph.nodes:
@@ -288,7 +297,8 @@ def fuse_linears(net: nn.Module, /, *args: Any, **inputs: Any) -> nn.Module | No
         return None
     fused_net = copy_sharing_weights(net)
     for names in groups:
-        fused = FusedLinears([net.get_submodule(name) for name in names])
+        linears = [module for module in map(net.get_submodule, names) if isinstance(module, nn.Linear)]
+        fused = FusedLinears(linears)
         for index, name in enumerate(names):
             fused_net.set_submodule(name, FusedPart(fused, index))
     return fused_net.eval()
@@ -381,7 +391,9 @@ def patch_products(net: nn.Module) -> nn.Module:
         raise CutsNoPatches("no convolution of the network cuts its image into patches")
     changed = copy_sharing_weights(net)
     for name in names:
-        changed.set_submodule(name, PatchProduct(changed.get_submodule(name)).eval(), strict=True)
+        convolution = changed.get_submodule(name)
+        assert isinstance(convolution, nn.Conv2d)  # see `_cuts_patches`
+        changed.set_submodule(name, PatchProduct(convolution).eval(), strict=True)
     return changed
 
 

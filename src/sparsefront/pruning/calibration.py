@@ -16,7 +16,7 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.gpu import give_way
 from sparsefront.importance.base import Importance
 from sparsefront.masks.weight_view import pixel_rows
-from sparsefront.networks import after_forward, before_forward, first_argument, in_eval_mode
+from sparsefront.networks import after_forward, before_forward, first_argument, in_eval_mode, layer_weight
 from sparsefront.pruning.masked_weights import sharing_layers
 from sparsefront.pruning.training_masks import AccumulateMovement
 from sparsefront.tasks.base import Batch, Task
@@ -54,7 +54,8 @@ def _encoder(net: nn.Module) -> nn.Module | None:
     """The encoder of an encoder-decoder network of transformers, which may be a part of the network."""
     for module in net.modules():
         if getattr(getattr(module, "config", None), "is_encoder_decoder", False) and hasattr(module, "get_encoder"):
-            encoder: nn.Module = module.get_encoder()
+            get_encoder: Any = module.get_encoder
+            encoder: nn.Module = get_encoder()
             return encoder
     return None
 
@@ -91,7 +92,7 @@ def _padding(module: nn.Conv2d) -> tuple[int, int, int, int]:
     if module.padding == "same":
         (height, width) = (d * (k - 1) for d, k in zip(module.dilation, module.kernel_size, strict=True))
         return width // 2, width - width // 2, height // 2, height - height // 2
-    height, width = module.padding
+    height, width = (int(side) for side in module.padding)
     return width, width, height, height
 
 
@@ -118,8 +119,8 @@ def sum_over_inputs(
     """
     # Of no rows: zeros of the right shape, where there is no batch to read.
     sums = {
-        name: statistic(module.weight.new_zeros((0, module.weight[0].numel()), dtype=torch.float32))
-        for name, module in modules.items()
+        name: statistic(weight.new_zeros((0, weight[0].numel()), dtype=torch.float32))
+        for name, weight in ((name, layer_weight(module)) for name, module in modules.items())
     }
     reached: set[str] = set()
     real: Tensor | None = None
@@ -189,7 +190,7 @@ def score_weights(
     Returns:
         layer name -> float32 [N, K], larger = more worth keeping.
     """
-    weights = {name: task.net.get_submodule(name).weight.detach() for name in layers}
+    weights = {name: layer_weight(task.net.get_submodule(name)).detach() for name in layers}
     scores = importance.scores(weights, NetworkCalibration(task, layers, open_loader, movement))
     for names in sharing_layers(task.net, layers).values():
         if len(names) > 1:
@@ -225,7 +226,7 @@ class NetworkCalibration:
 
     def gradients(self, batches: int) -> Iterator[Mapping[str, Tensor]]:
         """See `Calibration`."""
-        weights = [module.weight for module in self._modules.values()]
+        weights = [layer_weight(module) for module in self._modules.values()]
         with in_eval_mode(self._task.net):
             for batch in self.batches(batches):
                 # Left before yielding: a suspended generator would restore the gradient mode at the wrong time.
@@ -295,7 +296,7 @@ class NetworkCalibration:
 
     @property
     def _device(self) -> torch.device:
-        return next(iter(self._modules.values())).weight.device
+        return layer_weight(next(iter(self._modules.values()))).device
 
     def _on_device(self, batch: Batch) -> Batch:
         return {key: value.to(self._device) if torch.is_tensor(value) else value for key, value in batch.items()}

@@ -195,7 +195,9 @@ def _joined(layers: Iterable[str]) -> str:
     """Names that differ in their first number alone are written as one: `blocks.[0,3].fc2`."""
     numbers: dict[tuple[str, str], list[str]] = {}
     for layer in layers:
-        before, number, after = re.fullmatch(r"(\D*)(\d*)(.*)", layer).groups()
+        parts = re.fullmatch(r"(\D*)(\d*)(.*)", layer)
+        assert parts is not None  # each of the three may be empty
+        before, number, after = parts.groups()
         numbers.setdefault((before, after), []).append(number)
     names = []
     for (before, after), found in numbers.items():

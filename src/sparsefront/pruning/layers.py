@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.networks import before_forward, in_eval_mode
+from sparsefront.networks import before_forward, in_eval_mode, layer_weight
 from sparsefront.patterns.base import Pattern, label
 
 
@@ -40,10 +40,12 @@ def plan_pruning(
         prunable: names of Linear and Conv2d layers.
         ignored: those of them that stay dense because somebody wants it -> why.
     """
-    shapes, reasons = {}, {}
+    shapes: dict[str, tuple[int, int]] = {}
+    reasons: dict[str, str] = {}
     for name in prunable:
         module = net.get_submodule(name)
-        shapes[name] = (module.weight.shape[0], module.weight[0].numel())
+        weight = layer_weight(module)
+        shapes[name] = (weight.shape[0], weight[0].numel())
         if name in ignored:
             reasons[name] = ignored[name]
         elif not has_own_weight(module):
@@ -80,11 +82,13 @@ def nothing_fits(plan: PruningPlan, pattern: Pattern, ignore: Sequence[str]) -> 
         return InvalidSetting(
             "recipe.ignore", f"[{kept}]", f"keeps all {len(plan.shapes)} prunable layers dense: nothing is left"
         )
+    key: str
+    value: object
     key, value = "pattern", pattern.name
     if pattern.uses_granularity:
-        key, value = "granularity", pattern.granularity
-    elif getattr(pattern, "m", None) is not None:
-        key, value = "pattern.m", pattern.m
+        key, value = "granularity", getattr(pattern, "granularity", None)
+    elif (m := getattr(pattern, "m", None)) is not None:
+        key, value = "pattern.m", m
     return InvalidSetting(key, value, f"fits no prunable layer ({'; '.join(reasons)})")
 
 
@@ -202,9 +206,7 @@ def weighted_layers(net: nn.Module) -> list[str]:
 
 def weight_of(net: nn.Module, name: str) -> Tensor:
     """The weight of a layer: Linear [N, K], Conv2d [C_out, C_in, kh, kw]."""
-    weight = net.get_submodule(name).weight
-    assert isinstance(weight, Tensor)
-    return weight
+    return layer_weight(net.get_submodule(name))
 
 
 def called_layers(net: nn.Module, inputs: dict[str, Tensor]) -> list[str]:

@@ -12,6 +12,7 @@ from torch.utils.hooks import RemovableHandle
 from sparsefront import distributed
 from sparsefront.errors import InvalidSetting
 from sparsefront.masks.weight_view import fits, like_weight
+from sparsefront.networks import layer_weight
 from sparsefront.schedule.base import Schedule
 from sparsefront.training.averaging import BUFFER
 
@@ -86,11 +87,12 @@ class MaskedWeights:
         """
         for name, mask in masks.items():
             module = self._modules[name]
-            if mask.dtype != torch.bool or not fits(mask, module.weight):
+            weight = layer_weight(module)
+            if mask.dtype != torch.bool or not fits(mask, weight):
                 raise ValueError(
-                    f"mask of {name}: {mask.dtype} {tuple(mask.shape)} does not fit weight {tuple(module.weight.shape)}"
+                    f"mask of {name}: {mask.dtype} {tuple(mask.shape)} does not fit weight {tuple(weight.shape)}"
                 )
-            mask = distributed.broadcast(like_weight(mask, module.weight).to(module.weight.device))
+            mask = distributed.broadcast(like_weight(mask, weight).to(weight.device))
             module.register_buffer(BUFFER, mask, persistent=False)
         self.apply()
 
@@ -103,8 +105,9 @@ class MaskedWeights:
         for name, module in self._modules.items():
             # Looked up where they lie: a module's own lookup by attribute costs as much as the launch of a kernel.
             mask = module._buffers.get(BUFFER)
-            if mask is not None:
-                module._parameters["weight"].masked_fill_(self._pruned(name, mask), 0.0)
+            weight = module._parameters["weight"]
+            if mask is not None and weight is not None:
+                weight.masked_fill_(self._pruned(name, mask), 0.0)
 
     def _pruned(self, name: str, mask: Tensor) -> Tensor:
         """The inverse of a layer's mask, made again where the buffer is another one or was written to."""
@@ -133,7 +136,8 @@ class MaskedWeights:
         ValueError: a pruned weight is not zero; names the layer and how many.
         """
         for name, mask in self.masks().items():
-            revived = int(self._modules[name].weight.detach().masked_fill(mask, 0.0).count_nonzero())  # NaN counts
+            weight = layer_weight(self._modules[name]).detach()
+            revived = int(weight.masked_fill(mask, 0.0).count_nonzero())  # NaN counts
             if revived:
                 raise ValueError(f"layer {name}: {revived} pruned weights are not zero")
 

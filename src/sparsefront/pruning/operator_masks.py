@@ -10,7 +10,7 @@ are scattered, and its tiles keep unequally many inputs.
 import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
@@ -111,7 +111,8 @@ class PatternMasks:
 
     @property
     def settings(self) -> str:
-        own = {name: value for name, value in dataclasses.asdict(self.of).items() if name != "granularity"}
+        given: dict[str, Any] = dataclasses.asdict(self.of) if dataclasses.is_dataclass(self.of) else {}
+        own = {name: value for name, value in given.items() if name != "granularity"}
         every = own | {"importance": f"magnitude_{self.importance.norm}"} | self.weights.settings
         every |= {"compact": True} if self.compact else {}
         return " ".join(f"{name}={_text(value)}" for name, value in every.items())
@@ -152,7 +153,7 @@ def pattern_masks(
     pattern: str = "tile_wise",
     checkpoint: str | None = None,
     layer: str | None = None,
-    norm: str = "l1",
+    norm: Literal["l1", "l2"] = "l1",
     row_spread: float = 0.25,
     column_spread: float = 0.25,
     seed: int = 0,
@@ -178,6 +179,7 @@ def pattern_masks(
     for key, value in settings.items():
         if key not in allowed:
             raise InvalidSetting(key, value, f"is no setting of {pattern}, which has {', '.join(allowed)}")
+    assert issubclass(kind, Pattern)  # every option of that package is one
     made = kind(**({"granularity": granularity} if kind.uses_granularity else {}), **settings)
     if layer is not None and checkpoint is None:
         raise InvalidSetting("layer", layer, "is a layer of a checkpoint, which is not given")

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from sparsefront.masks.weight_view import as_matrix, like_weight
+from sparsefront.networks import layer_weight
 
 # Lightning callback that adds up, while a network trains, which way its weights move.
 
@@ -40,14 +41,15 @@ class AccumulateMovement(pl.Callback):
     def on_before_optimizer_step(self, trainer: pl.Trainer, module: pl.LightningModule, optimizer: Optimizer) -> None:
         finite = _all_finite(optimizer) if trainer.scaler is not None else None
         for name, layer in self._modules.items():
-            gradient = layer.weight.grad
+            weight = layer_weight(layer)
+            gradient = weight.grad
             if gradient is None:
                 continue
             if (
                 finite is not None
             ):  # decided on the device: waiting for the answer would cost every step a synchronization
                 gradient = torch.where(finite, gradient, torch.zeros_like(gradient))
-            self._sum_of(name).addcmul_(layer.weight, gradient, value=-1)
+            self._sum_of(name).addcmul_(weight, gradient, value=-1)
 
     def state_dict(self) -> dict[str, Any]:
         return {name: self._sum_of(name).to("cpu", copy=True) for name in self._modules}
@@ -57,7 +59,7 @@ class AccumulateMovement(pl.Callback):
 
     def _sum_of(self, name: str) -> Tensor:
         """On the device where the weight is by now: the network moves to its own when training begins."""
-        weight = self._modules[name].weight
+        weight = layer_weight(self._modules[name])
         if name not in self._sums:
             self._sums[name] = torch.zeros_like(weight, dtype=torch.float32, requires_grad=False)
         elif self._sums[name].device != weight.device:
@@ -100,7 +102,7 @@ class StraightThrough(pl.Callback):
         make_masks: Callable[[Mapping[str, Tensor]], dict[str, Tensor]],
         decay: float,
     ) -> None:
-        self._weights = {name: net.get_submodule(name).weight for name in layers}
+        self._weights = {name: layer_weight(net.get_submodule(name)) for name in layers}
         self._make_masks, self.decay = make_masks, decay
         self._dense: dict[str, Tensor] = {}
         self._masks: dict[str, Tensor] = {}

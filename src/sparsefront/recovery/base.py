@@ -192,7 +192,7 @@ def retake_batch_norm(round: Round, batches: int | None) -> None:
     task = round.make_task(None)
     calibration = NetworkCalibration(task, list(round.masks), round.data.train_dataloader)
     momenta = [norm.momentum for norm in norms]
-    before = [(norm.running_mean.clone(), norm.running_var.clone()) for norm in norms]
+    before = [tuple(statistic.clone() for statistic in _statistics(norm)) for norm in norms]
     read = 0
     with in_eval_mode(round.net):
         for norm in norms:
@@ -209,9 +209,15 @@ def retake_batch_norm(round: Round, batches: int | None) -> None:
     _average_over_ranks(norms, read)
     if sum(distributed.all_gather(read)) == 0:
         log.warning("BatchNorm statistics stay those of the dense network: every training batch has one row")
-        for norm, (mean, variance) in zip(norms, before, strict=True):
-            norm.running_mean.copy_(mean)
-            norm.running_var.copy_(variance)
+        for norm, kept in zip(norms, before, strict=True):
+            for statistic, old in zip(_statistics(norm), kept, strict=True):
+                statistic.copy_(old)
+
+
+def _statistics(norm: _BatchNorm) -> tuple[Tensor, Tensor]:
+    """Running mean and variance of a norm that has them."""
+    assert norm.running_mean is not None and norm.running_var is not None
+    return norm.running_mean, norm.running_var
 
 
 def _average_over_ranks(norms: list[_BatchNorm], read: int) -> None:
@@ -219,5 +225,5 @@ def _average_over_ranks(norms: list[_BatchNorm], read: int) -> None:
     total = sum(distributed.all_gather(read))
     if distributed.world_size() == 1 or total == 0:
         return
-    for statistic in chain.from_iterable((norm.running_mean, norm.running_var) for norm in norms):
+    for statistic in chain.from_iterable(map(_statistics, norms)):
         statistic.copy_(distributed.all_reduce_sum(statistic * read) / total)

@@ -92,16 +92,18 @@ class TeacherCallback(pl.Callback, ABC):
             states: of `hidden_layers`.
         """
 
-    def on_train_start(self, trainer: pl.Trainer, module: Task) -> None:
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        assert isinstance(module, Task)
         self.teacher.to(module.device)
         self._taught = HiddenStates(self.teacher, self.hidden_layers)
         self._learnt = HiddenStates(module.net, self.hidden_layers)
         module.objective = self.objective
 
-    def on_train_batch_start(self, trainer: pl.Trainer, module: Task, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
         self._learnt.listen()
 
-    def on_train_end(self, trainer: pl.Trainer, module: Task) -> None:
+    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        assert isinstance(module, Task)
         module.objective = None
         self._taught.remove()
         self._learnt.remove()
@@ -136,7 +138,8 @@ def soft_target_loss(student: Tensor, teacher: Tensor, temperature: float) -> Te
 def prediction_loss(task: Task, output: Any, target: Any, temperature: float) -> Tensor:
     """`soft_target_loss` of what two networks returned, the mean over the task's distributions where it predicts several."""
     pairs = list(zip(task.logits(output), task.logits(target), strict=True))
-    return sum(soft_target_loss(student, teacher, temperature) for student, teacher in pairs) / len(pairs)
+    first, *others = (soft_target_loss(student, teacher, temperature) for student, teacher in pairs)
+    return sum(others, first) / len(pairs)
 
 
 class Distillation(TeacherCallback):
@@ -229,7 +232,7 @@ class TaughtRecovery(TrainingRecovery):
             return
         net = setup.architecture()
         if self.teacher is not None:
-            self._teacher_weights(net)
+            self._teacher_weights(self.teacher, net)
         self.compared_layers(net, setup)
 
     def fingerprint(self) -> dict[str, Any]:
@@ -243,7 +246,7 @@ class TaughtRecovery(TrainingRecovery):
         """The teacher, read anew: it is no part of any training's state."""
         teacher = round.dense_net()
         if self.teacher is not None:
-            teacher.load_state_dict(self._teacher_weights(teacher))
+            teacher.load_state_dict(self._teacher_weights(self.teacher, teacher))
         return teacher
 
     def compared_layers(self, net: nn.Module, setup: RecoverySetup) -> list[str]:
@@ -262,16 +265,16 @@ class TaughtRecovery(TrainingRecovery):
             raise InvalidSetting("recovery.hidden_layers", unknown or None, f"not in the network; {found}")
         return names
 
-    def _teacher_weights(self, net: nn.Module) -> dict:
-        """The state dict of the teacher's checkpoint.
+    def _teacher_weights(self, path: str, net: nn.Module) -> dict:
+        """The state dict of the teacher's checkpoint, at `path`.
 
         Raises:
             InvalidSetting: a file that does not exist or cannot be read, or that does not fit this architecture.
         """
         try:
-            weights = read_weights(self.teacher)
+            weights = read_weights(path)
         except InvalidSetting as error:
-            raise InvalidSetting("recovery.teacher", self.teacher, error.allowed) from error
+            raise InvalidSetting("recovery.teacher", path, error.allowed) from error
         own = {key: list(tensor.shape) for key, tensor in net.state_dict().items()}
         given = {key: list(tensor.shape) for key, tensor in weights.items()}
         complaint = misfit(
@@ -280,5 +283,5 @@ class TaughtRecovery(TrainingRecovery):
             reshaped=[f"{key} {given[key]} for {own[key]}" for key in own if given.get(key, own[key]) != own[key]],
         )
         if complaint:
-            raise InvalidSetting("recovery.teacher", self.teacher, complaint)
+            raise InvalidSetting("recovery.teacher", path, complaint)
         return weights

@@ -9,7 +9,7 @@ from torch import Tensor
 from sparsefront import distributed
 from sparsefront.errors import InvalidSetting
 from sparsefront.masks.weight_view import as_matrix, like_weight
-from sparsefront.networks import first_non_finite
+from sparsefront.networks import first_non_finite, layer_weight
 from sparsefront.obs.sweep import (
     Damping,
     Given,
@@ -96,7 +96,7 @@ class ObsUpdate(Recovery):
         Raises:
             InvalidSetting: a Hessian that cannot be inverted, or an update that is not finite; names the layer.
         """
-        weight = round.net.get_submodule(layer).weight
+        weight = layer_weight(round.net.get_submodule(layer))
         mask = as_matrix(round.masks[layer]).to(weight.device)
         if bool(mask.all()):
             return mask

@@ -67,7 +67,7 @@ def _settings(part: object) -> list[Any]:
     kind = type(part)
     return [
         f"{kind.__module__}.{kind.__qualname__}",
-        dataclasses.asdict(part) if dataclasses.is_dataclass(part) else {},
+        dataclasses.asdict(part) if dataclasses.is_dataclass(part) and not isinstance(part, type) else {},
     ]
 
 
@@ -102,7 +102,7 @@ class FinishedRounds:
 
     def training_of(self, index: int) -> Path | None:
         """Where the training of a round, counted from 0, keeps its own state."""
-        return self.folder and self.folder / f"round_{index:03d}"
+        return self.folder and _training(self.folder, index)
 
     def begin(self, identity: Identity) -> None:
         """Require that what the folder holds is of this recovery, before anything is restored.
@@ -137,7 +137,9 @@ class FinishedRounds:
 
     def _states(self) -> list[Path]:
         """Folders of finished rounds and of the trainings of rounds."""
-        return sorted(path for kind in ("after_*_rounds", "round_*") for path in self.folder.glob(kind))
+        assert self.folder is not None
+        folder = self.folder
+        return sorted(path for kind in ("after_*_rounds", "round_*") for path in folder.glob(kind))
 
     def restore(self) -> list[RoundRecord]:
         """Put the network where the last finished round left it.
@@ -165,7 +167,7 @@ class FinishedRounds:
         """After a round that others follow; whole or not at all, on rank 0. What it was itself made from is forgotten."""
         if self.folder is None or distributed.rank() != 0:
             return
-        done = self._after(len(records))
+        done = _after(self.folder, len(records))
         require_all()
         new = done.with_suffix(f".new-{process_tag()}")
         new.mkdir(parents=True)
@@ -178,11 +180,16 @@ class FinishedRounds:
         sync_tree(new)
         shutil.rmtree(done, ignore_errors=True)  # damaged
         rename_synced(new, done)
-        for old in (self._after(len(records) - 1), self.training_of(len(records) - 1)):
+        for old in (_after(self.folder, len(records) - 1), _training(self.folder, len(records) - 1)):
             shutil.rmtree(old, ignore_errors=True)
 
-    def _after(self, rounds: int) -> Path:
-        return self.folder / f"after_{rounds:03d}_rounds"
+
+def _after(folder: Path, rounds: int) -> Path:
+    return folder / f"after_{rounds:03d}_rounds"
+
+
+def _training(folder: Path, index: int) -> Path:
+    return folder / f"round_{index:03d}"
 
 
 def _damage(folder: Path) -> str | None:

@@ -9,6 +9,7 @@ from pydantic import PositiveInt
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.masks.weight_view import as_matrix
+from sparsefront.networks import layer_weight
 from sparsefront.obs.swaps import Swapped, swap_masks
 from sparsefront.obs.sweep import input_hessian
 from sparsefront.options import options_where
@@ -134,7 +135,7 @@ class SparseSwaps(Recovery):
         """
         if not bool(gram.diagonal().isfinite().all()):
             raise InvalidSetting("recovery", self.name, f"the inputs of {layer}, or their squares, are not finite")
-        weight = as_matrix(round.net.get_submodule(layer).weight.detach())
+        weight = as_matrix(layer_weight(round.net.get_submodule(layer)).detach())
         pattern, permutation = round.setup.pruning.pattern, round.layout.permutation(layer)
         order = permutation.inputs  # windows are neighbors in the order in which the layer obeys its pattern
         order = torch.arange(weight.shape[1]) if order is None else order
@@ -145,15 +146,15 @@ class SparseSwaps(Recovery):
             window = pattern.window((weight.shape[0], weight.shape[1]), final)
             span = None if window is None else window.m
 
-        def ordered(mask: torch.Tensor | None) -> torch.Tensor | None:
-            return None if mask is None else as_matrix(mask).to(weight.device)[:, order]
+        def ordered(mask: torch.Tensor) -> torch.Tensor:
+            return as_matrix(mask).to(weight.device)[:, order]
 
         swapped = swap_masks(
             weight[:, order],
             ordered(round.masks[layer]),
             gram[order][:, order],
             span=span,
-            allowed=ordered(previous),
+            allowed=None if previous is None else ordered(previous),
             limit=self.limit,
         )
         return replace(swapped, mask=swapped.mask[:, torch.argsort(order)])

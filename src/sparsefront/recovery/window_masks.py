@@ -3,14 +3,16 @@
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.importance.base import WeightImportance
+from sparsefront.importance.base import Importance, WeightImportance
 from sparsefront.masks.weight_view import as_matrix, like_weight
+from sparsefront.networks import layer_weight
 from sparsefront.options import options_where
 from sparsefront.patterns.base import Pattern
 from sparsefront.pruning.mask_layout import MaskLayout
@@ -27,6 +29,8 @@ class RowScales(nn.Module):
     Source: Huang et al., "CAST", 2025, section IV-B, equations 11 and 12.
     """
 
+    part: Tensor
+
     def __init__(self, weight: Tensor, groups: int) -> None:
         super().__init__()
         rows, columns = as_matrix(weight).shape
@@ -36,6 +40,12 @@ class RowScales(nn.Module):
 
     def forward(self, weight: Tensor) -> Tensor:
         return like_weight(as_matrix(weight) * self.scale[:, self.part], weight)
+
+
+def _unscaled(module: nn.Module) -> nn.Parameter:
+    parametrizations: Any = module.parametrizations
+    weight: nn.Parameter = parametrizations["weight"].original
+    return weight
 
 
 @contextmanager
@@ -48,9 +58,11 @@ def scaled_weights(net: nn.Module, layers: Iterable[str], groups: int) -> Iterat
     modules = {layer: net.get_submodule(layer) for layer in layers}
     order = {layer: list(module._parameters) for layer, module in modules.items()}
     for module in modules.values():
-        parametrize.register_parametrization(module, "weight", RowScales(module.weight.detach(), groups), unsafe=True)
+        parametrize.register_parametrization(
+            module, "weight", RowScales(layer_weight(module).detach(), groups), unsafe=True
+        )
     try:
-        yield {layer: module.parametrizations["weight"].original for layer, module in modules.items()}
+        yield {layer: _unscaled(module) for layer, module in modules.items()}
     finally:
         for layer, module in modules.items():
             parametrize.remove_parametrizations(module, "weight", leave_parametrized=True)
@@ -60,10 +72,10 @@ def scaled_weights(net: nn.Module, layers: Iterable[str], groups: int) -> Iterat
 
 @dataclass(frozen=True, eq=False)
 class WindowMasks:
-    """Masks of weights by a balanced pattern, each layer on its own."""
+    """Masks of weights by a balanced pattern, each layer on its own; of what `check_window_masks` lets pass."""
 
     pattern: Pattern
-    importance: WeightImportance
+    importance: Importance
     layout: MaskLayout
     sparsity: float
 
@@ -74,6 +86,7 @@ class WindowMasks:
 
     def _mask(self, layer: str, weight: Tensor) -> Tensor:
         # Unchecked: a check would wait for the GPU at every layer.
+        assert isinstance(self.importance, WeightImportance)
         scores = self.importance.of(as_matrix(weight).float())
         permutation = self.layout.permutation(layer)
         everything = torch.ones_like(scores, dtype=torch.bool)

@@ -66,7 +66,7 @@ def representatives(names: Iterable[str], groups: Mapping[str, object]) -> dict[
     members: dict[object, list[str]] = {}
     for name in names:
         members.setdefault(groups[name], []).append(name)
-    found = {}
+    found: dict[str, float] = {}
     for blocks in members.values():
         few = dict.fromkeys((blocks[0], blocks[len(blocks) // 2], blocks[-1]))
         found |= dict.fromkeys(few, len(blocks) / len(few))
@@ -114,7 +114,8 @@ def plain_time_ms(
         if groups[name] not in known:
             known[groups[name]] = _plain_block_time_ms(block, calls[name])
     times = [known[groups[name]] for name in blocks]
-    return None if None in times else sum(times)
+    timed = [time for time in times if time is not None]
+    return sum(timed) if len(timed) == len(times) else None
 
 
 def _plain_block_time_ms(block: nn.Module, call: BlockCall) -> float | None:
@@ -272,7 +273,8 @@ class BlockPass:
                 variant = self._variant(layout, dict.fromkeys(few, layout), blocks, few)
                 self._norms.choose(variant.blocks, calls, self._captures.groups)
                 times[layout] = chain_time_ms(variant, calls, self._captures.groups, counts, self.device)
-        layout = min(layouts, key=lambda layout: math.inf if times.get(layout) is None else times[layout])
+        timed = {layout: time for layout, time in times.items() if time is not None}
+        layout = min(layouts, key=lambda layout: timed.get(layout, math.inf))
         chosen = self._variant(layout, dict.fromkeys(prepared, layout), blocks, prepared)
         self._norms.choose(chosen.blocks, calls, self._captures.groups)
         if plain and chosen.blocks:
@@ -352,7 +354,7 @@ class BlockPass:
             with observed_norms(block) as norms:
                 output = block(*call.args, **call.kwargs)
             error = output_error(output, original(*call.args, **call.kwargs))
-        limit = NETWORK_ERROR_LIMIT[block.products[0].format.dtype]
+        limit = NETWORK_ERROR_LIMIT[next(iter(block.product_of.values())).format.dtype]
         if not error <= limit:
             self.report.unsupported[name] = f"computes something else when rewritten: relative error {error:.1e}"
             self.report.faster_dense.pop(name, None)

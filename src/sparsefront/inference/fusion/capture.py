@@ -43,7 +43,7 @@ def attribute_reads(block: nn.Module) -> Iterator[set[Attribute]]:
             reads.add((names[id(module)], attribute))
         return super(nn.Module, module).__getattribute__(attribute)
 
-    nn.Module.__getattribute__ = note
+    nn.Module.__getattribute__ = note  # type: ignore[assignment, method-assign]
     try:
         yield reads
     finally:
@@ -186,8 +186,8 @@ def graph_sizes(exported: torch.export.ExportedProgram) -> GraphSizes:
     shapes = tuple(tuple(_size(size) for size in tensor.shape) for tensor in tensors)
     free = [size.node for tensor in tensors for size in tensor.shape if isinstance(size, torch.SymInt)]
     ranges = {str(symbol): found for symbol, found in exported.range_constraints.items()}
-    if free:
-        _require_limits_only(free[0].shape_env, exported.range_constraints, _places(shapes))
+    if free and (env := free[0].shape_env) is not None:
+        _require_limits_only(env, dict(exported.range_constraints), _places(shapes))
     names = {size for shape in shapes for size in shape if isinstance(size, str)}
     return GraphSizes(shapes, {name: limits for name in sorted(names) if any(limits := _limits(ranges[name]))})
 
@@ -204,7 +204,7 @@ def _limits(found: ValueRanges) -> tuple[int | None, int | None]:
     return smallest, None if found.upper == int_oo else int(found.upper)
 
 
-def _require_limits_only(env: ShapeEnv, ranges: Mapping[sympy.Symbol, ValueRanges], places: Mapping[str, str]) -> None:
+def _require_limits_only(env: ShapeEnv, ranges: dict[sympy.Symbol, ValueRanges], places: Mapping[str, str]) -> None:
     for guard in env.guards:
         condition = env.replace(guard.expr)
         if bound_sympy(condition, ranges).lower != sympy.true:

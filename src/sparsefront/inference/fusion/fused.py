@@ -10,6 +10,7 @@ from typing import Any, Self
 import torch
 from sparsefront_kernels import KernelEntry, SparseFormat
 from sparsefront_kernels.common.epilogue import ACTIVATIONS
+from sparsefront_kernels.dense.format import DenseFormat
 from sparsefront_kernels.norm import (
     add_layer_norm_columns,
     add_layer_norm_columns_reference,
@@ -25,7 +26,7 @@ from torch.utils import _pytree as pytree
 
 from sparsefront.inference.fusion.capture import Captured, GraphSizes, Key, Unfusable, call_key, call_tensors, capture
 from sparsefront.inference.fusion.plan import ALL_PARTS, FusionParts
-from sparsefront.inference.fusion.sites import ProductSite, find_sites, is_stream_norm, merged
+from sparsefront.inference.fusion.sites import ProductSite, find_sites, is_stream_norm, merged, node_argument, read_name
 
 # Where the elements of an activation lie: logically always [..., features].
 #
@@ -97,7 +98,7 @@ class FusedResidualNorm(FusedNorm):
         super().__init__(weight, bias, eps)
         self.x_bias, self.keep_sums = _constant(x_bias), keep_sums
 
-    def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         """The norm, and the sum, which means nothing without keep_sums."""
         operands = _columns(x), self.x_bias, _columns(residual.to(x.dtype)), self.weight, self.bias, self.eps
         if _is_plain(x):
@@ -106,7 +107,7 @@ class FusedResidualNorm(FusedNorm):
             y, sums = add_layer_norm_columns(*operands, self.keep_sums)
         return y.t().view(x.shape), sums.t().view(x.shape) if self.keep_sums else sums
 
-    def kernel_operands(self, x: Tensor, residual: Tensor) -> dict[str, Any] | None:
+    def kernel_operands(self, x: Tensor, residual: Tensor) -> dict[str, Any] | None:  # type: ignore[override]
         if (alone := super().kernel_operands(x)) is None:
             return None
         added = {"x_bias": self.x_bias, "residual": _columns(residual.to(x.dtype))}
@@ -205,7 +206,7 @@ class FusedProduct(SparseLayer):
 
     def _followed_by_rows(self, rows: Tensor, added: Tensor | None) -> Tensor:
         """[M, K] -> [M, N], row-major: the kernel adds the bias, the rest of the epilogue follows."""
-        if self.format.family == "dense":
+        if isinstance(self.format, DenseFormat):
             y = linear(rows, self.format.values, None if self.bias is None else self.bias.to(rows.dtype))
         else:
             y = in_layout(self._kernel(rows, self.bias), feature_major=False)
@@ -219,8 +220,8 @@ class FusedProduct(SparseLayer):
     def _followed_by_columns(self, rows: Tensor, added: Tensor | None) -> Tensor:
         """[M, K] -> [M, N], feature-major: the bias follows the product too where that costs no pass of its own."""
         follows = self.activation != "none" or added is not None
-        bias = self.bias if follows or self.format.family == "dense" else None
-        if self.format.family == "dense":
+        bias = self.bias if follows or isinstance(self.format, DenseFormat) else None
+        if isinstance(self.format, DenseFormat):
             y = self.format.values @ rows.t()
         else:
             y = in_layout(self._kernel(rows, None if follows else self.bias), feature_major=True).t()
@@ -329,7 +330,7 @@ def place_norms(
         eps = node.args[4] if len(node.args) > 4 else 1e-5
         if node in added:
             place, x_bias = added[node]
-            keep_sums = len(node.args[0].users) > 1
+            keep_sums = len(node_argument(node, 0).users) > 1
             norms[name] = FusedResidualNorm(weight, bias, eps, x_bias=x_bias, keep_sums=keep_sums)
             _place_with_residual(graph, name, node, place)
             continue
@@ -348,7 +349,7 @@ def _place_with_residual(graph: fx.Graph, name: str, norm: fx.Node, place: int) 
     Args:
         place: of the residual among the two arguments of the sum.
     """
-    total = norm.args[0]
+    total = node_argument(norm, 0)
     sums, residual = total.args[1 - place], total.args[place]
     with graph.inserting_after(total):
         called = graph.call_module(name, (sums, residual))
@@ -390,8 +391,9 @@ def _in_layout(graph: fx.Graph, node: fx.Node, *, feature_major: bool) -> fx.Nod
 
 
 def _parameter(parameters: Mapping[str, torch.Tensor], node: fx.Node, place: int) -> torch.Tensor | None:
-    source = node.args[place] if len(node.args) > place else None
-    return None if source is None else parameters[source.target]
+    if len(node.args) <= place or node.args[place] is None:
+        return None
+    return parameters[read_name(node_argument(node, place))]
 
 
 def _first(graph: fx.Graph, nodes: Sequence[fx.Node]) -> fx.Node:
@@ -452,7 +454,10 @@ class FusedBlock(nn.Module):
 
     @property
     def product_of(self) -> dict[Layers, FusedProduct]:
-        return dict(zip(self._layers, self.products, strict=True))
+        return dict(zip(self._layers, self._products(), strict=True))
+
+    def _products(self) -> list[FusedProduct]:
+        return [part for part in self.products if isinstance(part, FusedProduct)]
 
     @property
     def norms(self) -> list[FusedNorm]:

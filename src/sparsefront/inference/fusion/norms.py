@@ -95,19 +95,23 @@ class NormTrial:
     def _matrix(self, layout: str) -> Tensor:
         d, m = self.problem.d, self.problem.m
         shape = (d, m) if layout == "feature_major" else (m, d)
-        options = {"generator": self._generator, "device": self._generator.device, "dtype": self.problem.dtype}
-        drawn = torch.randn(shape, **options).add_(MEAN)
+        generator, dtype = self._generator, self.problem.dtype
+        drawn = torch.randn(shape, generator=generator, device=generator.device, dtype=dtype).add_(MEAN)
         return drawn if layout == "feature_major" else drawn.t()
 
     def _like(self, vector: Tensor | None) -> Tensor | None:
         if vector is None:
             return None
-        options = {"generator": self._generator, "device": self._generator.device, "dtype": vector.dtype}
-        return torch.randn(vector.shape, **options)
+        generator = self._generator
+        return torch.randn(vector.shape, generator=generator, device=generator.device, dtype=vector.dtype)
 
 
 class NormCandidate(nn.Module):
     """A norm through one launch: x [d, M], and the residual where there is one → the norm, and the sums where they are kept."""
+
+    weight: Tensor | None
+    bias: Tensor | None
+    x_bias: Tensor | None
 
     def __init__(self, launch: NormLaunch, vectors: dict[str, Tensor | None], eps: float, keep_sums: bool) -> None:
         super().__init__()

@@ -91,7 +91,7 @@ class FusionParts:
     residual: bool = True
     residual_in_norm: bool = True
     compact: bool = True
-    layouts: Annotated[tuple[Literal[LAYOUTS], ...], Field(min_length=1)] = LAYOUTS
+    layouts: Annotated[tuple[Literal[LAYOUTS], ...], Field(min_length=1)] = LAYOUTS  # type: ignore[valid-type]
 
 
 ALL_PARTS = FusionParts()

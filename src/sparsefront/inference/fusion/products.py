@@ -12,6 +12,7 @@ from sparsefront_kernels.blocked_2_4 import Blocked24Format
 from sparsefront_kernels.common.epilogue import ACTIVATIONS
 from sparsefront_kernels.dense.format import DenseFormat
 from sparsefront_kernels.gathered import GatheredFormat
+from sparsefront_kernels.gathered_2_4 import Gathered24Format
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR
 from torch import Tensor, nn
 
@@ -45,7 +46,9 @@ SLOWER_THAN = {
 
 
 def dense_candidate(weight: ProductWeight) -> Candidate:
-    return Candidate(entry(DENSE), "row_major", DenseFormat(tuple(weight.weight.shape), weight.weight))
+    return Candidate(
+        entry(DENSE), "row_major", DenseFormat((weight.weight.shape[0], weight.weight.shape[1]), weight.weight)
+    )
 
 
 def any_kernel(label: str) -> str | None:
@@ -65,7 +68,8 @@ def sparse_candidates(
         problem: with the product's layout.
         why_not: label -> why it is not to be tried, or None; the weight is then not stored for it either.
     """
-    usable, unsupported = [], {}
+    usable: list[Candidate] = []
+    unsupported: dict[str, str] = {}
     if weight.stored is None:
         return usable, unsupported
     formats: dict[str, SparseFormat | str] = {weight.family: weight.stored}
@@ -85,7 +89,9 @@ def sparse_candidates(
             }
             unsupported |= {kernel.label(layout): reason for layout, reason in reasons.items() if reason is not None}
             if runs := [layout for layout, reason in reasons.items() if reason is None]:
-                usable += [Candidate(kernel, layout, formats[kernel.family]) for layout in runs]
+                stored = formats[kernel.family]
+                assert not isinstance(stored, str)  # why it is not held, which is a reason against every layout
+                usable += [Candidate(kernel, layout, stored) for layout in runs]
                 break
     if choice.name is None:
         usable = _without_slower(usable, unsupported)
@@ -121,13 +127,13 @@ def _allowed(kernel: KernelEntry, canonical: str, device: torch.device, choice: 
 
 
 def _held(family: str, weight: ProductWeight) -> SparseFormat | str:
-    parameters = {}
+    parameters: dict[str, Any] = {}
     if family == "gathered":
-        if weight.family != "blocked":
+        if not isinstance(weight.stored, BlockedFormat):
             return f"these masks are stored as {weight.family}, not as gathered"
         parameters = {"tile": weight.stored.block[0], "drop_empty_outputs": False}
-    elif getattr(weight.stored, "input_order", None) is not None:
-        parameters = {"input_order": weight.stored.input_order}
+    elif (order := getattr(weight.stored, "input_order", None)) is not None:
+        parameters = {"input_order": order}
     try:
         return FORMATS[family].from_dense(weight.weight, weight.mask, **parameters)
     except (ValueError, TypeError) as error:  # no such structure, or a format that needs to know more of the pattern
@@ -141,14 +147,16 @@ def work_grain(stored: SparseFormat | None) -> int:
 
 def tile_lengths(stored: SparseFormat) -> list[int]:
     """How uneven the work is, descending: kept inputs of each tile or row of blocks; else the number of values."""
+    counts: Tensor
     if isinstance(stored, GatheredFormat):
         counts = stored.tile_offsets.diff()
-    elif stored.family == "gathered_2_4":
+    elif isinstance(stored, Gathered24Format):
         counts = stored.tile_offsets.diff() * 4
     elif isinstance(stored, BlockedFormat | Blocked24Format):
         counts = stored.row_pointers.diff() * stored.block[1]
     else:
-        return [stored.values.numel()]
+        other: Any = stored  # all of them have values
+        return [other.values.numel()]
     return counts.sort(descending=True).values.tolist()
 
 
@@ -170,7 +178,7 @@ class FusedCorrectnessCheck:
         generator = torch.Generator(weight.device).manual_seed(0)
         n, k = weight.shape
         m = min(m, CPU_ROWS) if weight.device.type == "cpu" else m
-        options = {"generator": generator, "device": weight.device, "dtype": weight.dtype}
+        options: dict[str, Any] = {"generator": generator, "device": weight.device, "dtype": weight.dtype}
         self.spec = spec
         self.x = in_layout(torch.randn(m, k, **options), feature_major=feature_major and spec.x_stream)
         self.residual = None
@@ -425,7 +433,7 @@ class ProductTuning:
             self.reject(name, reason)
             if product is not None:
                 assume_none(product, self.problem)
-        else:
+        elif product is not None:
             self._products[name] = (product, error)
 
     def reject(self, name: str, reason: str) -> None:

@@ -7,11 +7,15 @@ from typing import Any
 
 import torch
 from sparsefront_kernels import FORMATS, SparseFormat
+from sparsefront_kernels.blocked import BlockedFormat
+from sparsefront_kernels.blocked_2_4 import Blocked24Format
 from sparsefront_kernels.common.epilogue import ACTIVATIONS
 from sparsefront_kernels.gathered import GatheredFormat
+from sparsefront_kernels.gathered_2_4 import Gathered24Format
 from torch import Tensor, fx, nn
 
 from sparsefront.inference.fusion.plan import ALL_PARTS, FusionParts
+from sparsefront.networks import layer_weight
 
 aten = torch.ops.aten
 TOKEN_WISE = (
@@ -65,7 +69,8 @@ def find_sites(graph: fx.Graph, block: nn.Module, parts: FusionParts = ALL_PARTS
     for node in graph.find_nodes(op="call_function", target=aten.linear.default):
         layer = _layer_of(node, block)
         if layer is not None:
-            sites.append(_with_epilogue(node, layer, block.get_submodule(layer).out_features, taken, parts))
+            rows = layer_weight(block.get_submodule(layer)).shape[0]
+            sites.append(_with_epilogue(node, layer, rows, taken, parts))
     return sites
 
 
@@ -127,14 +132,15 @@ def _with_epilogue(node: fx.Node, layer: str, rows: int, taken: set[fx.Node], pa
             out, residual = user, other[0]
             taken.add(user)  # of two products that are added up, one fuses the sum
     norm = _norm_of(out) if parts.residual_in_norm and residual is not None and activation == "none" else None
-    return ProductSite((node,), (layer,), (rows,), node.args[0], activation, residual, out, norm)
+    return ProductSite((node,), (layer,), (rows,), node_argument(node, 0), activation, residual, out, norm)
 
 
 def is_stream_norm(node: fx.Node) -> bool:
     """Whether it is a LayerNorm over features that is read token by token, before or after products have been placed."""
     return (
         node.target is aten.layer_norm.default
-        and len(node.args[1]) == 1
+        and isinstance(shape := node.args[1], Sequence)
+        and len(shape) == 1
         and is_stream([user for user in node.users if user.op != "call_module"])
     )
 
@@ -145,11 +151,24 @@ def _norm_of(total: fx.Node) -> fx.Node | None:
 
 def _layer_of(node: fx.Node, block: nn.Module) -> str | None:
     """The name of the Linear whose weight this node reads, or None."""
-    weight = node.args[1]
-    if weight.op != "get_attr" or not weight.target.endswith(".weight"):
+    weight = node_argument(node, 1)
+    if weight.op != "get_attr" or not read_name(weight).endswith(".weight"):
         return None
-    name = weight.target.removesuffix(".weight")
+    name = read_name(weight).removesuffix(".weight")
     return name if isinstance(block.get_submodule(name), nn.Linear) else None
+
+
+def node_argument(node: fx.Node, place: int) -> fx.Node:
+    """An argument of a call that is the result of another node."""
+    argument = node.args[place]
+    assert isinstance(argument, fx.Node)
+    return argument
+
+
+def read_name(node: fx.Node) -> str:
+    """The name of the tensor that a node reads."""
+    assert isinstance(node.target, str)
+    return node.target
 
 
 def _only_user(node: fx.Node) -> fx.Node | None:
@@ -161,7 +180,7 @@ def _activation(node: fx.Node) -> str | None:
     if node.target is aten.relu.default:
         return "relu"
     if node.target is aten.gelu.default:
-        return {"none": "gelu", "tanh": "gelu_tanh"}[node.kwargs.get("approximate", "none")]
+        return {"none": "gelu", "tanh": "gelu_tanh"}[str(node.kwargs.get("approximate", "none"))]
     return None
 
 
@@ -201,7 +220,7 @@ class ProductWeight:
         """One Linear, which stays as it is, its weight shared; `stored` and `mask` as for `fuse_blocks`."""
         weight = layer.weight.detach()
         bias = None if layer.bias is None else layer.bias.detach()
-        if stored is None or stored.family == "dense":
+        if stored is None or mask is None or stored.family == "dense":
             return cls((name,), (weight.shape[0],), weight, bias)
         stored = stored.to(device=weight.device, dtype=weight.dtype)
         return cls((name,), (weight.shape[0],), weight, bias, mask.to(weight.device), stored)
@@ -235,6 +254,7 @@ def join(parts: Sequence[ProductWeight]) -> ProductWeight | None:
         return None
     every = (torch.ones_like(part.weight, dtype=torch.bool) if part.mask is None else part.mask for part in parts)
     mask = torch.cat(list(every))
+    stored: SparseFormat
     try:
         if isinstance(like, GatheredFormat):
             stored = _joined_tiles(parts, weight, mask, like)
@@ -260,8 +280,9 @@ def remade(like: SparseFormat, weight: Tensor, mask: Tensor, **orders: Tensor) -
 
 def tiled(like: GatheredFormat, weight: Tensor, mask: Tensor, order: Tensor) -> GatheredFormat:
     """A weight in tiles of the outputs in this order, int64 [N]; outputs that are pruned may fill a tile."""
-    options = {"tile": like.tile, "drop_empty_outputs": False, "output_order": order, "fill": True}
-    return GatheredFormat.from_dense(weight, mask, **options)
+    return GatheredFormat.from_dense(
+        weight, mask, tile=like.tile, drop_empty_outputs=False, output_order=order, fill=True
+    )
 
 
 def outputs_in_tiles(stored: GatheredFormat) -> Tensor:
@@ -277,6 +298,7 @@ def _joined_tiles(parts: Sequence[ProductWeight], weight: Tensor, mask: Tensor, 
     order = []
     for place, (part, first) in enumerate(placed):
         count = len(part.weight)
+        assert part.stored is None or isinstance(part.stored, GatheredFormat)  # alike: see `join`
         inside = torch.arange(count, device=weight.device) if part.stored is None else outputs_in_tiles(part.stored)
         missing = -inside.numel() % like.tile
         others = _others(inside, count)
@@ -289,7 +311,7 @@ def _joined_tiles(parts: Sequence[ProductWeight], weight: Tensor, mask: Tensor, 
 
 def _check_whole_tiles(parts: Sequence[ProductWeight], like: SparseFormat) -> None:
     """Raise ValueError where 2:4 inside tiles would shift: tiles are formed of outputs that keep anything, in their order."""
-    if like.family != "gathered_2_4":
+    if not isinstance(like, Gathered24Format):
         return
     for part in parts[:-1]:
         outputs = len(part.weight) if part.mask is None else int(part.mask.any(dim=1).sum())
@@ -381,9 +403,10 @@ def _run(node: fx.Node, known: dict[fx.Node, Any], sizes: dict[str, int], kept: 
             if value.is_floating_point():
                 known[node].zero_()  # an additive mask that hides nothing; a mask of bools shows everything
         elif node.op == "get_attr":
-            known[node] = kept[node.target].detach().float().cpu()
+            known[node] = kept[read_name(node)].detach().float().cpu()
         else:
             args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), lambda part: _run(part, known, sizes, kept))
+            assert callable(node.target)
             known[node] = node.target(*args, **kwargs)
     return known[node]
 
@@ -457,7 +480,7 @@ def without_constants(value: ProductWeight, reader: ProductWeight) -> tuple[Prod
 
     Their features stay in the tensor between, since heads have equal widths; the reader's lists of inputs lose them.
     """
-    if value.mask is None or reader.family not in LISTED:
+    if value.mask is None or reader.mask is None or reader.family not in LISTED:
         return None
     read = _in_units(value.mask.any(1), _block(reader, 1))
     if not (reader.mask & ~read).any():
@@ -489,7 +512,7 @@ def _constants(up: ProductWeight, activation: str) -> Tensor:
 
 def _block(weight: ProductWeight, side: int) -> int:
     """Outputs (side 0) or inputs (side 1) of a block where the weight is stored in blocks, which must not be cut; else 1."""
-    return weight.stored.block[side] if weight.family in ("blocked", "blocked_2_4") else 1
+    return weight.stored.block[side] if isinstance(weight.stored, BlockedFormat | Blocked24Format) else 1
 
 
 def _in_units(alive: Tensor, unit: int) -> Tensor:
@@ -509,31 +532,33 @@ def _with_rounding(read: Tensor, unit: int) -> Tensor:
 
 
 def _rows(up: ProductWeight, kept: Tensor) -> ProductWeight:
+    assert up.mask is not None and up.stored is not None  # of a product that is pruned
     weight, mask = up.weight[kept], up.mask[kept]
     bias = None if up.bias is None else up.bias[kept]
-    stored = _stored_rows(up, weight, mask, kept)
+    stored = _stored_rows(up.stored, weight, mask, kept)
     return replace(up, rows=(len(weight),), weight=weight, bias=bias, mask=mask, stored=stored)
 
 
-def _stored_rows(up: ProductWeight, weight: Tensor, mask: Tensor, kept: Tensor) -> SparseFormat:
-    if not isinstance(up.stored, GatheredFormat):
-        return remade(up.stored, weight, mask)
+def _stored_rows(stored: SparseFormat, weight: Tensor, mask: Tensor, kept: Tensor) -> SparseFormat:
+    if not isinstance(stored, GatheredFormat):
+        return remade(stored, weight, mask)
     place = kept.cumsum(0) - 1  # of each kept output in the smaller weight
-    inside = outputs_in_tiles(up.stored)
+    inside = outputs_in_tiles(stored)
     if not kept[inside].all():
         raise ValueError("gathered: a tile would lose an output")
     order = place[inside]
     rest = torch.ones(len(weight), dtype=torch.bool, device=weight.device)
     rest[order] = False
-    return tiled(up.stored, weight, mask, torch.cat([order, rest.nonzero().flatten()]))
+    return tiled(stored, weight, mask, torch.cat([order, rest.nonzero().flatten()]))
 
 
 def _columns(down: ProductWeight, kept: Tensor, read: Tensor) -> ProductWeight:
     """The kept columns; of these, those that are not read hold zeros."""
     weight = torch.where(read, down.weight, 0)[:, kept]
-    if down.stored is None:
+    if down.stored is None or down.mask is None:
         return replace(down, weight=weight)
     mask = (down.mask & read)[:, kept]
+    made: SparseFormat
     if isinstance(down.stored, GatheredFormat):
         stored = down.stored
         inside = outputs_in_tiles(stored)
