@@ -65,7 +65,7 @@ def test_the_configuration_shows_the_allocation_that_runs(tmp_path, finish):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["recipe.history=true"], "recipe.history=true: is recipe.save_epoch_weights now"),
+        (["recipe.history=true"], "recipe.history=True: unknown key; recipe takes batch_size, epochs"),
         (["allocation=null"], "allocation=null: choose an option of the group: allocation=NAME"),
         (["allocation.min_density_share=0.2"], "choose allocation=global_threshold, which takes it"),
         (["sparsity=1.5"], "sparsity=1.5: must be a number of at least 0 and below 1 (the fraction of zeros)"),

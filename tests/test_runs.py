@@ -66,7 +66,7 @@ def test_stages_that_end_before_the_report_give_no_record(places):
         ("sparsity=2", r"sparsity=2.0: must be a number of at least 0 and below 1"),
         ("pattern.n=3", "pattern.n=3: unknown key of pattern=tile_wise; choose pattern=n_m, which takes it"),
         ("+pattern.n=3", "pattern.n=3: unknown key of pattern=tile_wise; choose pattern=n_m, which takes it"),
-        ("recipe.history=true", r"recipe\.history=true: is recipe\.save_epoch_weights now"),
+        ("recipe.history=true", r"recipe\.history=True: unknown key; recipe takes batch_size, epochs"),
         ("pattern=null", "pattern=null: choose an option of the group"),
         ("hydra/output=null", "overrides=hydra/output=null: "),
         ("results_dir=", "results_dir=: names no folder; the folder you stand in is ."),
