@@ -13,7 +13,7 @@ import torch.distributed as dist
 from whole_calls import on_every_rank
 
 from sparsefront.training import ranks
-from sparsefront.training.divergence import Diverged
+from sparsefront.training.fit import Diverged
 from sparsefront.training.ranks import RankFailed
 from sparsefront.training.trainer import TrainerSettings
 

@@ -140,3 +140,16 @@ def in_eval_mode(net: nn.Module) -> Iterator[None]:
     with keep_modes(net):
         net.eval()
         yield
+
+
+# Where a network keeps its masks. All that a training needs to know of them: it does not depend on how they are made.
+
+BUFFER = "weight_mask"
+
+
+@torch.no_grad()
+def zero_pruned(module: nn.Module) -> None:
+    """Zero in place every weight below a module that its mask prunes."""
+    for layer in module.modules():
+        if hasattr(layer, BUFFER):
+            layer.weight.masked_fill_(~getattr(layer, BUFFER), 0.0)

@@ -12,9 +12,8 @@ from torch.utils.hooks import RemovableHandle
 from sparsefront import distributed
 from sparsefront.errors import InvalidSetting
 from sparsefront.masks.weight_view import fits, like_weight
-from sparsefront.networks import layer_weight
+from sparsefront.networks import BUFFER, layer_weight
 from sparsefront.schedule.base import Schedule
-from sparsefront.training.averaging import BUFFER
 
 # Layers that share one weight: what the mask of one prunes is gone in all of them, so that they need one mask.
 
