@@ -2,34 +2,89 @@
 
 import copyreg
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from sparsefront_kernels import (
-    blocked,
-    blocked_2_4,
-    csr,
-    dense,
-    ell,
-    gathered,
-    gathered_2_4,
-    gathered_overlay,
-    n_m,
-    semi_structured,
-)
+from sparsefront_kernels.blocked import gathered_tiles as blocked_gathered
+from sparsefront_kernels.blocked import sm90 as blocked_sm90
+from sparsefront_kernels.blocked import triton as blocked_triton
+from sparsefront_kernels.blocked.reference import blocked_reference
+from sparsefront_kernels.blocked.sm90_convolution import CONVOLVING
+from sparsefront_kernels.blocked_2_4 import sm90 as blocked_2_4
+from sparsefront_kernels.common.epilogue import rebuilt_product
+from sparsefront_kernels.csr import sm90 as csr_sm90
+from sparsefront_kernels.csr import torch_spmm as csr
+from sparsefront_kernels.dense.format import dense_linear
+from sparsefront_kernels.ell import sm90 as ell_sm90
+from sparsefront_kernels.ell import small_m as ell_small_m
 from sparsefront_kernels.format import SparseFormat
-from sparsefront_kernels.kernel_entry import KernelEntry
+from sparsefront_kernels.gathered import indexed, quack, simt, sm90, small_m, triton
+from sparsefront_kernels.gathered.reference import gathered_reference
+from sparsefront_kernels.gathered_2_4 import sm90 as gathered_2_4
+from sparsefront_kernels.gathered_overlay import composed as gathered_overlay
+from sparsefront_kernels.kernel_entry import KernelEntry, filled_entry
+from sparsefront_kernels.n_m import mma as n_m_mma
+from sparsefront_kernels.n_m import rebuilt as n_m_rebuilt
+from sparsefront_kernels.n_m import sm90 as n_m_sm90
+from sparsefront_kernels.n_m import small_m as n_m_small_m
 from sparsefront_kernels.packing import FORMATS
 from sparsefront_kernels.performance_model import Product, predict
 from sparsefront_kernels.problem import Problem, kernel_and_layout
-
-# A family is a package with FORMAT, its storage format (of `packing.FORMATS`), and ENTRIES, its kernels, the reference first.
-_FAMILIES = (dense, gathered, gathered_overlay, gathered_2_4, blocked, blocked_2_4, n_m, semi_structured, ell, csr)
+from sparsefront_kernels.semi_structured import cusparselt
 
 DTYPE_NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
 
-_ENTRIES: dict[str, KernelEntry] = {entry.name: entry for module in _FAMILIES for entry in module.ENTRIES}
+
+def _reference(family: str, product: Callable[..., Tensor], **settings: Any) -> KernelEntry:
+    return KernelEntry(f"{family}_reference", family, product, is_reference=True, **settings)
+
+
+_BLOCKED = (
+    replace(blocked_sm90.ENTRY, convolving=CONVOLVING),  # blocks that fill a tensor-core instruction
+    blocked_gathered.ENTRY,  # smaller ones
+    blocked_triton.ENTRY,
+)
+# Family by family, in the order of `packing.FORMATS`, each family's reference first.
+_ALL = (
+    KernelEntry("dense_linear", "dense", dense_linear, is_reference=True),
+    _reference("gathered", gathered_reference, fuses_epilogue=True),
+    triton.ENTRY,
+    sm90.ENTRY,
+    simt.ENTRY,
+    indexed.ENTRY,
+    small_m.ENTRY,
+    triton.TF32_ENTRY,
+    quack.ENTRY,
+    gathered_overlay.REFERENCE,
+    gathered_overlay.COMPOSED,
+    _reference("gathered_2_4", gathered_2_4.gathered_2_4_reference, fuses_epilogue=True),
+    gathered_2_4.ENTRY,
+    *(filled_entry(kernel, "gathered_2_4") for kernel in (sm90.ENTRY, small_m.ENTRY, triton.ENTRY)),
+    _reference("blocked", blocked_reference),
+    *_BLOCKED,
+    _reference("blocked_2_4", blocked_2_4.blocked_2_4_reference),
+    blocked_2_4.ENTRY,
+    *(filled_entry(kernel, "blocked_2_4") for kernel in _BLOCKED),
+    # every output keeps inputs of its own, so that PyTorch has no product that would use fewer of them
+    _reference("n_m", rebuilt_product),
+    n_m_mma.ENTRY,
+    n_m_small_m.ENTRY,
+    n_m_rebuilt.ENTRY,
+    n_m_sm90.ENTRY,
+    _reference("semi_structured", rebuilt_product),
+    cusparselt.ENTRY,
+    # gathering X for every output would take `count` times its memory per output
+    _reference("ell", rebuilt_product),
+    ell_small_m.ENTRY,
+    ell_sm90.ENTRY,
+    csr.REFERENCE,
+    csr.TORCH,
+    csr_sm90.ENTRY,
+)
+_ENTRIES: dict[str, KernelEntry] = {entry.name: entry for entry in _ALL}
 
 
 @dataclass(frozen=True)

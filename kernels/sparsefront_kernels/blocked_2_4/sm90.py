@@ -2,7 +2,10 @@
 
 from dataclasses import replace
 
+from torch import Tensor
+
 from sparsefront_kernels.blocked import sm90
+from sparsefront_kernels.blocked.reference import blocked_reference
 from sparsefront_kernels.blocked.sm90 import (
     HALVED_KERNEL,
     HALVED_LAUNCHES,
@@ -50,3 +53,8 @@ ENTRY = replace(
     unsupported=_unsupported,
     tunable=HALVED_LAUNCHES,
 )
+
+
+def blocked_2_4_reference(x: Tensor, stored: Blocked24Format, bias: Tensor | None = None) -> Tensor:
+    """As `blocked_reference`, over whole blocks that are rebuilt at every call: correct, not fast."""
+    return blocked_reference(x, stored.filled(), bias)

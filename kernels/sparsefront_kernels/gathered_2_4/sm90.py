@@ -9,6 +9,7 @@ from torch.nn.functional import pad
 from sparsefront_kernels.common.indices import GROUP
 from sparsefront_kernels.common.wgmma_layout import halved_panels
 from sparsefront_kernels.format import SparseFormat
+from sparsefront_kernels.gathered.reference import gathered_reference
 from sparsefront_kernels.gathered.sm90 import ENTRY as GATHERED_SM90
 from sparsefront_kernels.gathered.sm90 import HALVED_KERNEL, HALVED_LAUNCHES, sm90_unsupported_reason
 from sparsefront_kernels.gathered.sm90_packing import HALF, K_BLOCK, Sm90PackedWeight, in_whole_runs, side_by_side
@@ -119,3 +120,15 @@ ENTRY = replace(
     unsupported=_unsupported,
     tunable=HALVED_LAUNCHES,
 )
+
+
+def gathered_2_4_reference(
+    x: Tensor,
+    stored: Gathered24Format,
+    bias: Tensor | None = None,
+    *,
+    activation: str = "none",
+    residual: Tensor | None = None,
+) -> Tensor:
+    """As `gathered_reference`, over dense panels that are rebuilt at every call: correct, not fast."""
+    return gathered_reference(x, stored.filled(), bias, activation=activation, residual=residual)

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 from sparsefront_kernels import FORMATS, KernelEntry, Problem, SparseFormat, entries, entry, labeled
-from sparsefront_kernels.blocked import BlockedFormat
-from sparsefront_kernels.blocked_2_4 import Blocked24Format
+from sparsefront_kernels.blocked.format import BlockedFormat
+from sparsefront_kernels.blocked_2_4.format import Blocked24Format
 from sparsefront_kernels.common.epilogue import ACTIVATIONS
 from sparsefront_kernels.dense.format import DenseFormat
-from sparsefront_kernels.gathered import GatheredFormat
-from sparsefront_kernels.gathered_2_4 import Gathered24Format
+from sparsefront_kernels.gathered.format import GatheredFormat
+from sparsefront_kernels.gathered_2_4.format import Gathered24Format
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR
 from torch import Tensor, nn
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 from sparsefront_kernels import FORMATS, SparseFormat
-from sparsefront_kernels.blocked import BlockedFormat
-from sparsefront_kernels.blocked_2_4 import Blocked24Format
+from sparsefront_kernels.blocked.format import BlockedFormat
+from sparsefront_kernels.blocked_2_4.format import Blocked24Format
 from sparsefront_kernels.common.epilogue import ACTIVATIONS
-from sparsefront_kernels.gathered import GatheredFormat
-from sparsefront_kernels.gathered_2_4 import Gathered24Format
+from sparsefront_kernels.gathered.format import GatheredFormat
+from sparsefront_kernels.gathered_2_4.format import Gathered24Format
 from torch import Tensor, fx, nn
 
 from sparsefront.inference.fusion.plan import ALL_PARTS, FusionParts
