@@ -284,7 +284,7 @@ def train_gradually(trainer: TrainerSettings, epochs: int, folder: Path, loggers
         loggers=loggers,
         directory=folder,
         callbacks=(apply_masks, Note()),
-        unfinished=folder / "unfinished",
+        resume_dir=folder / "unfinished",
     )
     end = {
         "steps": steps,

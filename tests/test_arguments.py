@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sparsefront.config import command_line, schema
-from sparsefront.config.command_line import GROUPS, understood
+from sparsefront.config.command_line import GROUPS, normalize_arguments
 from sparsefront.errors import InvalidSetting
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
@@ -14,25 +14,25 @@ CONF = Path(__file__).resolve().parent.parent / "conf"
 
 @pytest.mark.parametrize("group", ["experiment", "debug", "pattern"])
 def test_a_group_with_a_plus_is_the_group(group):
-    assert understood([f"+{group}=name", "seed=1"]) == [f"{group}=name", "seed=1"]
+    assert normalize_arguments([f"+{group}=name", "seed=1"]) == [f"{group}=name", "seed=1"]
 
 
 def test_other_additions_stay_what_they_are():
     typed = ["+pattern.width=3", "+hydra.job.env_set.A=1", "++seed=3", "~allocation", "pattern=n_m", "+other=1"]
-    assert understood(typed) == typed
+    assert normalize_arguments(typed) == typed
 
 
 @pytest.mark.parametrize(
     "flags", [["--config-dir", "DIR"], ["--config-dir=DIR"], ["-cd", "DIR", "-m"], ["--cfg", "job"], ["--info", "all"]]
 )
 def test_flags_may_stand_between_overrides(flags):
-    assert understood(["seed=1", *flags, "pattern=n_m"]) == [*flags, "seed=1", "pattern=n_m"]
+    assert normalize_arguments(["seed=1", *flags, "pattern=n_m"]) == [*flags, "seed=1", "pattern=n_m"]
 
 
 @pytest.mark.parametrize("typed", ["sparsty=0.5", "patern.n=2", "hydr.run.dir=x", "models/bert=tiny"])
 def test_an_unknown_root_key_is_told_with_those_that_there_are(typed):
     with pytest.raises(InvalidSetting, match=f"^{typed}: unknown key; the root takes sparsity, .*pattern, .*logger$"):
-        understood(["seed=1", typed])
+        normalize_arguments(["seed=1", typed])
 
 
 SEEDS = "must be a whole number from 0 to 4294967295"
@@ -52,7 +52,7 @@ WRONG_TYPES = {
 @pytest.mark.parametrize(("typed", "message"), WRONG_TYPES.items())
 def test_a_root_value_of_another_type_is_told_with_what_its_key_takes(typed, message):
     with pytest.raises(InvalidSetting, match=f"^{re.escape(message)}"):
-        understood(["-m", "pattern=n_m", typed])
+        normalize_arguments(["-m", "pattern=n_m", typed])
 
 
 @pytest.mark.parametrize(
@@ -67,33 +67,33 @@ def test_a_root_value_of_another_type_is_told_with_what_its_key_takes(typed, mes
     ],
 )
 def test_what_the_typed_root_takes_or_hydra_tells_stays_what_it_is(typed):
-    assert understood(["-m", typed]) == ["-m", typed]
+    assert normalize_arguments(["-m", typed]) == ["-m", typed]
 
 
 def test_a_root_of_ones_own_may_have_further_groups():
     typed = ["--config-name", "own", "studies=first"]
-    assert understood(typed) == typed
+    assert normalize_arguments(typed) == typed
 
 
 def test_no_experiment_and_no_debugging_are_the_default():
-    assert understood(["experiment=null", "debug=null", "granularity=null"]) == ["granularity=null"]
+    assert normalize_arguments(["experiment=null", "debug=null", "granularity=null"]) == ["granularity=null"]
 
 
 def test_a_group_needs_an_option():
     with pytest.raises(InvalidSetting, match="^allocation=null: choose an option of the group: allocation=NAME"):
-        understood(["seed=1", "allocation=null"])
+        normalize_arguments(["seed=1", "allocation=null"])
 
 
 @pytest.mark.parametrize("group", schema.GROUPS)
 @pytest.mark.parametrize("value", ["[name]", "[a,b]", "[a],[b]", "[]"])
 def test_a_group_takes_one_option_and_no_list(group, value):
     with pytest.raises(InvalidSetting, match=rf"^{group}={re.escape(value)}: takes one option: {group}=NAME; .*-m"):
-        understood(["-m", f"{group}={value}"])
+        normalize_arguments(["-m", f"{group}={value}"])
 
 
 def test_lists_of_other_keys_stay_what_they_are():
     typed = ["stages=[dense]", "recipe.ignore=[head]", "experiment=[a,b]", "pattern=n_m,tile_wise"]
-    assert understood(typed) == typed
+    assert normalize_arguments(typed) == typed
 
 
 BROKEN = {
@@ -111,8 +111,8 @@ def test_a_chosen_option_that_is_no_yaml_is_named_with_the_place(tmp_path, flags
     (tmp_path / "pattern" / "strips.yaml").write_text(content)
     typed = [flag.format(tmp_path) for flag in flags]
     with pytest.raises(InvalidSetting, match=f"^pattern=strips: .*{message}"):
-        understood(["-m", "pattern=n_m,strips", *typed])
-    understood(["pattern=n_m", *typed])
+        normalize_arguments(["-m", "pattern=n_m,strips", *typed])
+    normalize_arguments(["pattern=n_m", *typed])
 
 
 def test_every_group_of_the_configuration_is_known():
@@ -132,9 +132,9 @@ def test_every_group_of_the_configuration_is_known():
 def test_a_missing_plugin_is_told_with_what_installs_it(monkeypatch, argument, message):
     monkeypatch.setattr(command_line, "_installed", lambda distribution: False)
     with pytest.raises(InvalidSetting, match=f"^{argument}: the package {message}"):
-        understood(["-m", argument, "seed=1,2"])
+        normalize_arguments(["-m", argument, "seed=1,2"])
     monkeypatch.setattr(command_line, "_installed", lambda distribution: True)
-    assert understood([argument]) == [argument]
+    assert normalize_arguments([argument]) == [argument]
 
 
 def test_a_sweep_on_slurm_needs_its_commands(monkeypatch):
@@ -143,8 +143,8 @@ def test_a_sweep_on_slurm_needs_its_commands(monkeypatch):
     monkeypatch.setattr(command_line.shutil, "which", here.get)
     expected = "^hydra/launcher=submitit_slurm: Slurm's sbatch and srun are not found here: start .*submitit_local and .*joblib"
     with pytest.raises(InvalidSetting, match=expected):
-        understood(sweep)
+        normalize_arguments(sweep)
     shown = ["--cfg", "hydra", "hydra/launcher=submitit_slurm"]
-    assert understood(shown) == shown, "what is only shown starts nothing"
+    assert normalize_arguments(shown) == shown, "what is only shown starts nothing"
     here |= {"sbatch": "/usr/bin/sbatch", "srun": "/usr/bin/srun"}
-    assert understood(sweep) == sweep
+    assert normalize_arguments(sweep) == sweep

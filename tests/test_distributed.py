@@ -168,7 +168,7 @@ def test_stages_train_on_two_processes(composed, served_ranks, tmp_path):
     from safetensors.torch import load_file
 
     from sparsefront.pipeline import run_experiment
-    from sparsefront.pruning.mask_layout import load_masks
+    from sparsefront.pruning.mask_spec import load_masks
 
     run_experiment(
         composed(

@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from sparsefront.artifacts import durable, lease
 from sparsefront.artifacts.lease import require_all
-from sparsefront.config.command_line import BadInput, in_one_line, job
+from sparsefront.config.command_line import BadInput, job, report_errors_briefly
 from sparsefront.errors import InvalidSetting, NoRoom
 
 
@@ -23,7 +23,7 @@ def output_dir() -> Path:
 
 def told(error: BaseException, composed) -> str:
     config = composed()
-    with pytest.raises(InvalidSetting) as caught, in_one_line(config, output_dir()):
+    with pytest.raises(InvalidSetting) as caught, report_errors_briefly(config, output_dir()):
         raise error
     assert caught.value.__cause__ is error
     assert "\n" not in str(caught.value)
@@ -101,7 +101,7 @@ def test_torch_only_says_that_writing_failed(composed, monkeypatch):
     monkeypatch.setattr(durable.shutil, "disk_usage", lambda place: SimpleNamespace(free=4096))
     assert "the disk is full (4.1 kB free now)" in told(error, composed)
     monkeypatch.setattr(durable.shutil, "disk_usage", lambda place: SimpleNamespace(free=10**12))
-    with pytest.raises(RuntimeError, match="PytorchStreamWriter"), in_one_line(composed(), output_dir()):
+    with pytest.raises(RuntimeError, match="PytorchStreamWriter"), report_errors_briefly(composed(), output_dir()):
         raise error
 
 
@@ -157,7 +157,7 @@ class Broken:
     [ValueError("a bug"), KeyError("layer"), ModuleNotFoundError("ours", name="sparsefront.gone"), OSError(5, "io")],
 )
 def test_bugs_keep_their_stack_trace(composed, error):
-    with pytest.raises(type(error)) as caught, in_one_line(composed(), output_dir()):
+    with pytest.raises(type(error)) as caught, report_errors_briefly(composed(), output_dir()):
         raise error
     assert caught.value is error
 
@@ -173,7 +173,7 @@ def test_bugs_keep_their_stack_trace(composed, error):
 )
 def test_a_job_tells_whether_the_same_run_may_work_later(composed, error, passing):
     config = composed()
-    with pytest.raises(BadInput) as caught, job(), in_one_line(config, output_dir()):
+    with pytest.raises(BadInput) as caught, job(), report_errors_briefly(config, output_dir()):
         raise error
     assert caught.value.passing is passing and caught.value.exit().passing is passing
 
@@ -181,7 +181,7 @@ def test_a_job_tells_whether_the_same_run_may_work_later(composed, error, passin
 def test_a_run_that_slept_and_was_followed_says_so_and_leaves_the_folder_to_its_successor(composed):
     config, directory = composed(), output_dir()
     with pytest.raises(BadInput, match="^this run: .*another process took over; the same command shows") as caught:
-        with job(), in_one_line(config, directory):
+        with job(), report_errors_briefly(config, directory):
             (file,) = directory.glob(".running/*")
             file.rename(file.with_name(f"alone.{lease.process_tag()}.successor"))
             require_all()

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.pruning.mask_layout import load_masks
+from sparsefront.pruning.mask_spec import load_masks
 
 ON_CPU = ["trainer=cpu", "measure.device=cpu", "model.depth=1"]
 PATTERNS = {

@@ -39,7 +39,7 @@ COLUMNS = (
     *("because", "gpu", "torch", "commit", "date"),
 )
 SCALE = 16  # of widths, without a GPU
-TIMED = {"warmup": 5, "samples": 20, "repeats": 5, "variants": [], "search_seconds": 2.0}
+TIMED = {"warmup": 5, "samples": 20, "repeats": 5, "variants": [], "autotune_seconds": 2.0}
 
 
 class Product(nn.Module):

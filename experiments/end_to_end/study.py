@@ -151,7 +151,7 @@ def options_of(asked: argparse.Namespace) -> Options:
         raise InvalidSetting("tiny", True, "is for --dry-run: rows are of whole networks")
     if torch.cuda.is_available():
         sampling = {"warmup": 3, "samples": asked.samples, "repeats": asked.repeats}
-        sampling["search_seconds"] = asked.search_seconds
+        sampling["autotune_seconds"] = asked.autotune_seconds
         dense = Measure(execution_modes=asked.dense_modes, variants=asked.dense_variants, **sampling)
         sparse = Measure(execution_modes=asked.sparse_modes, variants=asked.sparse_variants, **sampling)
     else:

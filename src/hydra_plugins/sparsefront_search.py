@@ -24,12 +24,12 @@ class OptunaSweeper(Sweeper):
     def sweep(self, arguments: list[str]) -> None:
         from pathlib import Path
 
-        from sparsefront.config.command_line import BadInput, in_one_line
+        from sparsefront.config.command_line import BadInput, report_errors_briefly
         from sparsefront.errors import InvalidSetting
         from sparsefront.search.sweep import run_search
 
         try:
-            with in_one_line(self.config, Path(self.config.results_dir)):
+            with report_errors_briefly(self.config, Path(self.config.results_dir)):
                 run_search(arguments, self.settings, self.config, self.launcher, self.validate_batch_is_legal)
         except InvalidSetting as error:
             raise BadInput(str(error)).exit() from error

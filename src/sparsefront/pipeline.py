@@ -58,19 +58,19 @@ def _run_stages(experiment: Experiment, store: ArtifactStore, keys: StageKeys) -
     pruned = recovered = exported = continued = None
     with report.open_loggers(experiment, keys) as loggers:
         trained = dense.run(experiment, store, keys.dense, loggers)
-        if experiment.goes_on_to("prune"):
+        if experiment.continues_to("prune"):
             pruned = prune.run(experiment, store, keys, trained, make_search)
-        if experiment.goes_on_to("recover"):
+        if experiment.continues_to("recover"):
             # One of the points that share the control trains it first; the others recover meanwhile and find it finished.
             control.begin(experiment, store, keys.control, trained, loggers)
             recovered = recover.run(experiment, store, keys.recover, trained, pruned, loggers)
             continued = control.run(experiment, store, keys.control, trained, recovered, loggers)
-        if experiment.goes_on_to("export"):
+        if experiment.continues_to("export"):
             exported = export.run(experiment, store, keys.export, pruned, recovered)
-        if experiment.goes_on_to("measure"):
+        if experiment.continues_to("measure"):
             measured = measure.run(experiment, store, keys, trained, recovered, exported)
             continued_quality = control.measure(experiment, store, keys.control_quality, continued)
-        if experiment.goes_on_to("report"):
+        if experiment.continues_to("report"):
             return report.run(
                 experiment,
                 store,

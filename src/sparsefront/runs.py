@@ -18,7 +18,15 @@ from torch import nn
 from yaml import YAMLError
 
 from sparsefront.artifacts.bounded_files import read_text_bounded
-from sparsefront.config.command_line import GROUPS, OPTIONAL, ROOT_KEYS, BadInput, job, option_folders, understood
+from sparsefront.config.command_line import (
+    GROUPS,
+    OPTIONAL,
+    ROOT_KEYS,
+    BadInput,
+    job,
+    normalize_arguments,
+    option_folders,
+)
 from sparsefront.config.settings import build_settings, options_of
 from sparsefront.data.base import Dataset
 from sparsefront.errors import InvalidSetting, first_line, keys_of, yaml_complaint
@@ -138,7 +146,7 @@ def run_overrides(overrides: Sequence[str], config_dir: Path) -> Path:
     Raises:
         InvalidSetting: a configuration that cannot be composed, or that cannot work.
     """
-    from sparsefront.config.command_line import in_one_line
+    from sparsefront.config.command_line import report_errors_briefly
     from sparsefront.pipeline import run_experiment
 
     with configured(overrides, config_dir) as (config, directory):
@@ -149,7 +157,7 @@ def run_overrides(overrides: Sequence[str], config_dir: Path) -> Path:
         sources = {"hydra": {"runtime": {"config_sources": HydraConfig.get().runtime.config_sources}}}
         OmegaConf.save(OmegaConf.create(sources), directory / ".hydra" / "hydra.yaml")
         try:
-            with job(), in_one_line(config, directory):
+            with job(), report_errors_briefly(config, directory):
                 run_experiment(config)
         except BadInput as error:
             raise error.__cause__ or error from None
@@ -181,7 +189,7 @@ def configured(overrides: Sequence[str], config_dir: Path) -> Iterator[tuple[Dic
 
 def _composed(overrides: Sequence[str], config_dir: Path) -> tuple[DictConfig, Path]:
     """The configuration, Hydra's own part included, and the folder of the run."""
-    plain = understood(overrides)
+    plain = normalize_arguments(overrides)
     try:
         with initialize_config_dir(str(config_dir), version_base="1.3", job_name="run"):
             config = compose("config", overrides=plain, return_hydra_config=True)

@@ -19,7 +19,7 @@ from sparsefront.patterns.shuffled_block import ShuffledBlock
 from sparsefront.patterns.tile_wise import SOURCES, TileWise
 from sparsefront.patterns.uniform import Uniform
 from sparsefront.patterns.vector_wise import VectorWise
-from sparsefront.pruning.mask_layout import load_masks
+from sparsefront.pruning.mask_spec import load_masks
 
 TILE_WISE = TileWise(16, **SOURCES)
 PATTERNS = [ElementWise(), NM(2, 4), VectorWise(8), BlockWise(8), TILE_WISE]

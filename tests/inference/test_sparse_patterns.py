@@ -27,7 +27,7 @@ from sparsefront.patterns.tile_wise import TileWise
 from sparsefront.patterns.uniform import Uniform
 from sparsefront.patterns.vector_wise import VectorWise
 from sparsefront.pruning.make_masks import make_masks
-from sparsefront.pruning.mask_layout import MaskLayout, fix_layout
+from sparsefront.pruning.mask_spec import MaskSpec, fix_spec
 
 PATTERNS = {
     "element_wise": (ElementWise(), "csr_reference"),
@@ -77,32 +77,32 @@ class FirstStaysDense(PerLayerAllocation):
         return {layer: 0.0 if layer == "first" else sparsity for layer in weight_shapes}
 
 
-def pruned(pattern, allocation: PerLayerAllocation) -> tuple[Net, dict[str, torch.Tensor], MaskLayout]:
+def pruned(pattern, allocation: PerLayerAllocation) -> tuple[Net, dict[str, torch.Tensor], MaskSpec]:
     torch.manual_seed(0)
     net = Net().eval().requires_grad_(False)
     weights = {name: as_matrix(net.get_submodule(name).weight) for name in LAYERS}
     scores = {name: weight.abs() for name, weight in weights.items()}
-    layout = fix_layout(scores, pattern, allocation, 0.5)
-    masks = make_masks(scores, pattern, allocation, 0.5, layout=layout)
+    spec = fix_spec(scores, pattern, allocation, 0.5)
+    masks = make_masks(scores, pattern, allocation, 0.5, spec=spec)
     for name, mask in masks.items():
         weight = net.get_submodule(name).weight
         weight.mul_(like_weight(mask, weight))
-    return net, masks, layout
+    return net, masks, spec
 
 
 @pytest.fixture(params=PATTERNS)
 def case(request, tmp_path):
     """(masked net, its export, name of the reference)."""
     pattern, kernel = PATTERNS[request.param]
-    net, masks, layout = pruned(pattern, PerLayer())
+    net, masks, spec = pruned(pattern, PerLayer())
     write_export(
         tmp_path,
         net,
         masks,
         pattern=pattern,
         sparsity=0.5,
-        permutations=layout.permutations,
-        sparsities=layout.sparsities,
+        permutations=spec.permutations,
+        sparsities=spec.sparsities,
     )
     return net, read_export(tmp_path), kernel
 
@@ -130,9 +130,9 @@ def test_the_sparse_network_computes_the_masked_one(case, dtype):
 def test_a_permuted_2_4_layer_is_offered_to_sparse_tensor_cores(tmp_path):
     """On a CPU their reference stands in: 2:4 is found in the order that the export holds, and only there."""
     pattern = PATTERNS["n_m-permuted"][0]
-    masked, masks, layout = pruned(pattern, PerLayer())
-    assert layout.permutations
-    write_export(tmp_path, masked, masks, pattern=pattern, sparsity=0.5, permutations=layout.permutations)
+    masked, masks, spec = pruned(pattern, PerLayer())
+    assert spec.permutations
+    write_export(tmp_path, masked, masks, pattern=pattern, sparsity=0.5, permutations=spec.permutations)
     x, net = torch.randn(3, 4, 6, 6), Net().eval()
     report = swap_layers(
         net,
@@ -151,8 +151,8 @@ def test_a_permuted_2_4_layer_is_offered_to_sparse_tensor_cores(tmp_path):
 @pytest.mark.parametrize("name", ["shuffled_block", "n_m-permuted", "uniform", "tew"])
 def test_a_layer_whose_own_sparsity_is_0_is_stored_dense(tmp_path, name):
     pattern, _ = PATTERNS[name]
-    masked, masks, layout = pruned(pattern, FirstStaysDense())
-    fixed = {"permutations": layout.permutations, "sparsities": layout.sparsities}
+    masked, masks, spec = pruned(pattern, FirstStaysDense())
+    fixed = {"permutations": spec.permutations, "sparsities": spec.sparsities}
     write_export(tmp_path, masked, masks, pattern=pattern, sparsity=0.5, **fixed)
     export = read_export(tmp_path)
     assert export.manifest.layers["first"].family == "dense" != export.manifest.layers["second"].family

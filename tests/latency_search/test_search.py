@@ -71,7 +71,7 @@ def test_the_latency_is_kept_and_predicted(vit, batches, clock, fuse):
 @pytest.mark.parametrize("fuse", [True, False])
 def test_every_layer_obeys_its_own_pattern(vit, batches, clock, fuse):
     net, masks = searched(vit, batches, fuse=fuse, speedup=1.6)
-    layout = masks.layout
+    layout = masks.spec
     assert len({type(pattern) for pattern in layout.patterns.values()}) > 1  # or this looks at nothing
     for layer, mask in masks.items():
         sparsity = layout.sparsities[layer]
@@ -89,12 +89,12 @@ def test_what_reads_one_activation_has_one_pattern(vit, batches, clock):
     products = {tuple(choice["product"]) for choice in masks.search.layers.values()}
     assert ("blocks.0.attn.q", "blocks.0.attn.k", "blocks.0.attn.v") in products
     for product in products:
-        assert len({(masks.layout.patterns.get(layer), masks.layout.sparsities[layer]) for layer in product}) == 1
+        assert len({(masks.spec.patterns.get(layer), masks.spec.sparsities[layer]) for layer in product}) == 1
 
 
 def test_the_root_sparsity_is_a_ceiling(vit, batches, clock):
     _, masks = searched(vit, batches, ceiling=0.6, speedup=1.3)
-    assert max(masks.layout.sparsities.values()) == 0.5
+    assert max(masks.spec.sparsities.values()) == 0.5
     with pytest.raises(sf.InvalidSetting, match=r"^allocation\.latency_ms=0\.05: out of reach: .* ms at least"):
         searched(vit, batches, ceiling=0.6, latency_ms=0.05)
 
@@ -124,7 +124,7 @@ def test_masks_of_several_patterns_are_saved_loaded_swapped_and_trained(vit, bat
     sf.save(tmp_path, net, masks)
     fresh = copy.deepcopy(vit)
     loaded = sf.load(tmp_path, fresh)
-    assert loaded.layout.patterns == masks.layout.patterns and loaded.layout.sparsities == masks.layout.sparsities
+    assert loaded.spec.patterns == masks.spec.patterns and loaded.spec.sparsities == masks.spec.sparsities
     assert all(torch.equal(loaded[layer], mask) for layer, mask in masks.items())
     x = batches[0][0]
     with torch.no_grad():
@@ -133,8 +133,8 @@ def test_masks_of_several_patterns_are_saved_loaded_swapped_and_trained(vit, bat
     with torch.no_grad():
         assert torch.allclose(fresh(x), before, atol=1e-4)
     families = {layer: record.family for layer, record in report.layers.items()}
-    assert {families[layer] for layer in masks.layout.patterns} == {"n_m", "gathered"}
-    dense = [layer for layer in masks if layer not in masks.layout.patterns]
+    assert {families[layer] for layer in masks.spec.patterns} == {"n_m", "gathered"}
+    dense = [layer for layer in masks if layer not in masks.spec.patterns]
     assert all(report.dense_layers[layer] == "it keeps every weight" for layer in dense)
 
 
@@ -151,7 +151,7 @@ def test_a_convolutional_network(clock):
     given = {"allocation": search, "search": sf.Search(), "calibration": batches, "loss": F.cross_entropy}
     masks = sf.prune(net.eval(), mixed, 0.9, tell=lambda line: None, **given)
     assert set(masks) == {"2", "5"} and masks.search.found.predicted_ms <= masks.search.found.budget_ms
-    assert max(masks.layout.sparsities.values()) > 0
+    assert max(masks.spec.sparsities.values()) > 0
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from torch import nn
 import sparsefront as sf
 from sparsefront.patterns.mixed import Mixed
 from sparsefront.pruning.make_masks import PruningSettings
-from sparsefront.pruning.mask_layout import MaskLayout, load_masks, pack, save_masks
+from sparsefront.pruning.mask_spec import MaskSpec, load_masks, pack, save_masks
 from sparsefront.pruning.masks import Masks
 from sparsefront.training.resume import save_weights
 
@@ -44,11 +44,11 @@ def test_another_network_takes_the_place_of_a_saved_one(cnn, tmp_path):
     first, second = copy.deepcopy(cnn), cnn
     mixed = Mixed(candidates=["n_m", "element_wise"])
     masks = sf.prune(first, "n_m", 0.5, layers="mlp", tell=len)
-    layout = MaskLayout(patterns={"mlp": sf.patterns.ElementWise()}, sparsities={"mlp": 0.5})
-    masks = Masks(dict(masks), pruning=PruningSettings(mixed, 0.5), layout=layout)
+    spec = MaskSpec(patterns={"mlp": sf.patterns.ElementWise()}, sparsities={"mlp": 0.5})
+    masks = Masks(dict(masks), pruning=PruningSettings(mixed, 0.5), spec=spec)
     shared = [tmp_path / "first.safetensors", tmp_path / "second.safetensors"]
     sf.save(tmp_path / "pruned", first, masks, weights=weights_file(first, shared[0]))
-    assert sf.load(tmp_path / "pruned", first).layout.patterns is not None
+    assert sf.load(tmp_path / "pruned", first).spec.patterns is not None
     before = shared[0].read_bytes()
 
     others = sf.prune(second, sf.patterns.NM(2, 4), 0.5, tell=len, layers="mlp")
@@ -57,7 +57,7 @@ def test_another_network_takes_the_place_of_a_saved_one(cnn, tmp_path):
     for weights in (weights_file(second, shared[1]), shared[1], tmp_path / "pruned" / "model.safetensors", None):
         sf.save(tmp_path / "pruned", second, others, **({} if weights is None else {"weights": weights}))
         loaded = sf.load(tmp_path / "pruned", copy.deepcopy(first))
-        assert loaded.layout.patterns is None and loaded.pruning.pattern == sf.patterns.NM(2, 4)
+        assert loaded.spec.patterns is None and loaded.pruning.pattern == sf.patterns.NM(2, 4)
         assert torch.equal(load_file(tmp_path / "pruned" / "model.safetensors")["mlp.weight"], second.mlp.weight)
         assert shared[0].read_bytes() == before
     with torch.no_grad():
@@ -186,7 +186,7 @@ def test_a_damaged_export_is_one_line(cnn, tmp_path, name, how):
     sf.save(tmp_path, cnn, sf.prune(cnn, "n_m", 0.5, layers="mlp", tell=len))
     damaged(tmp_path)[how](tmp_path / name)
     if name == "layer_sparsities.json" and how == "gone":
-        assert sf.load(tmp_path, cnn).layout.sparsities is None, "as of one that fixed nothing"
+        assert sf.load(tmp_path, cnn).spec.sparsities is None, "as of one that fixed nothing"
         return
     with pytest.raises(sf.InvalidSetting, match=f"^folder={tmp_path}: is (a damaged|not an) export: .+") as found:
         sf.load(tmp_path, cnn)

@@ -40,8 +40,8 @@ def test_each_layer_keeps_its_pattern_order_and_sparsity(net, how, tmp_path):
         merged.update(second)
     assert isinstance(merged, sf.Masks) and merged.sparsity == pytest.approx(0.625)
     assert (merged is first) == (how != "|")
-    assert {name: pattern.name for name, pattern in merged.layout.patterns.items()} == {"0": "n_m", "2": "block_wise"}
-    assert list(merged.layout.permutations) == ["0"] and merged.layout.sparsities == {"0": 0.5, "2": 0.75}
+    assert {name: pattern.name for name, pattern in merged.spec.patterns.items()} == {"0": "n_m", "2": "block_wise"}
+    assert list(merged.spec.permutations) == ["0"] and merged.spec.sparsities == {"0": 0.5, "2": 0.75}
     sf.save(tmp_path, net, merged)
     again = copy.deepcopy(net)
     loaded = sf.load(tmp_path, again)
@@ -63,14 +63,14 @@ def test_two_calls_with_the_same_settings_are_as_one(net):
     other = copy.deepcopy(net)
     one = sf.prune(other, "n_m", 0.5, layers=["0", "2"], schedule="gradual", tell=len)
     merged = pruned(net, "n_m", 0.5, "0", schedule="gradual") | pruned(net, "n_m", 0.5, "2", schedule="gradual")
-    assert merged.pruning == one.pruning and merged.layout.sparsities == one.layout.sparsities
-    assert merged.layout.patterns is None and all(torch.equal(merged[name], mask) for name, mask in one.items())
+    assert merged.pruning == one.pruning and merged.spec.sparsities == one.spec.sparsities
+    assert merged.spec.patterns is None and all(torch.equal(merged[name], mask) for name, mask in one.items())
 
 
 def test_of_a_layer_in_both_the_second_counts(net):
     first = sf.prune(net, "n_m", 0.5, layers=["0", "2"], tell=len)
     merged = first | pruned(net, "block_wise", 0.75, "2", granularity=16)
-    assert merged.layout.patterns["2"].name == "block_wise"
+    assert merged.spec.patterns["2"].name == "block_wise"
     assert 1 - float(merged["2"].float().mean()) == pytest.approx(0.75)
 
 
@@ -94,6 +94,6 @@ def test_a_schedule_that_is_still_to_go_on_cannot_be_joined(net):
 def test_beside_masks_of_which_nothing_is_known_the_structure_of_each_decides(net):
     known, unknown = pruned(net, "n_m", 0.5, "0"), sf.Masks(dict(pruned(net, "block_wise", 0.75, "2", granularity=16)))
     merged = known | unknown
-    assert merged.pruning is None and merged.layout.patterns is None
+    assert merged.pruning is None and merged.spec.patterns is None
     assert type(known | dict(unknown)) is dict
     assert families(net, merged) == {"0": "semi_structured", "2": "blocked"}

@@ -121,7 +121,7 @@ def test_what_cannot_work_is_one_line(cnn):
         sf.swap(cnn, masks, (IMAGES,))
 
 
-QUICK = {"warmup": 0, "samples": 5, "repeats": 2, "search_seconds": 0.0}
+QUICK = {"warmup": 0, "samples": 5, "repeats": 2, "autotune_seconds": 0.0}
 
 
 def test_a_comparison_has_intervals_and_says_that_it_is_of_a_cpu(cnn):

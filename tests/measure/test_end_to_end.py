@@ -186,7 +186,7 @@ def test_graphs_beat_eager_on_small_layers():
 @pytest.mark.gpu
 def test_compiled_dense_versions_are_made_again_and_stay():
     """Networks that are timed beside them compile code of their own, and dense code is not compiled once more."""
-    settings = Measure(device="cuda", samples=10, variants=[], search_seconds=0.0, execution_modes=["compile"])
+    settings = Measure(device="cuda", samples=10, variants=[], autotune_seconds=0.0, execution_modes=["compile"])
     nets = [Layers(depth).eval().to("cuda", torch.float16) for depth in (12, 12, 3)]
     inputs = {"x": torch.randn(32, 128, device="cuda", dtype=torch.float16)}
     versions = time_alone(nets[0], inputs, settings).versions

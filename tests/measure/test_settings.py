@@ -49,7 +49,7 @@ def test_the_gpu_must_exist(no_gpu):
         ("sequence_length", []),
         ("sequence_length", [128, -1]),
         ("variants", ["fused_qkv", "bigger_batch"]),
-        ("search_seconds", -1.0),
+        ("autotune_seconds", -1.0),
         ("warmup", -1),
         ("samples", 4),
         ("repeats", 0),

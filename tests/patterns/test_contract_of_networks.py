@@ -14,7 +14,7 @@ from sparsefront.allocation.latency_aware import LatencyAware
 from sparsefront.masks.weight_view import Permutation, as_matrix, like_weight, pixel_rows
 from sparsefront.patterns.base import Pattern
 from sparsefront.pruning.make_masks import make_masks
-from sparsefront.pruning.mask_layout import fix_layout
+from sparsefront.pruning.mask_spec import fix_spec
 
 
 def source_allocation(pattern: Pattern) -> Allocation:
@@ -61,7 +61,7 @@ def test_layers_with_sparsities_of_their_own_tighten_towards_them(pattern):
     masks = layout = None
     for update, share in enumerate((0.3, 0.7, 1.0)):
         importance = {layer: scores(24, 96, seed=10 * update + i) for i, layer in enumerate(own)}
-        layout = layout or fix_layout(importance, pattern, allocation, final)
+        layout = layout or fix_spec(importance, pattern, allocation, final)
         tighter = make_masks(
             importance,
             pattern,
@@ -105,7 +105,7 @@ def test_masks_on_the_way_to_a_final_sparsity_are_nested_and_end_in_the_structur
             masks = layout = None
             for update, share in enumerate((0.0, 0.35, 0.6, 0.85, 0.97, 1.0)):
                 importance = {layer: scores(24, 96, seed=10 * update + i) for i, layer in enumerate("ab")}
-                layout = layout or fix_layout(importance, pattern, ALLOCATIONS[name], final)
+                layout = layout or fix_spec(importance, pattern, ALLOCATIONS[name], final)
                 tighter = make_masks(
                     importance,
                     pattern,
@@ -154,7 +154,7 @@ def test_masks_that_have_arrived_lose_less_than_a_group_to_new_scores(pattern):
         for name in met(pattern):
             first = {layer: scores(24, 96, seed=i) for i, layer in enumerate("ab")}
             second = {layer: scores(24, 96, seed=9 + i) for i, layer in enumerate("ab")}
-            layout = fix_layout(first, pattern, ALLOCATIONS[name], final)
+            layout = fix_spec(first, pattern, ALLOCATIONS[name], final)
             masks = make_masks(first, pattern, ALLOCATIONS[name], final, layout=layout)
             again = make_masks(second, pattern, ALLOCATIONS[name], final, layout=layout, previous=masks)
             for layer, mask in again.items():

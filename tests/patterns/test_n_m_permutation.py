@@ -13,7 +13,7 @@ from sparsefront.export.packed_layers import store
 from sparsefront.patterns.base import Window
 from sparsefront.patterns.n_m import NM, _Swaps, kept_importance, permuted_inputs
 from sparsefront.pruning.make_masks import make_masks
-from sparsefront.pruning.mask_layout import fix_layout
+from sparsefront.pruning.mask_spec import fix_spec
 
 
 def scores(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -140,7 +140,7 @@ def test_more_rounds_never_keep_less():
 def test_masks_obey_the_permutation_that_was_fixed():
     pattern = NM(2, 4, permutation="search")
     layers = {"a": scores(8, 32, seed=1), "b": scores(12, 16, seed=2)}
-    layout = fix_layout(layers, pattern, PerLayer(), 0.5)
+    layout = fix_spec(layers, pattern, PerLayer(), 0.5)
     masks = make_masks(layers, pattern, PerLayer(), 0.5, layout=layout)
     for layer, mask in masks.items():
         permutation = layout.permutation(layer)
@@ -155,7 +155,7 @@ def test_masks_obey_the_permutation_that_was_fixed():
 
 def test_masks_on_the_way_nest_in_one_order():
     pattern, masks = NM(1, 4, permutation="search"), None
-    layout = fix_layout({"a": scores(8, 32)}, pattern, PerLayer(), 0.75)
+    layout = fix_spec({"a": scores(8, 32)}, pattern, PerLayer(), 0.75)
     for update, sparsity in enumerate((0.0, 0.3, 0.5, 0.75)):
         layers = {"a": scores(8, 32, seed=10 + update)}
         tighter = make_masks(layers, pattern, PerLayer(), sparsity, final_sparsity=0.75, previous=masks, layout=layout)

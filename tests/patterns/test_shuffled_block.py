@@ -23,7 +23,7 @@ from sparsefront.patterns.shuffled_block import (
 )
 from sparsefront.patterns.vector_wise import VectorWise
 from sparsefront.pruning.make_masks import make_masks
-from sparsefront.pruning.mask_layout import fix_layout
+from sparsefront.pruning.mask_spec import fix_spec
 
 
 def scores(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -165,7 +165,7 @@ def test_masks_tighten_within_one_order(allocation):
     """New scores at every update; the permutation is fixed with the first."""
     pattern, layers = ShuffledBlock(granularity=4), "ab"
     first = {layer: scores(24, 32, seed=i) for i, layer in enumerate(layers)}
-    layout = fix_layout(first, pattern, allocation, 0.8)
+    layout = fix_spec(first, pattern, allocation, 0.8)
     masks = None
     for update, sparsity in enumerate((0.0, 0.3, 0.6, 0.8)):
         importance = {layer: scores(24, 32, seed=10 * update + i) for i, layer in enumerate(layers)}

@@ -6,7 +6,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from sparsefront.pruning.mask_layout import load_masks, mask_shapes, save_masks
+from sparsefront.pruning.mask_spec import load_masks, mask_shapes, save_masks
 
 
 @pytest.mark.parametrize("shape", [(8, 16), (3, 5), (1, 1), (4, 3, 2, 2)], ids=str)

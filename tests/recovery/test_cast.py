@@ -13,7 +13,7 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.importance.magnitude import Magnitude
 from sparsefront.patterns.n_m import NM
 from sparsefront.patterns.vector_wise import VectorWise
-from sparsefront.pruning.mask_layout import MaskLayout
+from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.recovery.cast import Cast, PeriodicMasks
 from sparsefront.recovery.window_masks import RowScales, WindowMasks, scaled_weights
 
@@ -51,7 +51,7 @@ def test_masks_end_exact(pattern):
     net, masks = trained(pattern)
     for name, mask in masks.items():
         weight = net.get_submodule(name).weight.detach()
-        pattern.check(mask, 0.5, masks.layout.permutation(name))
+        pattern.check(mask, 0.5, masks.spec.permutation(name))
         assert not weight[~mask].any() and (weight[mask] != 0).all()
     assert masks.rounds[0].steps == 32 and masks.rounds[0].samples == 4 * 8 * 32
     assert list(net.state_dict()) == list(network().state_dict()) and type(net[0]) is nn.Linear
@@ -130,7 +130,7 @@ def test_a_training_that_fails_leaves_a_plain_network():
 
 def test_masks_are_made_again_every_few_steps_and_stay_while_gradients_accumulate():
     weight = nn.Parameter(torch.tensor([[3.0, 1.0, 2.0, 0.5]]))
-    windows = WindowMasks(NM(m=4), Magnitude(), MaskLayout(), 0.5)
+    windows = WindowMasks(NM(m=4), Magnitude(), MaskSpec(), 0.5)
     masks = PeriodicMasks({"0": weight}, make_masks=windows, every=2)
     held = []
     for step in (0, 0, 1, 2, 2):

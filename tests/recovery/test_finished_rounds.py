@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import sparsefront as sf
-from sparsefront.recovery.rounds import Place
+from sparsefront.recovery.rounds import RunContext
 
 TRAINER = sf.TrainerSettings(accelerator="cpu", progress_bar=False)
 ROUNDS = {"one round": "one_shot", "two rounds": sf.schedule.Iterative(levels=[0.3, 0.6])}
@@ -37,13 +37,13 @@ class Recovery:
         data = KilledInTheMiddle(torch.randn(32, 8), torch.randint(0, 4, (32,)))
         data.left = samples
         masks = sf.prune(self.net, "element_wise", sparsity, layers="0", schedule=schedule, tell=len)
-        self.place = Place(folder, folder / "unfinished")
+        self.place = RunContext(folder, folder / "unfinished")
         self.masks = sf.recover(
             self.net,
             masks,
             DataLoader(data, batch_size=8),
             F.cross_entropy,
-            **{"epochs": 4, "lr": lr, "trainer": TRAINER, "place": self.place, "dense_net": dense, **arguments},
+            **{"epochs": 4, "lr": lr, "trainer": TRAINER, "context": self.place, "dense_net": dense, **arguments},
         )
 
 
@@ -83,7 +83,9 @@ OTHERS = {
 @pytest.mark.parametrize("differing", OTHERS)
 def test_no_other_recovery_goes_on_from_it(tmp_path, differing):
     killed(tmp_path)
-    message = f"place.unfinished=.*unfinished: what another recovery left there differs in {differing}: repeat that one"
+    message = (
+        f"context.resume_dir=.*unfinished: what another recovery left there differs in {differing}: repeat that one"
+    )
     with pytest.raises(sf.InvalidSetting, match=message):
         Recovery(tmp_path, **OTHERS[differing])
 

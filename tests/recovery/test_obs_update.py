@@ -15,7 +15,7 @@ from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.n_m import NM
 from sparsefront.pruning.calibration import as_rows
 from sparsefront.pruning.make_masks import PruningSettings
-from sparsefront.pruning.mask_layout import MaskLayout
+from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.pruning.masked_weights import MaskedWeights
 from sparsefront.recovery.base import RecoverySetup, Round
 from sparsefront.recovery.obs_update import ObsUpdate
@@ -54,7 +54,7 @@ def net_of(seed: int = 0) -> Net:
     return Net()
 
 
-def round_of(net, masks, batches, *, pattern=None, sparsity=0.5, masked=None, layout=None) -> Round:
+def round_of(net, masks, batches, *, pattern=None, sparsity=0.5, masked=None, spec=None) -> Round:
     """Round 0 of one, of a network on the CPU."""
     return Round(
         setup=RecoverySetup(
@@ -70,7 +70,7 @@ def round_of(net, masks, batches, *, pattern=None, sparsity=0.5, masked=None, la
         net=net,
         masks=masks,
         masked=masked or MaskedWeights(net, masks),
-        layout=layout or MaskLayout(),
+        spec=spec or MaskSpec(),
         data=SimpleNamespace(train_dataloader=lambda: iter(batches)),
         make_masks=None,
         make_task=lambda optimization: ImageClassification(net, num_classes=3),
@@ -78,7 +78,7 @@ def round_of(net, masks, batches, *, pattern=None, sparsity=0.5, masked=None, la
         dense_net=None,
         epoch_weights={},
         folder=Path(),
-        unfinished=Path(),
+        resume_dir=Path(),
         loggers=[],
     )
 
@@ -150,7 +150,7 @@ def test_the_output_comes_back_closer_than_by_masking(batches):
 )
 def test_reselected_masks_obey_the_pattern_within_the_earlier_ones(batches, pattern, permuted):
     orders = {"q": Permutation(inputs=torch.randperm(64, generator=torch.Generator().manual_seed(5)))}
-    layout = MaskLayout(orders if permuted else {})
+    spec = MaskSpec(orders if permuted else {})
     net = net_of()
     first = {name: torch.ones_like(net.get_submodule(name).weight, dtype=torch.bool) for name in LAYERS}
     if pattern.name == "element_wise":  # an earlier round; windows of two leave no round between all and one
@@ -159,14 +159,14 @@ def test_reselected_masks_obey_the_pattern_within_the_earlier_ones(batches, patt
     masked.set(first)
     masks = {}
     for name, mask in first.items():
-        permutation = layout.permutation(name)
+        permutation = spec.permutation(name)
         scores = torch.rand(as_matrix(mask).shape).masked_fill(~as_matrix(mask), -1)
         masks[name] = permutation.invert(pattern.mask(permutation.apply(scores), 0.5))
-    round = round_of(net, masks, batches, pattern=pattern, masked=masked, layout=layout)
+    round = round_of(net, masks, batches, pattern=pattern, masked=masked, spec=spec)
     ObsUpdate(batches=6, reselect=True, block=3).recover(round)
     round.masked.check()
     for name, mask in round.masked.masks().items():
-        pattern.check(as_matrix(mask), 0.5, layout.permutation(name))
+        pattern.check(as_matrix(mask), 0.5, spec.permutation(name))
         assert int(mask.sum()) == int(masks[name].sum()) and not (mask & ~first[name]).any()
     assert any(not torch.equal(as_matrix(mask), masks[name]) for name, mask in round.masked.masks().items())
 

@@ -8,7 +8,7 @@ from torch import nn
 import sparsefront as sf
 from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
-from sparsefront.obs.swaps import swap_masks
+from sparsefront.obs.exchanges import exchange_weights
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.n_m import NM
 from sparsefront.patterns.uniform import Uniform
@@ -43,9 +43,9 @@ def test_each_layer_against_one_by_one(batches, sequential):
     masks = sf.prune(net, "n_m", 0.5, layers=["0", "2"], tell=len)
     found = swapped(net, masks, batches, dense, sequential=sequential)
     x = torch.cat([x for x, _ in batches])
-    first = swap_masks(dense[0].weight, masks["0"], x.T @ x, span=4).mask
+    first = exchange_weights(dense[0].weight, masks["0"], x.T @ x, span=4).mask
     hidden = dense[:2](x) if not sequential else F.relu(F.linear(x, dense[0].weight * first, dense[0].bias))
-    second = swap_masks(dense[2].weight, masks["2"], hidden.T @ hidden, span=4).mask
+    second = exchange_weights(dense[2].weight, masks["2"], hidden.T @ hidden, span=4).mask
     assert torch.equal(found["0"], first) and torch.equal(found["2"], second)
     assert not torch.equal(first, masks["0"]) and not torch.equal(second, masks["2"])
     for name, mask in found.items():
@@ -70,18 +70,18 @@ def test_patterns_are_obeyed_and_outputs_come_closer(batches, pattern):
     lost = (net[0](x) - dense[0](x)).square().sum()
     found = swapped(net, masks, batches, dense)
     for name, mask in found.items():
-        pattern.check(mask, 0.5, found.layout.permutation(name))
+        pattern.check(mask, 0.5, found.spec.permutation(name))
         assert mask.sum() == masks[name].sum() and not torch.equal(mask, masks[name])
     assert (net[0](x) - dense[0](x)).square().sum() < 0.8 * lost
 
 
 @pytest.mark.parametrize("pattern", PATTERNS.values(), ids=PATTERNS)
 def test_any_exchange_that_a_pattern_declares_keeps_it(pattern):
-    """What `swaps_within` promises, for exchanges that no score asked for."""
+    """What `exchanges_within` promises, for exchanges that no score asked for."""
     generator = torch.Generator().manual_seed(0)
     scores = torch.rand(8, 32, generator=generator)
     mask, order = pattern.mask(scores, 0.5), pattern.find_permutation(scores, 0.5)
-    span = pattern.window((8, 32), 0.5).m if pattern.swaps_within == "window" else 32
+    span = pattern.window((8, 32), 0.5).m if pattern.exchanges_within == "window" else 32
     columns = torch.arange(32) if order is None else order.inputs
     for row in range(8):
         inside = columns.reshape(-1, span)[row % (32 // span)]
@@ -109,9 +109,9 @@ def test_a_convolution_stays_within_the_masks_of_the_round_before(monkeypatch):
     def noted(weight, mask, gram, *, allowed, **more):
         if allowed is not None:
             outside.append(int((mask & ~allowed).sum()))
-        return swap_masks(weight, mask, gram, allowed=allowed, **more)
+        return exchange_weights(weight, mask, gram, allowed=allowed, **more)
 
-    monkeypatch.setattr("sparsefront.recovery.sparse_swaps.swap_masks", noted)
+    monkeypatch.setattr("sparsefront.recovery.sparse_swaps.exchange_weights", noted)
     swapped(net, masks, batches, net, along="finetune", epochs=1)
     assert len(outside) >= 3 and not any(outside)
 

@@ -15,7 +15,7 @@ from sparsefront.masks.weight_view import as_matrix
 from sparsefront.patterns.block_wise import BlockWise
 from sparsefront.patterns.n_m import NM
 from sparsefront.patterns.vector_wise import VectorWise
-from sparsefront.pruning.mask_layout import MaskLayout
+from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.pruning.training_masks import StraightThrough
 from sparsefront.recovery.sr_ste import SrSte
 from sparsefront.recovery.window_masks import WindowMasks
@@ -45,7 +45,7 @@ class Regression(pl.LightningModule):
 
 
 def masks_of(sparsity: float, pattern=None) -> WindowMasks:
-    return WindowMasks(pattern or NM(m=4), Magnitude(), MaskLayout(), sparsity)
+    return WindowMasks(pattern or NM(m=4), Magnitude(), MaskSpec(), sparsity)
 
 
 def train(module: Regression, through: StraightThrough, data: list, *, accumulate: int = 1) -> None:
@@ -169,7 +169,7 @@ def test_it_starts_from_the_initial_weights_and_prunes_what_it_ends_with(compose
     from safetensors.torch import load_file
 
     from sparsefront.pipeline import run_experiment
-    from sparsefront.pruning.mask_layout import load_masks
+    from sparsefront.pruning.mask_spec import load_masks
     from sparsefront.stages.network import build_net
 
     config = composed(
@@ -216,7 +216,7 @@ def test_a_killed_training_ends_with_the_same_bits(tmp_path):
             loggers=[],
             directory=tmp_path,
             callbacks=(through, *callbacks),
-            unfinished=folder,
+            resume_dir=folder,
         )
         return net.state_dict() | through.masks()
 

@@ -74,8 +74,8 @@ RECORDED = {
     "evaluated_samples": 1000,
     "val_evaluated_samples": 144,
     "dataset_digest": "cc",
-    "modes_searched": ["eager", "cuda_graph"],
-    "variants_searched": ["fused_qkv"],
+    "modes_autotuned": ["eager", "cuda_graph"],
+    "variants_autotuned": ["fused_qkv"],
     "processor": "Xeon",
     "threads": 2,
     "recovery_steps": 40,
@@ -87,8 +87,8 @@ RECORDED = {
     ("change", "told"),
     [
         ({"evaluated_samples": 200, "evaluate_limit": 200}, ("1000 test samples", "200 test samples (limit 200)")),
-        ({"modes_searched": ["eager"]}, ("fastest of eager, cuda_graph;", "fastest of eager;")),
-        ({"variants_searched": []}, ("variants fused_qkv", "variants none")),
+        ({"modes_autotuned": ["eager"]}, ("fastest of eager, cuda_graph;", "fastest of eager;")),
+        ({"variants_autotuned": []}, ("variants fused_qkv", "variants none")),
         (
             {"recovery_steps": 80, "recovery_samples": 640},
             ("recovery of 40 steps on 320 samples", "recovery of 80 steps on 640 samples"),

@@ -26,7 +26,7 @@ def test_alike_and_alone_there_is_nothing_to_tell(make_result):
     [
         ({"repeats": 5}, "repeats 3, 5"),
         ({"samples_per_repeat": 100}, "samples per repeat 30, 100"),
-        ({"search_seconds": 60.0}, "seconds of search unknown, 60.0"),
+        ({"autotune_seconds": 60.0}, "seconds of search unknown, 60.0"),
         ({"recipe": "default"}, "recipe vit_small_digits, default"),
         ({"recipe_parameters": {"lr": 0.003, "epochs": 10}}, "recipe.lr 0.001, 0.003"),
         ({"trainer_parameters": {"limit_batches": 2}}, "trainer.limit_batches unknown, 2"),

@@ -12,7 +12,7 @@ from sparsefront.masks.groups import Boundaries
 from sparsefront.masks.weight_view import Permutation
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.vector_wise import VectorWise
-from sparsefront.pruning.mask_layout import MaskLayout
+from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.results.mask_pictures import (
     GAP,
     KEPT_COLOR,
@@ -64,7 +64,7 @@ def test_a_layer_s_own_pattern_draws_its_groups(tmp_path):
     """In a network of several patterns."""
     mask = torch.ones(16, 8, dtype=torch.bool)
     own = {"a": VectorWise(granularity=8), "b": ElementWise()}
-    mixed = pruned_layers(masks={"a": mask, "b": mask}, layout=MaskLayout(patterns=own))
+    mixed = pruned_layers(masks={"a": mask, "b": mask}, spec=MaskSpec(patterns=own))
     pictures = [path.read_bytes() for path in write_mask_pictures(mixed, tmp_path, ["a", "b"])]
     for (name, pattern), picture in zip(own.items(), pictures, strict=True):
         (alone,) = write_mask_pictures(pruned_layers(masks={name: mask}, pattern=pattern), tmp_path / name, [name])
@@ -78,8 +78,8 @@ def test_a_permuted_layer_is_shown_in_both_orders(tmp_path):
     permuted[:4, ::2], permuted[4:, ::3] = True, True  # vectors of 4
     permutation = Permutation(outputs=order)
     mask, pattern = permutation.invert(permuted), VectorWise(granularity=4)
-    layout = MaskLayout({"a": permutation})
-    pruned = pruned_layers(masks={"a": mask}, pattern=pattern, layout=layout)
+    spec = MaskSpec({"a": permutation})
+    pruned = pruned_layers(masks={"a": mask}, pattern=pattern, spec=spec)
     (path,) = write_mask_pictures(pruned, tmp_path, None)
     scale = Scale.of((8, 8))
     left = mask_image(mask, Boundaries(), scale).pixels

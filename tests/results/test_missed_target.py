@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import torch
 from torch import nn
 
-from sparsefront.pruning.mask_layout import MaskLayout
+from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.pruning.masks import Masks
 from sparsefront.schedule.gradual import Gradual
 from sparsefront.schedule.one_shot import OneShot
@@ -21,7 +21,7 @@ def told(
     masks = {str(n): torch.arange(100) < 100 * density for n, density in enumerate(kept) if density is not None}
     ignored = {str(number): "too small" for number, density in enumerate(kept) if density is None}
     experiment = SimpleNamespace(sparsity=0.75, allocation=SimpleNamespace(**allocation), schedule=schedule)
-    found = Masks(masks, layout=MaskLayout(sparsities=sparsities), ignored=ignored)
+    found = Masks(masks, spec=MaskSpec(sparsities=sparsities), ignored=ignored)
     return missed_target(experiment, net, found, [str(number) for number in range(len(kept))])
 
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from sparsefront.pipeline import run_experiment
 from sparsefront.pruning.make_masks import MaskMaker
-from sparsefront.pruning.mask_layout import load_masks
+from sparsefront.pruning.mask_spec import load_masks
 from sparsefront.training.resume import epoch_weights_file, save_weights
 from sparsefront.training.trainer import TrainerSettings
 

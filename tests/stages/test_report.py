@@ -75,12 +75,12 @@ def test_the_result_of_n_m_says_which_one_ran(run):
 def test_the_result_holds_what_decides_whether_it_is_comparable(full_run):
     short = ("measure.evaluate_limit=8", "model.dim=64", "model.depth=1", "report.html=false", "report.plot=false")
     row = full_run(
-        *ON_CPU, *short, "measure.repeats=2", "measure.samples=6", "measure.warmup=3", "measure.search_seconds=5"
+        *ON_CPU, *short, "measure.repeats=2", "measure.samples=6", "measure.warmup=3", "measure.autotune_seconds=5"
     )
     speed, quality = row.speed, row.quality
-    assert (speed.repeats, speed.samples_per_repeat, speed.warmup_rounds, speed.search_seconds) == (2, 6, 3, 5.0)
-    assert speed.modes_searched == ["eager"], "the others need a GPU: they decide nothing here"
-    assert speed.variants_searched == [
+    assert (speed.repeats, speed.samples_per_repeat, speed.warmup_rounds, speed.autotune_seconds) == (2, 6, 3, 5.0)
+    assert speed.modes_autotuned == ["eager"], "the others need a GPU: they decide nothing here"
+    assert speed.variants_autotuned == [
         "folded_batch_norm",
         "fused_epilogue",
         "patch_product",

@@ -13,7 +13,7 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.inference.swap_report import LayerSwap, SwapReport
 from sparsefront.results.latency_table import curve_lines, curve_points, won_batch_sizes
 from sparsefront.stages import measure
-from sparsefront.stages.bench import Bench
+from sparsefront.stages.bench import EvalContext
 
 ON_CPU = ("trainer=cpu", "measure.device=cpu")
 SMALL = (*ON_CPU, "model.depth=1")
@@ -81,14 +81,14 @@ def test_a_dense_run_has_a_dense_curve(run):
 
 
 def test_a_size_without_memory_says_so(run, monkeypatch):
-    real = Bench.at
+    real = EvalContext.at
 
     def at(self, batch_size, sequence_length):
         if batch_size == 64:
             raise torch.OutOfMemoryError("too much")
         return real(self, batch_size, sequence_length)
 
-    monkeypatch.setattr(Bench, "at", at)
+    monkeypatch.setattr(EvalContext, "at", at)
     row = run(*SMALL, "measure.batch_size=[2,64,1]")
     assert row.speed.curve[0] == {"batch_size": 64, "sequence_length": None, "not_measured": "out of memory"}
     assert row.speed.curve[1]["latency_sparse_ms"] > 0

@@ -52,7 +52,7 @@ def train(folder, watch, *, epochs, steps=None, accumulate=1, limit=None):
     task = ImageClassification(Net(), num_classes=10, optimization=curve)
     return fit(
         task, data, epochs=epochs, steps=steps, recipe=recipe, trainer=settings, loggers=[], directory=folder,
-        callbacks=(watch,), unfinished=folder,
+        callbacks=(watch,), resume_dir=folder,
     )  # fmt: skip
 
 

@@ -118,7 +118,7 @@ def train(folder: Path, compile: str, *callbacks: pl.Callback, precision="32-tru
         loggers=[],
         directory=folder,
         callbacks=(tighten, Lengths(), *callbacks),
-        unfinished=folder if resumes else None,
+        resume_dir=folder if resumes else None,
     )
     masked.remove()
     return net

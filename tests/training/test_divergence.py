@@ -61,7 +61,7 @@ def train(folder: Path, *, epochs: int = 3, broken_at: int = -1, value: float = 
         loggers=[],
         directory=folder,
         callbacks=callbacks,
-        unfinished=folder / "unfinished",
+        resume_dir=folder / "unfinished",
         stage="dense",
     )
     return task

@@ -38,7 +38,7 @@ def train(net: nn.Module, folder: Path, watch: Signal) -> None:
     task = ImageClassification(net, num_classes=10, optimization=curve)
     fit(
         task, data, epochs=EPOCHS, recipe=recipe, trainer=settings, loggers=[], directory=folder,
-        callbacks=(watch,), unfinished=folder,
+        callbacks=(watch,), resume_dir=folder,
     )  # fmt: skip
 
 

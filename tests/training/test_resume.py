@@ -108,7 +108,7 @@ class Training:
             loggers=[],
             directory=folder,
             callbacks=(apply_masks, movement, watch, *([Kill()] if kill else [])),
-            unfinished=folder,
+            resume_dir=folder,
         )
         self.steps, self.reached = watch.steps, apply_masks.reached
         self.masks, self.weights, self.sums = masked.masks(), net.state_dict(), movement.sums()

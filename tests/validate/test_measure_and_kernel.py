@@ -17,7 +17,7 @@ REJECTED = {
     ),
     "lengths of images": (["measure.sequence_length=[16,32]"], r"measure\.sequence_length=\[16, 32\]: images"),
     "unknown variant": (["measure.variants=[fused_mlp]"], r"measure\.variants=.*fused_qkv"),
-    "time without end": (["measure.search_seconds=inf"], r"^measure\.search_seconds=inf: must be a finite number"),
+    "time without end": (["measure.autotune_seconds=inf"], r"^measure\.autotune_seconds=inf: must be a finite number"),
     "unknown kernel": (["kernel.name=gathered_fpga"], r"kernel\.name=gathered_fpga: .*gathered_triton"),
     "unknown family": (["kernel.family=ellpack"], r"kernel\.family=ellpack: .*gathered"),
     "family of another pattern": (["kernel=sparse", "kernel.family=blocked"], r"kernel\.family=blocked: .*tile_wise"),

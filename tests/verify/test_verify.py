@@ -17,7 +17,7 @@ from tiny_files import write_cifar
 import sparsefront as sf
 from sparsefront.artifacts.content_digest import checksums, file_digest
 from sparsefront.progress import counted
-from sparsefront.pruning.mask_layout import load_masks, save_masks
+from sparsefront.pruning.mask_spec import load_masks, save_masks
 from sparsefront.results.record import record_digest
 from sparsefront.tasks.outcomes import load_outcomes, save_outcomes
 from sparsefront.verify import evaluate
@@ -497,11 +497,9 @@ def test_what_hydra_kept_of_the_command_line_is_compared(row, capsys):
 def test_a_configuration_of_another_version_is_said_to_differ(row, capsys):
     edit(row, "identity", "commit", "0" * 40, forge=True)
     file = row.parent / ".hydra" / "config.yaml"
-    file.write_text(file.read_text().replace("search_seconds: 30", "search_seconds: 20"))
+    file.write_text(file.read_text().replace("autotune_seconds: 30", "autotune_seconds: 20"))
     assert main([str(row)]) == 0
-    told = (
-        "config.yaml: not verified, measure.search_seconds is 20 in it, where 30 is composed; the result is of another"
-    )
+    told = "config.yaml: not verified, measure.autotune_seconds is 20 in it, where 30 is composed; the result is of another"
     assert told in capsys.readouterr().out
 
 

@@ -1,4 +1,4 @@
-"""The command line: slips are understood, bad input ends in one message, failures are recorded, a sweep ends with a table."""
+"""The command line: slips are corrected, bad input ends in one message, failures are recorded, a sweep ends with a table."""
 
 import importlib.metadata
 import multiprocessing
@@ -53,7 +53,7 @@ CACHES = {
 
 
 @contextmanager
-def in_one_line(config: DictConfig, output_dir: Path) -> Iterator[None]:
+def report_errors_briefly(config: DictConfig, output_dir: Path) -> Iterator[None]:
     """Failures that a user can fix leave as `InvalidSetting`; the rest pass with their stack trace, as it is our fault.
 
     Args:
@@ -110,7 +110,7 @@ def _of_a_loader(error: Exception) -> InvalidSetting | None:
     return found and InvalidSetting(*found.groups())
 
 
-# What a user types, before Hydra reads it: plain slips are understood, what Hydra would answer with a stack trace is
+# What a user types, before Hydra reads it: plain slips are corrected, what Hydra would answer with a stack trace is
 # not.
 
 # of the defaults list in conf/config.yaml; Hydra takes GROUP=NAME for these, and +GROUP=NAME for none of them
@@ -133,7 +133,7 @@ WITH_VALUE = ("--config-dir", "-cd", "--config-name", "-cn", "--config-path", "-
 WITH_VALUE += ("--cfg", "-c", "--experimental-rerun")
 
 
-def understood(arguments: Sequence[str]) -> list[str]:
+def normalize_arguments(arguments: Sequence[str]) -> list[str]:
     """The arguments as Hydra takes them.
 
     `+experiment=NAME`, as other projects write it, is `experiment=NAME` here, and likewise for every group of ours;
@@ -355,16 +355,16 @@ class _Exit(SystemExit):
     passing = False
 
 
-def understood_or_exit(arguments: Sequence[str]) -> list[str]:
-    """The arguments as Hydra takes them (`arguments.understood`); bad input ends the program with its message alone."""
+def normalize_or_exit(arguments: Sequence[str]) -> list[str]:
+    """The arguments as Hydra takes them (`normalize_arguments`); bad input ends the program with its message alone."""
     try:
-        return understood(arguments)
+        return normalize_arguments(arguments)
     except InvalidSetting as error:
         raise SystemExit(str(error)) from error
 
 
 @contextmanager
-def interrupt_in_one_line() -> Iterator[None]:
+def report_interrupt_briefly() -> Iterator[None]:
     """Ctrl-C ends the program with a line and status 130, as shells tell it; Python would print where it was."""
     try:
         yield

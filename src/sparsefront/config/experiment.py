@@ -115,7 +115,7 @@ class Experiment:
             epoch_weights=self.recipe.save_epoch_weights,
         )
 
-    def goes_on_to(self, stage: str) -> bool:
+    def continues_to(self, stage: str) -> bool:
         """Whether this stage, or one after it, is asked for; without pruning there is nothing to prune, recover and export."""
         if stage in ("prune", "recover", "export") and not self.pattern.prunes:
             return False

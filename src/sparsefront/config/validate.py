@@ -82,7 +82,7 @@ def check_types(config: DictConfig, choices: dict[str, str], folders: Sequence[P
     """
     check_root_types(config)
     for group in GROUPS:
-        with told_where_typed(config, choices, folders):
+        with named_as_typed(config, choices, folders):
             typed_settings(group, config[group], choices.get(group))
 
 
@@ -96,7 +96,7 @@ def check_root_types(config: DictConfig) -> None:
 
 
 @contextmanager
-def told_where_typed(config: DictConfig, choices: Mapping[str, str], folders: Sequence[Path]) -> Iterator[None]:
+def named_as_typed(config: DictConfig, choices: Mapping[str, str], folders: Sequence[Path]) -> Iterator[None]:
     """A complaint about a group names what the user types: the root's granularity, which a pattern reads, and for an unknown
     key the options that take it.
 
@@ -243,7 +243,7 @@ OF_TIMING = {
     "repeats",
     "samples_per_repeat",
     "warmup_rounds",
-    "search_seconds",
+    "autotune_seconds",
 }
 OF_CONTROL = {
     "dense_continued",
@@ -299,7 +299,7 @@ def require_found(result: Result, names: tuple[str, ...]) -> None:
 
 def _why_absent(name: str, experiment: Experiment) -> str | None:
     """Why the record will not hold a value; None where it will, as far as the configuration tells."""
-    if not experiment.goes_on_to("report"):
+    if not experiment.continues_to("report"):
         return f"there will be no record: stages ends with {experiment.stages[-1]}"
     if not experiment.pattern.prunes and name in OF_PRUNED | OF_KERNELS:
         return f"a run with pattern={experiment.pattern.name} does not measure {name}"
@@ -392,7 +392,7 @@ def _sweep_name() -> str | None:
 
 
 def _build(group: str, config: DictConfig, choices: dict[str, str], trust: Sequence[str] | None) -> Any:
-    with told_where_typed(config, choices, _option_folders()):
+    with named_as_typed(config, choices, _option_folders()):
         return build_settings(group, config[group], choices.get(group), base=BASES[group], trust=trust)
 
 

@@ -1,7 +1,7 @@
 """Writing and reading an export: safetensors and JSON only, nothing is ever unpickled.
 
     model.safetensors       plain state dict with exact zeros where a mask is False
-    masks.safetensors       layer -> one bit a weight, 1 = keep; see `pruning.mask_layout`
+    masks.safetensors       layer -> one bit a weight, 1 = keep; see `pruning.mask_spec`
     compressed.safetensors  "<layer>.<tensor>" -> the tensors of the layer's canonical format; a layer whose format is dense
                             has none here: its weight is in model.safetensors
     manifest.json           pattern, canonical format per layer, layers that stayed dense and why
@@ -31,7 +31,7 @@ from sparsefront.errors import InvalidSetting, failure_reason, first_line
 from sparsefront.export.packed_layers import DENSE, TAP_BY_TAP, Manifest, pack_layers
 from sparsefront.masks.weight_view import Permutation, as_matrix, like_weight
 from sparsefront.patterns.base import Pattern
-from sparsefront.pruning.mask_layout import load_masks, save_masks
+from sparsefront.pruning.mask_spec import load_masks, save_masks
 
 if TYPE_CHECKING:
     from sparsefront.models.base import Model

@@ -15,7 +15,7 @@ from sparsefront.options import option_classes
 from sparsefront.patterns.base import CLASS, Pattern, from_record
 from sparsefront.pruning.layers import weight_of
 from sparsefront.pruning.make_masks import PruningSettings
-from sparsefront.pruning.mask_layout import MaskLayout
+from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.pruning.masks import Masks, require_masks_of
 from sparsefront.tasks.plain_task import require_network
 
@@ -54,14 +54,14 @@ def save(
         masks,
         pattern=None if known.pruning is None else known.pruning.pattern,
         sparsity=known.sparsity if known.pruning is None else known.pruning.sparsity,
-        permutations=known.layout.permutations,
-        sparsities=known.layout.sparsities,
-        patterns=known.layout.patterns,
+        permutations=known.spec.permutations,
+        sparsities=known.spec.sparsities,
+        patterns=known.spec.patterns,
         dense_reasons=known.ignored,
         model=model,
         weights=weights,
     )
-    known.layout.save(directory)
+    known.spec.save(directory)
     return read_export(directory)
 
 
@@ -85,7 +85,7 @@ def load(folder: Path | str, net: nn.Module, *, trust: Sequence[str] = ()) -> Ma
         with damage_named():
             export = read_export(Path(folder))
             weights, pattern = export.state_dict(), _pattern(export.manifest, trust)
-            layout = MaskLayout.load(export.directory, trust=trust)
+            spec = MaskSpec.load(export.directory, trust=trust)
             masks = _masks_for(net, export, weights)
     except InvalidSetting as error:
         named = "" if error.key == "path" else f"{error.key}={error.value}: "
@@ -96,7 +96,7 @@ def load(folder: Path | str, net: nn.Module, *, trust: Sequence[str] = ()) -> Ma
     return Masks(
         masks,
         pruning=None if pattern is None else PruningSettings(pattern, export.manifest.sparsity),
-        layout=layout,
+        spec=spec,
         ignored=export.manifest.dense_layers,
     )
 

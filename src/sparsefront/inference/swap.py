@@ -395,14 +395,14 @@ def kernel_choice(kernel: str | KernelChoice) -> KernelChoice:
 
 
 def _packed(net: nn.Module, masks: Masks) -> PackedWeights:
-    pruning, layout = masks.pruning, masks.layout
+    pruning, spec = masks.pruning, masks.spec
     return pack_layers(
         net,
         masks,
         pattern=None if pruning is None else pruning.pattern,
         sparsity=masks.sparsity if pruning is None else pruning.sparsity,
-        permutations=layout.permutations,
-        sparsities=layout.sparsities,
-        patterns=layout.patterns,
+        permutations=spec.permutations,
+        sparsities=spec.sparsities,
+        patterns=spec.patterns,
         dense_reasons=masks.ignored,
     )

@@ -31,7 +31,7 @@ from sparsefront.patterns.base import Pattern
 from sparsefront.progress import counted, working_time
 from sparsefront.pruning.calibration import Calibration, NetworkCalibration
 from sparsefront.pruning.make_masks import PruningSettings
-from sparsefront.pruning.mask_layout import MaskLayout
+from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.tasks.base import Batch, Task
 from sparsefront.training.compilation import fastest_algorithms
 
@@ -75,7 +75,7 @@ class SearchedNetwork:
         pairs = zip(self._table.items, assignment.options, strict=True)
         return {layer: item.options[option] for item, option in pairs for layer in item.layers}
 
-    def layout(self, assignment: Assignment, layers: Iterable[str]) -> MaskLayout:
+    def spec(self, assignment: Assignment, layers: Iterable[str]) -> MaskSpec:
         """What is fixed for the layers that are pruned or could be; one that no item holds stays dense."""
         options, orders = self.chosen(assignment), {}
         patterns: dict[str, Pattern] = {}
@@ -86,13 +86,13 @@ class SearchedNetwork:
             if (order := self._masks.permutation(layer, option.pattern, option.sparsity)) is not None:
                 orders[layer] = order
         sparsities = {layer: options[layer].sparsity if layer in options else 0.0 for layer in layers}
-        return MaskLayout(orders, sparsities, patterns)
+        return MaskSpec(orders, sparsities, patterns)
 
     @fastest_algorithms()
     def measure(self, assignment: Assignment) -> Measured:
         timing, net = self._timing, copy.deepcopy(self._task.net)
         made = {layer: self._mask(layer, option) for layer, option in self.chosen(assignment).items()}
-        layout = self.layout(assignment, made)
+        spec = self.spec(assignment, made)
         with torch.no_grad():
             for layer, mask in made.items():
                 weight = net.get_submodule(layer).weight
@@ -101,10 +101,10 @@ class SearchedNetwork:
             net,
             made,
             pattern=self._pattern,
-            sparsity=max(layout.sparsities.values()) if layout.sparsities else 0.0,
-            permutations=layout.permutations,
-            sparsities=layout.sparsities,
-            patterns=layout.patterns,
+            sparsity=max(spec.sparsities.values()) if spec.sparsities else 0.0,
+            permutations=spec.permutations,
+            sparsities=spec.sparsities,
+            patterns=spec.patterns,
         )
         problems = observe_problems(timing.ready(net), timing.inputs, list(made))
         with keys_of("kernel"), self._timed(SWAP):
@@ -225,7 +225,7 @@ class Search:
     stored: Stored = lambda make: make()
     stored_times: Stored = lambda make: make()
 
-    def layout(
+    def spec(
         self,
         task: Task,
         scores: Mapping[str, Tensor],
@@ -233,7 +233,7 @@ class Search:
         calibration: Calibration,
         inputs: dict[str, Tensor] | None = None,
         tell: Callable[[str], None] = log.info,
-    ) -> tuple[MaskLayout, SearchRecord]:
+    ) -> tuple[MaskSpec, SearchRecord]:
         """Search for the pattern, order and sparsity of every layer.
 
         Args:
@@ -261,7 +261,7 @@ class Search:
             found = _measuring(pruning).assign(table, network, lambda line: tell(f"search: {line}"))
         tell(f"search: {_told(table, found.assignment)}; predicted {found.predicted_ms:.3f} ms")
         record = SearchRecord(table, found, working_time() - start, network.seconds)
-        return network.layout(found.assignment, scores), record
+        return network.spec(found.assignment, scores), record
 
     def _table(
         self, task: Task, masks: CandidateMasks, pruning: PruningSettings, calibration: Loader, timing: Timing

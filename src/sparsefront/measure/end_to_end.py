@@ -72,7 +72,7 @@ MOST_RECOMPILES = 64  # of one network's code: once for each of its forms, with 
 
 
 @dataclass(frozen=True)
-class Alone:
+class DenseTiming:
     """One network timed on its own.
 
     Args:
@@ -113,14 +113,14 @@ class EndToEnd:
     """Two networks timed side by side.
 
     Args:
-        dense: the fastest dense version, whichever it is; see `Alone`.
+        dense: the fastest dense version, whichever it is; see `DenseTiming`.
         sparse: over the samples of all repeats.
         speedup: dense / sparse with its interval.
         execution: how the sparse network ran.
-        samples_ms: as of `Alone`, and "sparse".
+        samples_ms: as of `DenseTiming`, and "sparse".
     """
 
-    dense: Alone
+    dense: DenseTiming
     sparse: LatencySummary
     speedup: Speedup
     execution: Execution
@@ -141,7 +141,9 @@ class EndToEnd:
         return self.dense.medians_ms | {f"sparse/{name}": ms for name, ms in self.execution.medians_ms.items()}
 
 
-def time_alone(net: nn.Module, inputs: dict[str, Tensor], settings: Measure, *, fuse: Fuse | None = None) -> Alone:
+def time_alone(
+    net: nn.Module, inputs: dict[str, Tensor], settings: Measure, *, fuse: Fuse | None = None
+) -> DenseTiming:
     """Find the fastest way to run a dense network, then time it: one without a sparse version. Raises as `time_pair`."""
     execution = find_dense(net, inputs, settings, fuse)
     samples_ms, clock_mhz = _time(_dense_calls(execution), inputs, settings)
@@ -224,7 +226,7 @@ def find_execution(net: nn.Module, inputs: dict[str, Tensor], settings: Measure,
             inputs,
             execution_modes=settings.execution_modes,
             variants=settings.variants,
-            seconds=settings.search_seconds,
+            seconds=settings.autotune_seconds,
             device=_device(inputs),
             dtype=settings.torch_dtype,
             fuse=fuse,
@@ -248,7 +250,7 @@ def _dense_calls(execution: Execution) -> dict[str, Execution]:
     return {"dense": execution} | ({"fused_dense": fused} if fused and fused.name != execution.name else {})
 
 
-def _dense(execution: Execution, samples_ms: dict[str, list[list[float]]], inputs: dict[str, Tensor]) -> Alone:
+def _dense(execution: Execution, samples_ms: dict[str, list[list[float]]], inputs: dict[str, Tensor]) -> DenseTiming:
     """The faster of the two timed versions is the dense one, whatever the short timings said."""
     sides: list[str] = [side for side in ("dense", "fused_dense") if side in samples_ms]
     latencies = {side: summarise(sum(samples_ms[side], [])) for side in sides}
@@ -266,8 +268,8 @@ def _alone(
     samples_ms: dict[str, list[list[float]]],
     inputs: dict[str, Tensor],
     fused: LatencySummary | None,
-) -> Alone:
-    return Alone(latency, execution, samples_ms, len(next(iter(inputs.values()))), fused)
+) -> DenseTiming:
+    return DenseTiming(latency, execution, samples_ms, len(next(iter(inputs.values()))), fused)
 
 
 def _time(

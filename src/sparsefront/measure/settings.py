@@ -34,7 +34,7 @@ class Measure:
         repeats: how often the interleaved timing is done; the interval on the speedup comes from all of them.
         execution_modes: ways to run a network, each tried, the fastest kept; the same for dense and sparse.
         variants: other forms of a network with the same outputs, tried likewise; none where the list is empty.
-        search_seconds: of the search for the fastest way, for each network; see `fastest_execution`.
+        autotune_seconds: of the search for the fastest way, for each network; see `fastest_execution`.
         evaluate_limit: evaluations stop after the batch with which they have this many samples; null = the whole split.
         latency: false: nothing is timed, so that runs may share the device; the result then holds accuracy alone.
     Raises:
@@ -52,7 +52,7 @@ class Measure:
         default_factory=lambda: ["eager", "cuda_graph", "compile_cuda_graph", "max_autotune_cuda_graph"]
     )
     variants: ListOf[Literal[VARIANTS]] = field(default_factory=lambda: list(VARIANTS))  # type: ignore[valid-type]
-    search_seconds: NonNegativeFloat = 30.0
+    autotune_seconds: NonNegativeFloat = 30.0
     evaluate_limit: PositiveInt | None = None
     latency: bool = True
 
@@ -102,13 +102,13 @@ class Measure:
             "repeats": self.repeats,
             "samples_per_repeat": self.samples,
             "warmup_rounds": self.warmup,
-            "modes_searched": [
+            "modes_autotuned": [
                 mode for mode in EXECUTION_MODES if mode in self.execution_modes and (mode == "eager" or not on_cpu)
             ],
-            "variants_searched": [
+            "variants_autotuned": [
                 name for name in VARIANTS if name in self.variants and not (on_cpu and name in BACKENDS)
             ],
-            "search_seconds": float(self.search_seconds),
+            "autotune_seconds": float(self.autotune_seconds),
         }
 
     @property

@@ -198,7 +198,7 @@ class Pattern(ABC):
         return False
 
     @property
-    def swaps_within(self) -> Literal["window", "row"] | None:
+    def exchanges_within(self) -> Literal["window", "row"] | None:
         """Where a kept and a pruned weight may change places, one for one: within a window of their row (`window` says which),
         anywhere in their row, or nowhere, since weights go together.
         """

@@ -25,7 +25,7 @@ class ElementWise(BlockPattern):
         return True
 
     @property
-    def swaps_within(self) -> Literal["window", "row"] | None:
+    def exchanges_within(self) -> Literal["window", "row"] | None:
         return "row"
 
     def storage(self, shape: tuple[int, int], sparsity: float) -> tuple[str, dict]:

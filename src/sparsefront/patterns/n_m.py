@@ -296,7 +296,7 @@ class NM(BlockPattern):
         return not self.transposable
 
     @property
-    def swaps_within(self) -> Literal["window", "row"] | None:
+    def exchanges_within(self) -> Literal["window", "row"] | None:
         return None if self.transposable else "window"
 
     @property

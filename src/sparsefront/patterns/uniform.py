@@ -98,7 +98,7 @@ class Uniform(BlockPattern):
         return self.granularity, self.granularity
 
     @property
-    def swaps_within(self) -> Literal["window", "row"] | None:
+    def exchanges_within(self) -> Literal["window", "row"] | None:
         return "row" if self.granularity == 1 else None
 
     def steps(self, sparsity: float, shape: tuple[int, int], final_sparsity: float | None = None) -> tuple[Step, ...]:

@@ -18,7 +18,7 @@ from sparsefront.masks.weight_view import Permutation, as_matrix
 from sparsefront.networks import require_finite
 from sparsefront.patterns.base import Pattern, new_mask, require_divisible, step_groups, validate_sparsity
 from sparsefront.pruning.calibration import Calibration, score_weights
-from sparsefront.pruning.mask_layout import MaskLayout, fix_layout
+from sparsefront.pruning.mask_spec import MaskSpec, fix_spec
 from sparsefront.pruning.training_masks import AccumulateMovement
 from sparsefront.schedule.base import Schedule
 from sparsefront.schedule.one_shot import OneShot
@@ -69,7 +69,7 @@ class SearchRecord(Protocol):
 class LayoutSearch(Protocol):
     """Such as `latency_search.search.Search`."""
 
-    def layout(
+    def spec(
         self,
         task: Task,
         scores: Mapping[str, Tensor],
@@ -77,7 +77,7 @@ class LayoutSearch(Protocol):
         calibration: Calibration,
         inputs: dict[str, Tensor] | None,
         tell: Callable[[str], None],
-    ) -> tuple[MaskLayout, SearchRecord]:
+    ) -> tuple[MaskSpec, SearchRecord]:
         """Search.
 
         Args:
@@ -102,7 +102,7 @@ def make_masks(
     final_sparsity: float | None = None,
     previous: Mapping[str, Tensor] | None = None,
     nested: bool = True,
-    layout: MaskLayout | None = None,
+    spec: MaskSpec | None = None,
     weight_shapes: Mapping[str, tuple[int, ...]] | None = None,
 ) -> dict[str, Tensor]:
     """The masks of all layers at a sparsity.
@@ -110,7 +110,7 @@ def make_masks(
     Args:
         importance: layer name -> [N, K], any float dtype, on one device, larger = more worth keeping. Only layers that
             the pattern can divide (`pattern.unsupported_reason` is None); sparsity counts their weights.
-        pattern: which weights are kept or pruned together, in layers to which `layout` gives no pattern of their own.
+        pattern: which weights are kept or pruned together, in layers to which `spec` gives no pattern of their own.
         allocation: how much goes in which layer.
         sparsity: fraction of zeros, in [0, 1).
         final_sparsity: where a schedule ends, while `sparsity` is only on the way; None: at `sparsity`.
@@ -118,7 +118,7 @@ def make_masks(
             same schedule. The result keeps no weight that they prune. None: everything is still there.
         nested: False: `previous` binds nothing, and the masks have the structure of `sparsity` itself (see
             `Schedule.masks_nest`). The layers' shares, where the allocation gives them, are those of the final sparsity.
-        layout: fixed before for the whole schedule; None: it is fixed now, from this importance.
+        spec: fixed before for the whole schedule; None: it is fixed now, from this importance.
         weight_shapes: layer name -> the weight's own shape, where it is not [N, K]: convolutions.
     Returns:
         layer name -> bool [N, K] on importance's device, in the network's order, True = keep; the same input gives the
@@ -135,19 +135,19 @@ def make_masks(
     allocation.check_sparsity(final)
     _require_divisible(importance, pattern, final)
     require_finite(importance)
-    if layout is None:
-        layout = fix_layout(importance, pattern, allocation, final, weight_shapes=weight_shapes)
+    if spec is None:
+        spec = fix_spec(importance, pattern, allocation, final, weight_shapes=weight_shapes)
     allowed = {layer: _allowed(layer, values, previous if nested else None) for layer, values in importance.items()}
     if isinstance(allocation, GlobalAllocation):
         structure = final if nested else sparsity
-        masks = _ranked_together(importance, pattern, allocation, sparsity, structure, allowed, layout)
+        masks = _ranked_together(importance, pattern, allocation, sparsity, structure, allowed, spec)
     else:
         masks = {
-            layer: _layer_mask(layer, values, pattern, sparsity, final, allowed[layer], layout, nested=nested)
+            layer: _layer_mask(layer, values, pattern, sparsity, final, allowed[layer], spec, nested=nested)
             for layer, values in importance.items()
         }
     if sparsity == final:  # on the way there, groups may still be whole
-        _require_structure(masks, pattern, final, layout)
+        _require_structure(masks, pattern, final, spec)
     return masks
 
 
@@ -158,19 +158,19 @@ def _layer_mask(
     sparsity: float,
     final: float,
     allowed: Tensor,
-    layout: MaskLayout,
+    spec: MaskSpec,
     *,
     nested: bool,
 ) -> Tensor:
     """The mask of a layer with a sparsity of its own. On the way every layer has gone the same part of its way."""
-    layer_final = layout.sparsity_of(layer, final)
+    layer_final = spec.sparsity_of(layer, final)
     if layer_final == 0:
         return allowed
     now = layer_final if sparsity == final else layer_final * sparsity / final
-    permutation = layout.permutation(layer)
+    permutation = spec.permutation(layer)
     scores = permutation.apply(importance.float())
     structure = layer_final if nested else now
-    own = layout.pattern_of(layer, pattern)
+    own = spec.pattern_of(layer, pattern)
     return permutation.invert(own.layer_mask(scores, permutation.apply(allowed), now, structure))
 
 
@@ -181,10 +181,10 @@ def _ranked_together(
     sparsity: float,
     final: float,
     allowed: Mapping[str, Tensor],
-    layout: MaskLayout,
+    spec: MaskSpec,
 ) -> dict[str, Tensor]:
     """The masks of all layers, each step decided over the whole network. `final`: the sparsity that structure follows from."""
-    permuted = {layer: layout.permutation(layer).apply for layer in importance}
+    permuted = {layer: spec.permutation(layer).apply for layer in importance}
     scores = {layer: permuted[layer](values.float()) for layer, values in importance.items()}
     allowed = {layer: permuted[layer](mask) for layer, mask in allowed.items()}
     numel = {layer: values.numel() for layer, values in importance.items()}
@@ -205,7 +205,7 @@ def _ranked_together(
         del groups  # the scores of the whole network: freed before the new masks are made
         for layer in ranked:
             masks[layer] = new_mask(step_of[layer], kept.pop(layer), scores[layer], masks[layer], allowed[layer])
-    return {layer: layout.permutation(layer).invert(mask) for layer, mask in masks.items()}
+    return {layer: spec.permutation(layer).invert(mask) for layer, mask in masks.items()}
 
 
 def _allowed(layer: str, importance: Tensor, previous: Mapping[str, Tensor] | None) -> Tensor:
@@ -215,12 +215,12 @@ def _allowed(layer: str, importance: Tensor, previous: Mapping[str, Tensor] | No
     return as_matrix(previous[layer]).to(importance.device)
 
 
-def _require_structure(masks: Mapping[str, Tensor], pattern: Pattern, sparsity: float, layout: MaskLayout) -> None:
+def _require_structure(masks: Mapping[str, Tensor], pattern: Pattern, sparsity: float, spec: MaskSpec) -> None:
     """`require_structure` of all layers: a pattern of the user's own may be wrong."""
     for layer, mask in masks.items():
-        own, of_layer = layout.pattern_of(layer, pattern), layout.sparsity_of(layer, sparsity)
+        own, of_layer = spec.pattern_of(layer, pattern), spec.sparsity_of(layer, sparsity)
         if of_layer > 0:
-            require_structure(layer, mask, own, of_layer, layout.permutation(layer))
+            require_structure(layer, mask, own, of_layer, spec.permutation(layer))
 
 
 def require_structure(layer: str, mask: Tensor, pattern: Pattern, sparsity: float, permutation: Permutation) -> None:
@@ -251,14 +251,14 @@ class MaskMaker:
         pruning: how masks are made.
         task: the network and its loss, on the device where scores are wanted.
         layers: those that are pruned.
-        layout: fixed before the first masks.
+        spec: fixed before the first masks.
         open_loader, movement: see `score_weights`.
     """
 
     pruning: PruningSettings
     task: Task
     layers: list[str]
-    layout: MaskLayout
+    spec: MaskSpec
     open_loader: Callable[[], Iterable[Batch]]
     movement: AccumulateMovement | None = None
 
@@ -279,5 +279,5 @@ class MaskMaker:
             final_sparsity=pruning.sparsity,
             previous=previous,
             nested=pruning.schedule.masks_nest,
-            layout=self.layout,
+            spec=self.spec,
         )

@@ -14,7 +14,7 @@ from sparsefront.patterns.mixed import Candidate, Mixed
 from sparsefront.progress import counted
 from sparsefront.pruning.layers import has_own_weight
 from sparsefront.pruning.make_masks import PruningSettings, SearchRecord
-from sparsefront.pruning.mask_layout import MaskLayout
+from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.pruning.masked_weights import sharing_layers
 from sparsefront.schedule.one_shot import OneShot
 from sparsefront.tasks.plain_task import require_network
@@ -51,7 +51,7 @@ class Masks(dict[str, Tensor]):
     Args:
         masks: layer name -> bool mask.
         pruning: how they were made; None where nobody knows.
-        layout: the layers' permutations and final sparsities, fixed before the first masks.
+        spec: the layers' permutations and final sparsities, fixed before the first masks.
         ignored: layers that stayed dense -> why.
         rounds: what each round of a recovery took and did.
         search: what a search for a latency found; None where none was made.
@@ -62,14 +62,14 @@ class Masks(dict[str, Tensor]):
         masks: Mapping[str, Tensor],
         *,
         pruning: PruningSettings | None = None,
-        layout: MaskLayout | None = None,
+        spec: MaskSpec | None = None,
         ignored: Mapping[str, str] | None = None,
         rounds: tuple[RoundRecord, ...] = (),
         search: SearchRecord | None = None,
     ) -> None:
         super().__init__(masks)
         self.pruning = pruning
-        self.layout = MaskLayout() if layout is None else layout
+        self.spec = MaskSpec() if spec is None else spec
         self.ignored = dict(ignored or {})
         self.rounds = rounds
         self.search = search
@@ -131,23 +131,23 @@ def _join(merged: Masks, *parts: Masks) -> None:
     part_of = {name: part for part in parts for name in part}
     orders, sparsities, patterns = {}, {}, {}
     for name in merged:
-        layout, pruning = part_of[name].layout, part_of[name].pruning
+        spec, pruning = part_of[name].spec, part_of[name].pruning
         assert pruning is not None
-        sparsities[name] = layout.sparsity_of(name, pruning.sparsity)
+        sparsities[name] = spec.sparsity_of(name, pruning.sparsity)
         if sparsities[name] > 0:
-            patterns[name] = layout.pattern_of(name, pruning.pattern)
-        if name in layout.permutations:
-            orders[name] = layout.permutations[name]
+            patterns[name] = spec.pattern_of(name, pruning.pattern)
+        if name in spec.permutations:
+            orders[name] = spec.permutations[name]
     if all(one == known[0] for one in known):
         merged.pruning = known[0]
-        if all(part.layout.sparsities is None for part in parts):
-            merged.layout = MaskLayout(orders)
+        if all(part.spec.sparsities is None for part in parts):
+            merged.spec = MaskSpec(orders)
             return
     else:
         merged.pruning = PruningSettings(
             _pattern_of_all(known, patterns, sparsities), max(one.sparsity for one in known)
         )
-    merged.layout = MaskLayout(orders, sparsities, patterns if merged.pruning.pattern.mixed else None)
+    merged.spec = MaskSpec(orders, sparsities, patterns if merged.pruning.pattern.mixed else None)
 
 
 def _pattern_of_all(

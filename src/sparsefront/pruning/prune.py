@@ -27,7 +27,7 @@ from sparsefront.pruning.layers import (
     weight_of,
 )
 from sparsefront.pruning.make_masks import LayoutSearch, PruningSettings, make_masks
-from sparsefront.pruning.mask_layout import fix_layout
+from sparsefront.pruning.mask_spec import fix_spec
 from sparsefront.pruning.masked_weights import require_none_shared, require_one_sparsity
 from sparsefront.pruning.masks import Masks
 from sparsefront.pruning.storage_check import require_storable
@@ -110,10 +110,10 @@ def prune(
         if search is None:
             allowed = f"allocation={pruning.allocation.name} measures the network: give it search=sf.Search()"
             raise InvalidSetting("search", None, allowed)
-        layout, record = search.layout(task, scores, pruning, open_loader, inputs, tell)
+        spec, record = search.spec(task, scores, pruning, open_loader, inputs, tell)
     else:
-        layout = fix_layout(scores, pruning.pattern, pruning.allocation, sparsity, weight_shapes=shapes)
-        require_one_sparsity(net, plan.layers, pruning.allocation.name, layout.sparsities)
+        spec = fix_spec(scores, pruning.pattern, pruning.allocation, sparsity, weight_shapes=shapes)
+        require_one_sparsity(net, plan.layers, pruning.allocation.name, spec.sparsities)
     first = pruning.first_sparsity
     made = make_masks(
         scores,
@@ -122,7 +122,7 @@ def prune(
         first,
         final_sparsity=sparsity,
         nested=pruning.schedule.masks_nest,
-        layout=layout,
+        spec=spec,
     )
     masks = {name: like_weight(mask, weights[name]) for name, mask in made.items()}
     with torch.no_grad():
@@ -131,7 +131,7 @@ def prune(
     sparsities = {name: 1 - int(mask.sum()) / mask.numel() for name, mask in masks.items()}
     if warning := collapse_warning(sparsities, first, pruning.allocation.name):
         log.warning("prune: %s", warning)  # now: what follows may train for hours
-    return Masks(masks, pruning=pruning, layout=layout, ignored=ignored, search=record)
+    return Masks(masks, pruning=pruning, spec=spec, ignored=ignored, search=record)
 
 
 def pruning_settings(

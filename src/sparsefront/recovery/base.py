@@ -19,7 +19,7 @@ from sparsefront.networks import in_eval_mode
 from sparsefront.options import options_where
 from sparsefront.pruning.calibration import NetworkCalibration
 from sparsefront.pruning.make_masks import PruningSettings
-from sparsefront.pruning.mask_layout import MaskLayout
+from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.pruning.masked_weights import MaskedWeights
 from sparsefront.pruning.masks import RoundRecord
 from sparsefront.schedule.base import Schedule
@@ -64,7 +64,7 @@ class Round:
         masks: layer name -> bool, shaped like the weight or [N, K]; not applied yet, within those of the round before where the
             schedule nests masks.
         masked: applies the masks of `net`; in the first round it has none yet, later those of the round before.
-        layout: the layers' permutations and final sparsities, fixed before the first masks.
+        spec: the layers' permutations and final sparsities, fixed before the first masks.
         data: of training; its loader starts from the same order each time.
         make_masks: (sparsity, masks so far) -> masks for the weights of `net` as they are when it is called.
         make_task: (optimization, or None to evaluate only) -> a task around `net`.
@@ -72,7 +72,7 @@ class Round:
         dense_net: a fresh copy of the trained dense network.
         epoch_weights: epoch of the dense run, counted from 0 -> the weights at its start.
         folder: where the training may write.
-        unfinished: folder where the state of this round's training outlives a killed run; None = it does not.
+        resume_dir: folder where the state of this round's training outlives a killed run; None = it does not.
         loggers: of every fit.
         callbacks: that every fit of this round takes along.
     """
@@ -83,7 +83,7 @@ class Round:
     net: nn.Module
     masks: LayerMasks
     masked: MaskedWeights
-    layout: MaskLayout
+    spec: MaskSpec
     data: pl.LightningDataModule
     make_masks: Callable[[float, LayerMasks | None], LayerMasks]
     make_task: Callable[[Optimization | None], Task]
@@ -91,7 +91,7 @@ class Round:
     dense_net: Callable[[], nn.Module]
     epoch_weights: Mapping[int, StateDict]
     folder: Path
-    unfinished: Path | None
+    resume_dir: Path | None
     loggers: list
     callbacks: tuple[pl.Callback, ...] = ()
 

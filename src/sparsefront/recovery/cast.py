@@ -71,7 +71,7 @@ class Cast(TrainingRecovery):
     def recover(self, round: Round) -> RoundRecord:
         pruning, steps = round.setup.pruning, steps_per_epoch(round.data, round.setup.trainer)
         plan = self.plan(round.setup.recipe, steps)
-        windows = WindowMasks(pruning.pattern, pruning.importance, round.layout, round.sparsity)
+        windows = WindowMasks(pruning.pattern, pruning.importance, round.spec, round.sparsity)
         teacher = Distillation(round.dense_net(), hardness=self.hardness, temperature=1.0)
         with scaled_weights(round.net, list(round.masks), self.scale_groups) as weights:
             masks = PeriodicMasks(weights, make_masks=windows, every=self.mask_every)

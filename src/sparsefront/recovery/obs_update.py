@@ -101,7 +101,7 @@ class ObsUpdate(Recovery):
         if bool(mask.all()):
             return mask
         # In the order in which the layer obeys its pattern, so that windows are neighbors; rows do not meet in a sweep.
-        inputs = round.layout.permutation(layer).inputs if self.reselect else None
+        inputs = round.spec.permutation(layer).inputs if self.reselect else None
         order = torch.arange(mask.shape[1]) if inputs is None else inputs
         order = order.to(weight.device)
         try:
@@ -126,8 +126,8 @@ class ObsUpdate(Recovery):
         pruning = round.setup.pruning
         previous = round.masked.masks().get(layer) if pruning.schedule.masks_nest else None
         allowed = torch.ones_like(mask) if previous is None else as_matrix(previous).to(mask.device)[:, order]
-        final = round.layout.sparsity_of(layer, pruning.sparsity)
-        window = round.layout.pattern_of(layer, pruning.pattern).window((mask.shape[0], mask.shape[1]), final)
+        final = round.spec.sparsity_of(layer, pruning.sparsity)
+        window = round.spec.pattern_of(layer, pruning.pattern).window((mask.shape[0], mask.shape[1]), final)
         if window is None:
             return InBlocks(int(mask.sum()), allowed)
         # On the way of an iterative schedule more are kept than in the window of the final sparsity.

@@ -19,7 +19,7 @@ from sparsefront.pruning.layers import weighted_layers
 from sparsefront.pruning.make_masks import PruningSettings
 from sparsefront.pruning.masks import Masks, require_masks_of
 from sparsefront.recovery.base import Recovery, RecoverySetup, StateDict
-from sparsefront.recovery.rounds import Place, Source, run_rounds
+from sparsefront.recovery.rounds import RunContext, Source, run_rounds
 from sparsefront.schedule.one_shot import OneShot
 from sparsefront.tasks.base import Task
 from sparsefront.tasks.plain_task import Loss, NamedBatches, PlainTask, device_of, require_network, training_loader
@@ -49,7 +49,7 @@ def recover(
     epoch_weights: Mapping[int, StateDict] | None = None,
     prunable: Callable[[nn.Module], list[str]] = weighted_layers,
     task: Callable[[nn.Module, Optimization | None], Task] | None = None,
-    place: Place | None = None,
+    context: RunContext | None = None,
 ) -> Masks:
     """Train the surviving weights (or update them in closed form) in place, while pruned ones stay exactly zero.
 
@@ -76,8 +76,8 @@ def recover(
         epoch_weights: epoch of the dense training, from 0 -> the weights at its start, for weight_rewind.
         prunable: the layers that could have been pruned; of their blocks distill may compare hidden states.
         task: instead of `loss`, for tasks of this package and its data modules: (net, optimization) -> task.
-        place: folders, loggers and seeds of a training that outlives a killed process: the same call then resumes from
-            `place.unfinished`, if `trainer.checkpoint` is on. A call with other weights, masks or settings is rejected there;
+        context: folders, loggers and seeds of a training that outlives a killed process: the same call then resumes from
+            `context.resume_dir`, if `trainer.checkpoint` is on. A call with other weights, masks or settings is rejected there;
             data and loss are not compared. Nothing is left there at the end.
     Returns:
         the masks that the network ends with, and in `rounds` what each round took and did. Of a schedule that tightens them
@@ -124,12 +124,14 @@ def recover(
     )
     device = device_of(net)
     with keep_modes(net), tempfile.TemporaryDirectory(prefix="sparsefront-") as scratch:
-        found = run_rounds(net, dict(known), known.layout, chosen, setup, source, place or Place(folder=Path(scratch)))
+        found = run_rounds(
+            net, dict(known), known.spec, chosen, setup, source, context or RunContext(folder=Path(scratch))
+        )
     net.to(device)
     left = {name: mask.to(device) for name, mask in found.masks.items()}
     # the schedule has come to its end: what is trained from here on keeps these masks
     done = known.pruning and replace(known.pruning, schedule=OneShot())
-    return Masks(left, pruning=done, layout=known.layout, ignored=known.ignored, rounds=found.records)
+    return Masks(left, pruning=done, spec=known.spec, ignored=known.ignored, rounds=found.records)
 
 
 def _data_of_round(given: Data, net: nn.Module, *, named: bool) -> Callable[[int], pl.LightningDataModule]:

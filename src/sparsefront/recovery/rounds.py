@@ -22,7 +22,7 @@ from sparsefront.artifacts.lease import process_tag, require_all
 from sparsefront.errors import InvalidSetting
 from sparsefront.networks import first_non_finite, tensors_digest
 from sparsefront.pruning.make_masks import MaskMaker
-from sparsefront.pruning.mask_layout import MASKS, MaskLayout, load_masks, save_masks
+from sparsefront.pruning.mask_spec import MASKS, MaskSpec, load_masks, save_masks
 from sparsefront.pruning.masked_weights import MaskedWeights
 from sparsefront.pruning.training_masks import AccumulateMovement
 from sparsefront.recovery.base import LayerMasks, Recovery, RecoverySetup, Round, RoundRecord, StateDict
@@ -37,7 +37,7 @@ Identity = dict[str, str]
 
 
 def identity_of(
-    nets: Mapping[str, nn.Module], masks: LayerMasks, layout: MaskLayout, recovery: Recovery, setup: RecoverySetup
+    nets: Mapping[str, nn.Module], masks: LayerMasks, spec: MaskSpec, recovery: Recovery, setup: RecoverySetup
 ) -> Identity:
     """Of the weights, masks and settings that a recovery begins with. Its data and its loss are not compared.
 
@@ -50,17 +50,17 @@ def identity_of(
     return {
         **{name: tensors_digest(net.state_dict()) for name, net in nets.items()},
         "masks": tensors_digest(masks),
-        "pruning": digest([pruning.sparsity, _layout(layout), *map(_settings, parts)]),
+        "pruning": digest([pruning.sparsity, _content(spec), *map(_settings, parts)]),
         "recovery": digest([_settings(recovery), recovery.fingerprint()]),
         "recipe": digest(_settings(setup.recipe)),
         "trainer": digest(setup.trainer.cache_key()),
     }
 
 
-def _layout(layout: MaskLayout) -> list[Any]:
-    orders = {layer: tensors_digest(order.orders()) for layer, order in layout.permutations.items()}
-    patterns = {layer: _settings(pattern) for layer, pattern in (layout.patterns or {}).items()}
-    return [orders, layout.sparsities, patterns]
+def _content(spec: MaskSpec) -> list[Any]:
+    orders = {layer: tensors_digest(order.orders()) for layer, order in spec.permutations.items()}
+    patterns = {layer: _settings(pattern) for layer, pattern in (spec.patterns or {}).items()}
+    return [orders, spec.sparsities, patterns]
 
 
 def _settings(part: object) -> list[Any]:
@@ -119,7 +119,7 @@ class FinishedRounds:
             differing = [name for name in {**identity, **found} if identity.get(name) != found.get(name)]
             what = f"what another recovery left there differs in {', '.join(differing)}"
             allowed = f"{what}: repeat that one to go on with it, name another folder, or remove this one to begin anew"
-            raise InvalidSetting("place.unfinished", self.folder, allowed)
+            raise InvalidSetting("context.resume_dir", self.folder, allowed)
         if distributed.rank() == 0:
             self.folder.mkdir(parents=True, exist_ok=True)
             with whole_file(file) as new:
@@ -223,20 +223,20 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Place:
+class RunContext:
     """Where a recovery trains.
 
     Args:
         folder: exists; the training may write below it.
-        unfinished: outlives a killed run: the same recovery resumes from it, another one ends with an error. Empty at the end;
+        resume_dir: outlives a killed run: the same recovery resumes from it, another one ends with an error. Empty at the end;
             None = nothing is kept.
         loggers: Lightning's, of every fit.
         begin_round: called with the number of each round, from 0, before it draws anything: to seed.
-        keep_finished: `unfinished` stays at the end too, for a caller that removes it once the network is stored.
+        keep_finished: `resume_dir` stays at the end too, for a caller that removes it once the network is stored.
     """
 
     folder: Path
-    unfinished: Path | None = None
+    resume_dir: Path | None = None
     loggers: list = field(default_factory=list)
     begin_round: Callable[[int], object] = lambda index: None
     keep_finished: bool = False
@@ -258,21 +258,21 @@ class Recovered:
 def run_rounds(
     net: nn.Module,
     masks: LayerMasks,
-    layout: MaskLayout,
+    spec: MaskSpec,
     recovery: Recovery,
     setup: RecoverySetup,
     source: Source,
-    place: Place,
+    context: RunContext,
 ) -> Recovered:
     """Run the schedule's rounds on a network, in place.
 
     Args:
         net: the dense weights, or what is left of them under `masks`.
         masks: of the first round, layer name -> bool, [N, K] or shaped like the weight.
-        layout: fixed before the first masks.
+        spec: fixed before the first masks.
     Raises:
         InvalidSetting: a recovery that leaves layers without masks, returns no record or leaves weights that are not finite,
-            or the state of another one in `place.unfinished`.
+            or the state of another one in `context.resume_dir`.
     """
     pruning, layers = setup.pruning, list(masks)
     with MaskedWeights(net, layers) as masked:
@@ -281,16 +281,16 @@ def run_rounds(
         levels = pruning.schedule.round_sparsities(pruning.sparsity)
         tightens = bool(pruning.schedule.updates_of(1, pruning.sparsity))
         finished = FinishedRounds(
-            place.unfinished if setup.trainer.checkpoint else None, net=net, masked=masked, movement=movement
+            context.resume_dir if setup.trainer.checkpoint else None, net=net, masked=masked, movement=movement
         )
         if finished.folder is not None:
             nets = {name: make() for name, make in source.networks.items() if name in recovery.needs}
-            finished.begin(identity_of({"net": net, **nets}, masks, layout, recovery, setup))
+            finished.begin(identity_of({"net": net, **nets}, masks, spec, recovery, setup))
         records = finished.restore()
         for index in range(len(records), len(levels)):
-            place.begin_round(index)
+            context.begin_round(index)
             data = source.data_of_round(index)
-            make_masks = MaskMaker(pruning, task, layers, layout, data.train_dataloader, movement)
+            make_masks = MaskMaker(pruning, task, layers, spec, data.train_dataloader, movement)
             if index > 0:
                 net.to(torch.device(setup.trainer.device))
                 masks = make_masks(levels[index], masked.masks())
@@ -310,16 +310,16 @@ def run_rounds(
                     net=net,
                     masks=masks,
                     masked=masked,
-                    layout=layout,
+                    spec=spec,
                     data=data,
                     make_masks=make_masks,
                     make_task=source.make_task,
                     initial_net=source.initial_net,
                     dense_net=source.dense_net,
                     epoch_weights=source.epoch_weights,
-                    folder=place.folder,
-                    unfinished=finished.training_of(index),
-                    loggers=place.loggers,
+                    folder=context.folder,
+                    resume_dir=finished.training_of(index),
+                    loggers=context.loggers,
                     callbacks=() if movement is None else (movement,),
                 )
             )
@@ -331,7 +331,7 @@ def run_rounds(
             if index + 1 < len(levels):
                 finished.keep(records)
         left = masked.masks()
-    if not place.keep_finished:
+    if not context.keep_finished:
         finished.forget()
     return Recovered(left, tuple(records))
 

@@ -10,7 +10,7 @@ from pydantic import PositiveInt
 from sparsefront.errors import InvalidSetting
 from sparsefront.masks.weight_view import as_matrix
 from sparsefront.networks import layer_weight
-from sparsefront.obs.swaps import Swapped, swap_masks
+from sparsefront.obs.exchanges import Exchanged, exchange_weights
 from sparsefront.obs.sweep import input_hessian
 from sparsefront.options import options_where
 from sparsefront.progress import counted, working_time
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 class SparseSwaps(Recovery):
     """Settings of `recovery=sparse_swaps`: the dense weights stay, the masks get better. Layer by layer, in the order in which
     the network calls them, a few batches of training data give the Gram matrix of the layer's inputs, and each row takes the
-    best exchange of a kept for a pruned weight until none lowers the squared error of its output (`obs.swaps`). Rows, and
+    best exchange of a kept for a pruned weight until none lowers the squared error of its output (`obs.exchanges`). Rows, and
     windows of n:m, keep their counts. Whatever importance made the masks is where the search starts. Layers that share one
     weight have one mask, for the inputs of all of them; it is searched where the first of them is called.
 
@@ -71,8 +71,8 @@ class SparseSwaps(Recovery):
 
     def check(self, setup: RecoverySetup) -> None:
         pattern, importance = setup.pruning.pattern, setup.pruning.importance
-        if pattern.swaps_within is None:
-            swapped = ", ".join(options_where("sparsefront.patterns", lambda other: other.swaps_within is not None))
+        if pattern.exchanges_within is None:
+            swapped = ", ".join(options_where("sparsefront.patterns", lambda other: other.exchanges_within is not None))
             raise InvalidSetting(
                 "recovery",
                 self.name,
@@ -103,29 +103,31 @@ class SparseSwaps(Recovery):
         batches = list(calibration.batches(self.batches))
         previous = round.masked.masks() if round.setup.pruning.schedule.masks_nest else {}
         sharing = sharing_layers(round.net, layers)
-        found: dict[str, Swapped] = {}
+        found: dict[str, Exchanged] = {}
         for group in calibration.order_of_use() if self.sequential else [layers]:
             first = {sharing[layer][0]: None for layer in group if layer not in found}
             seen = [layer for one in first for layer in sharing[one]]
             grams = calibration.total(calibration.sums_over(seen, batches, input_hessian))
             for layer in first:  # outputs of layers that share a weight come closer together
                 gram = torch.stack([grams.pop(one) for one in sharing[layer]]).sum(0)
-                swapped = self._swap_layer(round, layer, gram, previous.get(layer))
+                swapped = self._exchange_in_layer(round, layer, gram, previous.get(layer))
                 found |= dict.fromkeys(sharing[layer], swapped)
             round.masked.set({layer: found[layer].mask for layer in seen})
         each = list({id(one): one for one in found.values()}.values())
         before, after = (sum(getattr(one, key) for one in each) for key in ("error_before", "error_after"))
-        swaps = sum(one.swaps for one in each)
+        exchanges = sum(one.exchanges for one in each)
         log.info(
             "sparse_swaps: %s in %s, squared output error %.3g -> %.3g",
-            counted(swaps, "swap"),
+            counted(exchanges, "exchange"),
             counted(len(found), "layer"),
             before,
             after,
         )
         return {layer: found[layer].mask for layer in layers}
 
-    def _swap_layer(self, round: Round, layer: str, gram: torch.Tensor, previous: torch.Tensor | None) -> Swapped:
+    def _exchange_in_layer(
+        self, round: Round, layer: str, gram: torch.Tensor, previous: torch.Tensor | None
+    ) -> Exchanged:
         """Exchange weights of one layer; its mask, bool [N, K], in the network's order.
 
         Args:
@@ -136,20 +138,20 @@ class SparseSwaps(Recovery):
         if not bool(gram.diagonal().isfinite().all()):
             raise InvalidSetting("recovery", self.name, f"the inputs of {layer}, or their squares, are not finite")
         weight = as_matrix(layer_weight(round.net.get_submodule(layer)).detach())
-        pattern, permutation = round.setup.pruning.pattern, round.layout.permutation(layer)
+        pattern, permutation = round.setup.pruning.pattern, round.spec.permutation(layer)
         order = permutation.inputs  # windows are neighbors in the order in which the layer obeys its pattern
         order = torch.arange(weight.shape[1]) if order is None else order
         order = order.to(weight.device)
         span = None
-        if pattern.swaps_within == "window":
-            final = round.layout.sparsity_of(layer, round.setup.pruning.sparsity)
+        if pattern.exchanges_within == "window":
+            final = round.spec.sparsity_of(layer, round.setup.pruning.sparsity)
             window = pattern.window((weight.shape[0], weight.shape[1]), final)
             span = None if window is None else window.m
 
         def ordered(mask: torch.Tensor) -> torch.Tensor:
             return as_matrix(mask).to(weight.device)[:, order]
 
-        swapped = swap_masks(
+        swapped = exchange_weights(
             weight[:, order],
             ordered(round.masks[layer]),
             gram[order][:, order],

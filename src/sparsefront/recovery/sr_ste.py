@@ -51,7 +51,7 @@ class SrSte(TrainingRecovery):
         steps = steps_per_epoch(round.data, round.setup.trainer)
         plan = self.plan(round.setup.recipe, steps)
         round.net.load_state_dict(round.initial_net().state_dict())
-        windows = WindowMasks(pruning.pattern, pruning.importance, round.layout, round.sparsity)
+        windows = WindowMasks(pruning.pattern, pruning.importance, round.spec, round.sparsity)
         refined = StraightThrough(round.net, list(round.masks), make_masks=windows, decay=self.decay)
         trained = fit_round(round, plan, (refined,))
         round.masked.set(refined.masks())

@@ -117,7 +117,7 @@ def fit_round(round: Round, plan: TrainingPlan, callbacks: tuple[pl.Callback, ..
         loggers=round.loggers,
         directory=round.folder,
         callbacks=(*round.callbacks, *callbacks),
-        unfinished=round.unfinished,
+        resume_dir=round.resume_dir,
         stage=f"recover{number}",
         lr_key=plan.lr_key,
     )

@@ -15,7 +15,7 @@ from sparsefront.masks.weight_view import as_matrix, like_weight
 from sparsefront.networks import layer_weight
 from sparsefront.options import options_where
 from sparsefront.patterns.base import Pattern
-from sparsefront.pruning.mask_layout import MaskLayout
+from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.recovery.base import RecoverySetup
 
 # Scales of parts of a weight's rows, trained beside the weight and multiplied into it in the end.
@@ -76,7 +76,7 @@ class WindowMasks:
 
     pattern: Pattern
     importance: Importance
-    layout: MaskLayout
+    spec: MaskSpec
     sparsity: float
 
     @torch.no_grad()
@@ -88,9 +88,9 @@ class WindowMasks:
         # Unchecked: a check would wait for the GPU at every layer.
         assert isinstance(self.importance, WeightImportance)
         scores = self.importance.of(as_matrix(weight).float())
-        permutation = self.layout.permutation(layer)
+        permutation = self.spec.permutation(layer)
         everything = torch.ones_like(scores, dtype=torch.bool)
-        sparsity = self.layout.sparsity_of(layer, self.sparsity)
+        sparsity = self.spec.sparsity_of(layer, self.sparsity)
         return permutation.invert(self.pattern.layer_mask(permutation.apply(scores), everything, sparsity))
 
 

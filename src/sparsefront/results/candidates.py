@@ -369,7 +369,7 @@ def _samples_of_a_step(result: Result) -> str | None:
 
 
 def _search(result: Result) -> str:
-    modes, variants = result.speed.modes_searched, result.speed.variants_searched
+    modes, variants = result.speed.modes_autotuned, result.speed.variants_autotuned
     if modes is None or variants is None:
         return "searched execution modes not recorded"
     return f"fastest of {', '.join(modes)}; variants {', '.join(variants) or 'none'}"

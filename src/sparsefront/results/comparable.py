@@ -219,7 +219,7 @@ TOLD = {
     "repeats": "repeats",
     "samples_per_repeat": "samples per repeat",
     "warmup_rounds": "warm-up rounds",
-    "search_seconds": "seconds of search",
+    "autotune_seconds": "seconds of search",
     "recipe": "recipe",
     "commit": "commit",
     "torch_version": "torch",

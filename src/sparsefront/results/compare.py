@@ -69,7 +69,7 @@ read stay.
 
 @dataclass
 class Request:
-    """The command line, understood."""
+    """The arguments of the command line."""
 
     paths: list[Path] = field(default_factory=list)
     picked_before: list[str] = field(default_factory=list)  # what lists of runs say of those that they leave out

@@ -15,7 +15,7 @@ from sparsefront.errors import InvalidSetting, plot_text
 from sparsefront.masks.groups import Boundaries
 from sparsefront.masks.weight_view import Permutation, as_matrix
 from sparsefront.patterns.base import Pattern
-from sparsefront.pruning.mask_layout import MaskLayout
+from sparsefront.pruning.mask_spec import MaskSpec
 
 # Which of a run's pruned layers get a picture.
 
@@ -179,14 +179,14 @@ class PrunedLayers:
         pattern: that they obey.
         pattern_text: the pattern and its settings, for titles.
         sparsity: final target of the whole network.
-        layout: the permutation and the sparsity of each layer.
+        spec: the permutation and the sparsity of each layer.
     """
 
     masks: Mapping[str, Tensor]
     pattern: Pattern
     pattern_text: str
     sparsity: float
-    layout: MaskLayout = field(default_factory=MaskLayout)
+    spec: MaskSpec = field(default_factory=MaskSpec)
 
     @property
     def shapes(self) -> dict[str, tuple[int, int]]:
@@ -210,9 +210,9 @@ def write_mask_pictures(pruned: PrunedLayers, folder: Path, layers: Sequence[str
         write_mask_png(
             mask,
             path,
-            pattern=pruned.layout.pattern_of(name, pruned.pattern),
-            sparsity=pruned.layout.sparsity_of(name, pruned.sparsity),
-            permutation=pruned.layout.permutations.get(name),
+            pattern=pruned.spec.pattern_of(name, pruned.pattern),
+            sparsity=pruned.spec.sparsity_of(name, pruned.sparsity),
+            permutation=pruned.spec.permutations.get(name),
             title=f"{name}  [{mask.shape[0]} x {mask.shape[1]}]",
             subtitle=f"{pruned.pattern_text}, sparsity {1 - mask.float().mean():.4f}",
         )

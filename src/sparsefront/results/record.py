@@ -366,7 +366,7 @@ class Speed(CheckedFields):
     `curve`: the other batch sizes and sequence lengths of the same weights, each with kernels chosen again: fields of this
     group, "kernels": kernel -> number of pruned layers, "sparse_flops_share"; or "not_measured" with the reason.
     `samples_file`, relative to the run's folder, holds every sample: `samples_per_repeat` in each of `repeats` repeats, after
-    `warmup_rounds`. `modes_searched`, `variants_searched`: what was tried to find the fastest way, in about `search_seconds`
+    `warmup_rounds`. `modes_autotuned`, `variants_autotuned`: what was tried to find the fastest way, in about `autotune_seconds`
     for each network. `latency_predicted_ms`: of the sparse one, by the search that chose its patterns, before its recovery.
     """
 
@@ -398,9 +398,9 @@ class Speed(CheckedFields):
     repeats: int | None = None
     samples_per_repeat: int | None = None
     warmup_rounds: int | None = None
-    modes_searched: list[str] | None = None
-    variants_searched: list[str] | None = None
-    search_seconds: float | None = None
+    modes_autotuned: list[str] | None = None
+    variants_autotuned: list[str] | None = None
+    autotune_seconds: float | None = None
     curve: list[dict[str, Any]] = field(default_factory=list)
     samples_file: str | None = None
 

@@ -23,7 +23,7 @@ from sparsefront.tasks.outcomes import load_outcomes, save_outcomes
 
 
 @dataclass(frozen=True)
-class Bench:
+class EvalContext:
     """One for all networks of a run; `inputs` are the keyword arguments of a timed forward, on `device`."""
 
     experiment: Experiment
@@ -34,7 +34,7 @@ class Bench:
     dtype: torch.dtype
 
     @classmethod
-    def of(cls, experiment: Experiment, net: nn.Module) -> "Bench":
+    def of(cls, experiment: Experiment, net: nn.Module) -> "EvalContext":
         """The bench of an experiment; `net` only tells the task what its outputs look like.
 
         Raises:
@@ -47,7 +47,7 @@ class Bench:
         bench = cls(experiment, data, make_task(experiment, net), {}, settings.torch_device, settings.torch_dtype)
         return bench.at(settings.batch_sizes[0], settings.sequence_lengths[0])
 
-    def at(self, batch_size: int, sequence_length: int | None) -> "Bench":
+    def at(self, batch_size: int, sequence_length: int | None) -> "EvalContext":
         """The same bench with timed inputs of this size; a length of None is the dataset's."""
         inputs = timed_inputs(
             self.task,
@@ -124,7 +124,7 @@ class SplitQuality:
     val: Evaluation | None
 
 
-def evaluate_splits(bench: Bench, net: nn.Module, what: str) -> SplitQuality:
+def evaluate_splits(bench: EvalContext, net: nn.Module, what: str) -> SplitQuality:
     """Evaluate a network.
 
     Args:
@@ -134,7 +134,7 @@ def evaluate_splits(bench: Bench, net: nn.Module, what: str) -> SplitQuality:
     return SplitQuality(bench.quality(net, what), val)
 
 
-def evaluate_dense(store: ArtifactStore, keys: StageKeys, bench: Bench, net: nn.Module) -> SplitQuality:
+def evaluate_dense(store: ArtifactStore, keys: StageKeys, bench: EvalContext, net: nn.Module) -> SplitQuality:
     """The dense network's metrics: evaluated once for all points of a sweep."""
     while (stored := store.get("dense_quality", keys.dense_quality, stage="measure")) is None:
         with store.making("dense_quality", keys.dense_quality) as new:
@@ -156,7 +156,7 @@ def save_all_outcomes(folder: Path, qualities: dict[str, SplitQuality]) -> None:
     save_outcomes(folder / OUTCOMES, {side: found.test.outcomes for side, found in qualities.items()})
 
 
-def quality_fields(bench: Bench, qualities: dict[str, SplitQuality]) -> dict[str, Any]:
+def quality_fields(bench: EvalContext, qualities: dict[str, SplitQuality]) -> dict[str, Any]:
     """Group `quality` of the result.
 
     Args:

@@ -18,7 +18,7 @@ from sparsefront.config.sweeps import note_work
 from sparsefront.errors import InvalidSetting
 from sparsefront.progress import counted
 from sparsefront.recovery.training import TrainingPlan
-from sparsefront.stages.bench import Bench
+from sparsefront.stages.bench import EvalContext
 from sparsefront.stages.keys import recovery_stage_seed, reseed
 from sparsefront.stages.network import load_net, make_task, open_data, unfinished_from, weights_digest
 from sparsefront.training.fit import fit, steps_per_epoch
@@ -111,12 +111,12 @@ def control_plan(experiment: Experiment, steps: int) -> TrainingPlan:
     return TrainingPlan(math.ceil(total / steps), curve, plan.lr_key, total)
 
 
-def train(experiment: Experiment, dense: Path, unfinished: Path, folder: Path, loggers: list) -> float:
+def train(experiment: Experiment, dense: Path, resume_dir: Path, folder: Path, loggers: list) -> float:
     """What every process of the training runs.
 
     Args:
         dense: folder of the dense network's stage.
-        unfinished: what is written here outlives a killed run, which resumes from it.
+        resume_dir: what is written here outlives a killed run, which resumes from it.
         folder: where the stage's files go.
     Returns:
         the seconds that a killed run spent on what this one went on from.
@@ -135,7 +135,7 @@ def train(experiment: Experiment, dense: Path, unfinished: Path, folder: Path, l
         trainer=experiment.trainer,
         loggers=loggers,
         directory=folder,
-        unfinished=unfinished,
+        resume_dir=resume_dir,
         stage="recover, control",
         lr_key=plan.lr_key,
     )
@@ -154,7 +154,7 @@ def measure(
         with store.making("dense_quality", cache_key) as new:
             net = load_net(experiment, continued.path / WEIGHTS)
             found: dict[str, Any] = {"dense_continued_weights_sha256": weights_digest(net)}
-            bench = Bench.of(experiment, net)
+            bench = EvalContext.of(experiment, net)
             bench.ready(net)
             log.info("measure: accuracy of the dense network that was trained on")
             for split, prefix in (("test", ""), ("val", "val_")):

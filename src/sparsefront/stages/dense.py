@@ -24,23 +24,23 @@ log = logging.getLogger(__name__)
 
 def run(experiment: Experiment, store: ArtifactStore, cache_key: dict[str, Any], loggers: list) -> Artifact:
     """weights.safetensors, training.json; with recipe.save_epoch_weights also epoch_weights/, one file per epoch."""
-    unfinished = store.unfinished("dense", cache_key)
+    resume_dir = store.unfinished("dense", cache_key)
     while (dense := store.get("dense", cache_key)) is None:
         with (
             store.making("dense", cache_key) as new,
-            other_ranks_running(train, experiment, unfinished, trainer=experiment.trainer, shared=experiment.cache_dir),
+            other_ranks_running(train, experiment, resume_dir, trainer=experiment.trainer, shared=experiment.cache_dir),
         ):
-            new.earlier_seconds = train(experiment, unfinished, new.folder, loggers)
+            new.earlier_seconds = train(experiment, resume_dir, new.folder, loggers)
     if not dense.reused:
         note_work(shared_seconds=dense.seconds)
     return dense
 
 
-def train(experiment: Experiment, unfinished: Path, folder: Path, loggers: list) -> float:
+def train(experiment: Experiment, resume_dir: Path, folder: Path, loggers: list) -> float:
     """What every process of the training runs.
 
     Args:
-        unfinished: what is written here outlives a killed run, which resumes from it.
+        resume_dir: what is written here outlives a killed run, which resumes from it.
         folder: where the stage's files go.
     Returns:
         the seconds that a killed run spent on what this one went on from.
@@ -55,8 +55,8 @@ def train(experiment: Experiment, unfinished: Path, folder: Path, loggers: list)
         raise InvalidSetting("recipe.epochs", 0, allowed)
     data = open_data(experiment, seed=stage_seed(experiment.seed, "dense, order"))
     # All that is needed later, now: a test part that cannot be read is reported before the training, not after it.
-    data.setup(None if experiment.goes_on_to("measure") else "fit")
-    for split in ("train", "val", "test") if experiment.goes_on_to("measure") else ("train",):
+    data.setup(None if experiment.continues_to("measure") else "fit")
+    for split in ("train", "val", "test") if experiment.continues_to("measure") else ("train",):
         require_rows_and_classes(experiment, data, split)
     trained = Trained()
     if recipe.epochs > 0:
@@ -76,8 +76,8 @@ def train(experiment: Experiment, unfinished: Path, folder: Path, loggers: list)
             trainer=experiment.trainer,
             loggers=loggers,
             directory=folder,
-            callbacks=(SaveEpochWeights(folder, unfinished, save_weights),) if recipe.save_epoch_weights else (),
-            unfinished=unfinished,
+            callbacks=(SaveEpochWeights(folder, resume_dir, save_weights),) if recipe.save_epoch_weights else (),
+            resume_dir=resume_dir,
             stage="dense",
         )
     save_weights(net, folder / WEIGHTS)

@@ -13,7 +13,7 @@ from sparsefront.config.experiment import Experiment
 from sparsefront.gpu import aside, sharing
 from sparsefront.latency_search.search import Search
 from sparsefront.latency_search.table import Timing
-from sparsefront.stages.bench import Bench
+from sparsefront.stages.bench import EvalContext
 from sparsefront.stages.keys import StageKeys
 from sparsefront.tasks.base import Batch
 
@@ -29,7 +29,7 @@ def make_search(experiment: Experiment, store: ArtifactStore, keys: StageKeys, n
             which the table is made once for and searches for other latencies find.
         net: only tells the task what its outputs look like.
     """
-    bench = Bench.of(experiment, net)
+    bench = EvalContext.of(experiment, net)
     timing = Timing(bench.inputs, bench.dtype, experiment.measure, experiment.kernel)
 
     def stored(kind: str, key: dict[str, Any], make: Callable[[], ChoiceTable]) -> ChoiceTable:

@@ -22,7 +22,7 @@ from sparsefront.inference.benchmark import benchmark
 from sparsefront.inference.fusion.block_pass import fused_dense_graph
 from sparsefront.inference.swap import kept_dense, save_choices, swap, why_dense
 from sparsefront.inference.swap_report import KEEPS_ALL, SwapReport
-from sparsefront.measure.end_to_end import Alone, time_alone
+from sparsefront.measure.end_to_end import DenseTiming, time_alone
 from sparsefront.measure.execution_mode import NothingRuns
 from sparsefront.measure.memory import (
     AchievedSparsity,
@@ -38,7 +38,7 @@ from sparsefront.networks import tensors_digest
 from sparsefront.progress import TIMING, counted, spent_on
 from sparsefront.provenance import provenance
 from sparsefront.stages.bench import (
-    Bench,
+    EvalContext,
     SplitQuality,
     evaluate_dense,
     evaluate_splits,
@@ -82,7 +82,7 @@ class SparseNetwork:
 
 
 @spent_on(TIMING)
-def swap_in(bench: Bench, net: nn.Module, export: Export) -> SparseNetwork:
+def swap_in(bench: EvalContext, net: nn.Module, export: Export) -> SparseNetwork:
     """Choose kernels for the bench's inputs and put them into `net`, which holds the masked weights, in place.
 
     Raises:
@@ -94,7 +94,7 @@ def swap_in(bench: Bench, net: nn.Module, export: Export) -> SparseNetwork:
 
 
 @spent_on(TIMING)
-def dense_speed(bench: Bench, net: nn.Module) -> tuple[dict[str, Any], Samples]:
+def dense_speed(bench: EvalContext, net: nn.Module) -> tuple[dict[str, Any], Samples]:
     """Group `speed` where no kernel is swapped in: there is no sparse latency."""
     log.info("measure: latency of the dense network, %s on %s", _size_in_words(bench), bench.device.type)
     timed = time_alone(net, bench.inputs, bench.experiment.measure, fuse=fused_dense_graph)
@@ -103,7 +103,7 @@ def dense_speed(bench: Bench, net: nn.Module) -> tuple[dict[str, Any], Samples]:
 
 
 @spent_on(TIMING)
-def sparse_speed(bench: Bench, dense_net: nn.Module, sparse: SparseNetwork) -> tuple[dict[str, Any], Samples]:
+def sparse_speed(bench: EvalContext, dense_net: nn.Module, sparse: SparseNetwork) -> tuple[dict[str, Any], Samples]:
     """Group `speed` of a sparse network beside the fastest dense version."""
     log.info("measure: latency, %s on %s, dense and sparse in turn", _size_in_words(bench), bench.device.type)
     timed = benchmark(
@@ -129,7 +129,7 @@ def sparse_speed(bench: Bench, dense_net: nn.Module, sparse: SparseNetwork) -> t
 
 
 def measured_swap(
-    bench: Bench, dense_net: nn.Module, make_net: Callable[[], nn.Module], export: Export
+    bench: EvalContext, dense_net: nn.Module, make_net: Callable[[], nn.Module], export: Export
 ) -> tuple[SparseNetwork, dict[str, Any], Samples]:
     """A network with kernels and its group `speed`. With kernel=auto the masked network instead, where it is the faster whole.
 
@@ -153,7 +153,7 @@ def measured_swap(
 
 
 def latency_curve(
-    bench: Bench, speed_at: Callable[[Bench], tuple[dict[str, Any], Samples]]
+    bench: EvalContext, speed_at: Callable[[EvalContext], tuple[dict[str, Any], Samples]]
 ) -> tuple[list[dict[str, Any]], Samples]:
     """Every size of the measurement's settings but the first: field `curve` of the result, and its samples.
 
@@ -199,7 +199,7 @@ def _latency(side: str, latency: LatencySummary) -> dict[str, float]:
     }
 
 
-def _dense_side(timed: Alone) -> dict[str, Any]:
+def _dense_side(timed: DenseTiming) -> dict[str, Any]:
     return {
         "throughput_dense_samples_per_s": timed.throughput_samples_per_s,
         "execution_mode_dense": timed.execution.fastest.name,
@@ -217,7 +217,7 @@ def kernel_names(report: SwapReport, device: torch.device) -> str:
     return "reference" if device.type == "cpu" else "+".join(names)
 
 
-def _size_in_words(bench: Bench) -> str:
+def _size_in_words(bench: EvalContext) -> str:
     length = bench.sequence_length
     return f"batch {bench.batch_size}" + ("" if length is None else f", length {length}")
 
@@ -261,7 +261,7 @@ def _measure(
         "dataset_digest": digest(experiment.dataset.content()),
         "dense_weights_sha256": weights_digest(dense_net),
     }
-    bench = Bench.of(experiment, dense_net)
+    bench = EvalContext.of(experiment, dense_net)
     qualities = {"dense": evaluate_dense(store, keys, bench, dense_net)}
     bench.ready(dense_net)
     prunable = experiment.model.prunable(dense_net)
@@ -311,7 +311,7 @@ def _require_measured_without_swap(experiment: Experiment, store: ArtifactStore,
         raise InvalidSetting("stages", f"[{','.join(experiment.stages)}]", f"{allowed}; nothing is measured again")
 
 
-def _dense_alone(bench: Bench, net: nn.Module) -> tuple[dict[str, Any], Samples]:
+def _dense_alone(bench: EvalContext, net: nn.Module) -> tuple[dict[str, Any], Samples]:
     """Speed and size where no kernel is swapped in; of the size the weights alone where nothing is timed."""
     if not bench.experiment.measure.latency:
         untimed = bench.evaluation_conditions() | {"gpu_clock_mhz": None}
@@ -323,7 +323,7 @@ def _dense_alone(bench: Bench, net: nn.Module) -> tuple[dict[str, Any], Samples]
 
 
 def _side_by_side(
-    bench: Bench,
+    bench: EvalContext,
     dense_net: nn.Module,
     masked: nn.Module,
     make_net: Callable[[], nn.Module],
@@ -337,7 +337,7 @@ def _side_by_side(
         folder: where the choices of the first size are kept.
     """
 
-    def at(point: Bench) -> tuple[dict[str, Any], Samples]:
+    def at(point: EvalContext) -> tuple[dict[str, Any], Samples]:
         sparse, speed, samples_ms = measured_swap(point, dense_net, make_net, export)
         chosen = {"kernels": sparse.report.kernels, "sparse_flops_share": sparse.report.sparse_flops_share}
         return speed | chosen, samples_ms
@@ -359,7 +359,7 @@ def _side_by_side(
     return {"speed": speed | {"curve": curve}, "size": size, "kernels": kernels}, samples_ms | on_curve, quality
 
 
-def _size(side: str, net: nn.Module, bench: Bench) -> dict[str, int | None]:
+def _size(side: str, net: nn.Module, bench: EvalContext) -> dict[str, int | None]:
     with sharing(bench.device):
         return {
             f"weight_bytes_{side}": weight_bytes(net),
@@ -368,7 +368,7 @@ def _size(side: str, net: nn.Module, bench: Bench) -> dict[str, int | None]:
         }
 
 
-def _layers(report: SwapReport, bench: Bench) -> dict[str, dict[str, Any]]:
+def _layers(report: SwapReport, bench: EvalContext) -> dict[str, dict[str, Any]]:
     """Per layer what runs it, and how close it comes to the roofline where it was timed."""
     rates, problems = measured_rates(bench.device, bench.dtype), report.problems
     content = {name: layer.to_json() for name, layer in report.layers.items()}

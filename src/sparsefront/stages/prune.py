@@ -15,7 +15,7 @@ from sparsefront.measure.memory import achieved_sparsity
 from sparsefront.progress import PRUNING, spent_on
 from sparsefront.pruning.collapse import BUDGET_KEYS, misses
 from sparsefront.pruning.make_masks import LayoutSearch
-from sparsefront.pruning.mask_layout import MASKS, save_masks
+from sparsefront.pruning.mask_spec import MASKS, save_masks
 from sparsefront.pruning.masks import Masks
 from sparsefront.pruning.prune import prune
 from sparsefront.stages.keys import StageKeys, reseed, stage_seed
@@ -35,7 +35,7 @@ def run(
     dense: Artifact,
     make_search: Callable[[Experiment, ArtifactStore, StageKeys, nn.Module], LayoutSearch],
 ) -> Artifact:
-    """masks.safetensors, plan.json (layers that stay dense and why), what `MaskLayout.save` writes, and of a search for a
+    """masks.safetensors, plan.json (layers that stay dense and why), what `MaskSpec.save` writes, and of a search for a
     latency search.json: what it found.
 
     Args:
@@ -67,7 +67,7 @@ def run(
             if warning := missed_target(experiment, net, masks, prunable):
                 log.warning("%s", warning)  # now: what follows may train for hours
             save_masks(masks, new.folder / MASKS)
-            masks.layout.save(new.folder)
+            masks.spec.save(new.folder)
             (new.folder / "plan.json").write_text(json.dumps({"dense_layers": masks.ignored}))
             if masks.search is not None:
                 (new.folder / SEARCH).write_text(json.dumps(masks.search.to_json(), indent=2))
@@ -88,7 +88,7 @@ def missed_target(experiment: Experiment, net: nn.Module, masks: Masks, prunable
     found = achieved_sparsity(net, masks, prunable)
     final, verb = found.layers, "are"
     if experiment.schedule.sparsity_at(0.0, target) != target:
-        final = {name: masks.layout.sparsity_of(name, target) if name in masks else 0.0 for name in prunable}
+        final = {name: masks.spec.sparsity_of(name, target) if name in masks else 0.0 for name in prunable}
         verb = "will be"
     gone = sum(found.weight_shares[name] * sparsity for name, sparsity in final.items())
     if not misses(gone, target):

@@ -15,11 +15,11 @@ from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.config.experiment import Experiment
 from sparsefront.gpu import sharing
 from sparsefront.patterns.base import modules_of
-from sparsefront.pruning.mask_layout import MASKS, MaskLayout, load_masks, save_masks
+from sparsefront.pruning.mask_spec import MASKS, MaskSpec, load_masks, save_masks
 from sparsefront.pruning.masks import Masks
 from sparsefront.recovery.base import StateDict
 from sparsefront.recovery.recover import recover
-from sparsefront.recovery.rounds import Place
+from sparsefront.recovery.rounds import RunContext
 from sparsefront.stages.keys import recovery_stage_seed, reseed
 from sparsefront.stages.network import build_net, device_of, load_net, make_task, open_data, unfinished_from
 from sparsefront.training.compilation import deterministic_algorithms
@@ -59,7 +59,7 @@ def load_masks_of(experiment: Experiment, pruned: Path, folder: Path) -> Masks:
     return Masks(
         load_masks(folder / MASKS),
         pruning=experiment.pruning,
-        layout=MaskLayout.load(pruned, trust=modules_of(experiment.pattern)),
+        spec=MaskSpec.load(pruned, trust=modules_of(experiment.pattern)),
         ignored=json.loads((pruned / "plan.json").read_text())["dense_layers"],
     )
 
@@ -74,8 +74,8 @@ def run(
 ) -> Artifact:
     """weights.safetensors (zeros where pruned), masks.safetensors, training.json (a record of every round)."""
     while (recovered := store.get("recover", cache_key)) is None:
-        unfinished = unfinished_from(store, "recover", cache_key, dense.path / WEIGHTS, pruned.path / MASKS)
-        given = experiment, dense.path, pruned.path, unfinished
+        resume_dir = unfinished_from(store, "recover", cache_key, dense.path / WEIGHTS, pruned.path / MASKS)
+        given = experiment, dense.path, pruned.path, resume_dir
         with (
             store.making("recover", cache_key) as new,
             other_ranks_running(train, *given, trainer=experiment.trainer, shared=experiment.cache_dir),
@@ -84,12 +84,12 @@ def run(
     return recovered
 
 
-def train(experiment: Experiment, dense: Path, pruned: Path, unfinished: Path, folder: Path, loggers: list) -> float:
+def train(experiment: Experiment, dense: Path, pruned: Path, resume_dir: Path, folder: Path, loggers: list) -> float:
     """What every process of the training runs.
 
     Args:
         dense, pruned: folders of the stages that this one begins with.
-        unfinished: what is written here outlives a killed run, which resumes from it.
+        resume_dir: what is written here outlives a killed run, which resumes from it.
         folder: where the stage's files go.
     Returns:
         the seconds that killed runs spent on what this one went on from.
@@ -108,9 +108,9 @@ def train(experiment: Experiment, dense: Path, pruned: Path, unfinished: Path, f
             epoch_weights=StoredEpochWeights(dense) if experiment.recipe.save_epoch_weights else None,
             prunable=experiment.model.prunable,
             task=partial(make_task, experiment),
-            place=Place(
+            context=RunContext(
                 folder,
-                unfinished,
+                resume_dir,
                 loggers,
                 begin_round=lambda index: reseed(recovery_stage_seed(experiment, f"recover {index}")),
                 keep_finished=True,  # the store removes it once the stage is whole

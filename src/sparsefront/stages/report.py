@@ -18,7 +18,7 @@ from sparsefront.errors import Obstacle, printable
 from sparsefront.patterns.base import modules_of
 from sparsefront.patterns.blocks import windows_text
 from sparsefront.pruning.collapse import collapse_warning, collapsed_layers
-from sparsefront.pruning.mask_layout import MASKS, MaskLayout, load_masks, mask_shapes
+from sparsefront.pruning.mask_spec import MASKS, MaskSpec, load_masks, mask_shapes
 from sparsefront.results.loggers import close_loggers, log_result
 from sparsefront.results.mask_pictures import PrunedLayers
 from sparsefront.results.record import (
@@ -108,7 +108,7 @@ def show_again(experiment: Experiment, store: ArtifactStore, keys: StageKeys) ->
 
 def leave_out(experiment: Experiment, exported: Artifact | None, loggers: list) -> None:
     """The end of a run whose `stages` end before the report."""
-    if exported is not None and not experiment.goes_on_to("measure"):
+    if exported is not None and not experiment.continues_to("measure"):
         log.info("exported checkpoint: %s", link_checkpoint(exported.path, experiment.output_dir))
     close_loggers(loggers)
     log.info("ended after stage %s, as stages asks: there is no result", experiment.stages[-1])
@@ -176,7 +176,7 @@ def _pruned_layers(
         pattern=experiment.pattern,
         pattern_text=" ".join([result.choice.pattern, *settings]),
         sparsity=experiment.sparsity,
-        layout=MaskLayout.load(pruned.path, trust=modules_of(experiment.pattern)),
+        spec=MaskSpec.load(pruned.path, trust=modules_of(experiment.pattern)),
     )
 
 
@@ -238,11 +238,11 @@ def _n_of_m(experiment: Experiment, pruned: Artifact | None, recovered: Artifact
     """The windows of the layers that were pruned; None where nothing was."""
     if pruned is None or recovered is None:
         return None
-    layout = MaskLayout.load(pruned.path, trust=modules_of(experiment.pattern))
+    spec = MaskSpec.load(pruned.path, trust=modules_of(experiment.pattern))
     shapes = mask_shapes(recovered.path / MASKS)
     return windows_text(
         experiment.pattern,
-        {layer: (shape, layout.sparsity_of(layer, experiment.sparsity)) for layer, shape in shapes.items()},
+        {layer: (shape, spec.sparsity_of(layer, experiment.sparsity)) for layer, shape in shapes.items()},
     )
 
 

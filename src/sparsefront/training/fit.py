@@ -100,7 +100,7 @@ def _rows(batch: Any) -> int:
 
 
 @contextmanager
-def told_as_it_was() -> Iterator[None]:
+def preserve_interrupt() -> Iterator[None]:
     """Around `Trainer.fit`, which exits with status 1 at Ctrl-C, and at SIGTERM with 0, as if all were done.
 
     Raises:
@@ -136,7 +136,7 @@ def fit(
     loggers: list,
     directory: Path,
     callbacks: tuple[pl.Callback, ...] = (),
-    unfinished: Path | None = None,
+    resume_dir: Path | None = None,
     stage: str = "training",
     lr_key: str = "recipe.lr",
 ) -> Trained:
@@ -145,11 +145,11 @@ def fit(
     Args:
         steps: optimizer steps after which it ends within its last epoch; None = with that epoch.
         callbacks: with a `state_dict` that holds all of their state.
-        unfinished: a folder that survives a kill: the training resumes from the checkpoint in it, if there is one, and
+        resume_dir: a folder that survives a kill: the training resumes from the checkpoint in it, if there is one, and
             leaves its own there after each epoch but the last. None: it always starts at its beginning.
         stage: what trains, and `lr_key`: the setting of its learning rate, for messages.
     Raises:
-        Diverged: the loss or the weights are not finite; `unfinished` is then removed.
+        Diverged: the loss or the weights are not finite; `resume_dir` is then removed.
         KeyboardInterrupt: Ctrl-C.
         Terminated: SIGTERM; it ends with the step that it came in.
     """
@@ -157,7 +157,7 @@ def fit(
     averages = () if recipe.ema is None else (AverageWeights(recipe.ema),)
     batches = trainer.accumulate_grad_batches
     accumulated = () if batches == 1 else (AverageLastStep(batches),)
-    count, keep = CountBudget(steps), KeepEpochs(unfinished if trainer.checkpoint else None)
+    count, keep = CountBudget(steps), KeepEpochs(resume_dir if trainer.checkpoint else None)
     require_room(
         task.net,
         directory,
@@ -175,8 +175,8 @@ def fit(
     device = torch.device(trainer.device)
     with (
         _quiet_lightning(),
-        _discarded_where_diverged(unfinished),
-        told_as_it_was(),
+        _discarded_where_diverged(resume_dir),
+        preserve_interrupt(),
         spent_on(TRAINING, stage),
         sharing(device),
         deterministic_algorithms(trainer.deterministic),
@@ -204,13 +204,13 @@ def _never_broadcast(task: Task) -> list[str]:
 
 
 @contextmanager
-def _discarded_where_diverged(unfinished: Path | None) -> Iterator[None]:
+def _discarded_where_diverged(resume_dir: Path | None) -> Iterator[None]:
     """A training that diverges again from its last epoch would never come to another end."""
     try:
         yield
     except Diverged:
-        if unfinished is not None and distributed.rank() == 0:
-            shutil.rmtree(unfinished, ignore_errors=True)
+        if resume_dir is not None and distributed.rank() == 0:
+            shutil.rmtree(resume_dir, ignore_errors=True)
         raise
 
 

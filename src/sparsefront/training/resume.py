@@ -46,16 +46,16 @@ class SaveEpochWeights(pl.Callback):
 
     Args:
         folder: of the training; complete when it ends.
-        unfinished: another folder, where the files lie until then, so that they outlive a killed run.
+        resume_dir: another folder, where the files lie until then, so that they outlive a killed run.
         save: (network, file) writes the plain state dict.
     """
 
-    def __init__(self, folder: Path, unfinished: Path, save: Callable[[nn.Module, Path], None]) -> None:
-        self.folder, self.unfinished, self.save = folder, unfinished, save
+    def __init__(self, folder: Path, resume_dir: Path, save: Callable[[nn.Module, Path], None]) -> None:
+        self.folder, self.resume_dir, self.save = folder, resume_dir, save
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if trainer.is_global_zero:
-            file = epoch_weights_file(self.unfinished, trainer.current_epoch)
+            file = epoch_weights_file(self.resume_dir, trainer.current_epoch)
             file.parent.mkdir(parents=True, exist_ok=True)
             with whole_file(file) as new:
                 self.save(module.net, new)
@@ -64,7 +64,7 @@ class SaveEpochWeights(pl.Callback):
         if trainer.is_global_zero:
             half_written = shutil.ignore_patterns(f"{PARTIAL}*")  # by a killed run
             shutil.copytree(
-                self.unfinished / EPOCH_WEIGHTS,
+                self.resume_dir / EPOCH_WEIGHTS,
                 self.folder / EPOCH_WEIGHTS,
                 ignore=half_written,
                 copy_function=link_or_copy,

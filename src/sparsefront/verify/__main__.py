@@ -20,7 +20,7 @@ from sparsefront.errors import Edited, InvalidSetting, printable
 from sparsefront.options import shortened
 from sparsefront.progress import ending_with_its_reader
 from sparsefront.provenance import code_commit
-from sparsefront.pruning.mask_layout import MaskLayout
+from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.results.record import Result
 from sparsefront.runs import CONFIG_DIR, configured
 from sparsefront.verify.evaluate import DIFFERS, ON_CPU, SKIPPED, Composed, experiment_of, measure_again
@@ -44,7 +44,7 @@ runs as code; docs/reviewing.md says what is read, what runs, and what no check 
 
 First the record: its own sha256, those of its files, masks and weights, and the numbers that follow from others (latencies from
 samples.json, metrics from outcomes.npz). Then the export: files as stored, pruned weights zero, the compressed form that kernels
-read the same weights, manifest and layout what the configuration builds and the masks obey. One that was edited is refused, and
+read the same weights, manifest and spec what the configuration builds and the masks obey. One that was edited is refused, and
 nothing is measured. Then the data: it must be what the result was measured on. Then the networks are evaluated again, and timed
 where the result's GPU (or processor) is: metrics must be equal, up to a tenth of a point or one sample; the speedup lies within
 the record's interval, or it is said that it does not.
@@ -98,8 +98,8 @@ def _verify(row: Path, options: argparse.Namespace) -> str:
     words = {VERIFIED}
     with experiment_of(result, row, given, partial(_composed, trust)) as (experiment, configuration):
         _check_configuration(result, row, configuration, experiment.choices, given)
-        layout = MaskLayout() if export is None else check_built(experiment, export, trust)
-        for finding in measure_again(experiment, result, export, layout, stored_outcomes(result, row), given):
+        spec = MaskSpec() if export is None else check_built(experiment, export, trust)
+        for finding in measure_again(experiment, result, export, spec, stored_outcomes(result, row), given):
             print(printable(finding), flush=True)
             if finding.verdict == DIFFERS and finding.decides:
                 words.add(OTHER)

@@ -24,11 +24,11 @@ from sparsefront.patterns.base import label
 from sparsefront.patterns.blocks import windows_text
 from sparsefront.progress import counted
 from sparsefront.provenance import Provenance, provenance
-from sparsefront.pruning.mask_layout import MaskLayout
+from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.recovery.training import TrainingRecovery
 from sparsefront.results.record import SCHEMA_VERSION, Identity, Result
 from sparsefront.runs import composable_overrides
-from sparsefront.stages.bench import Bench, SplitQuality, evaluate_splits
+from sparsefront.stages.bench import EvalContext, SplitQuality, evaluate_splits
 from sparsefront.stages.control import KIND as CONTROL
 from sparsefront.stages.keys import dense_recipe, stage_keys
 from sparsefront.stages.measure import SparseNetwork, kernel_names, measured_swap, swap_in
@@ -138,7 +138,7 @@ def measure_again(
     experiment: Experiment,
     result: Result,
     export: Export | None,
-    layout: MaskLayout,
+    spec: MaskSpec,
     outcomes: Mapping[str, Outcomes] | None,
     given: Sequence[str] = (),
 ) -> Iterator[Finding]:
@@ -147,7 +147,7 @@ def measure_again(
     Args:
         experiment: the one that the result is of.
         export: its network, checked against the record; None for pattern=dense.
-        layout: of its masks.
+        spec: of its masks.
         outcomes: network -> what each sample added to its metric, as stored beside the record; None where that is not here.
         given: overrides that the run did not have.
     Raises:
@@ -162,15 +162,15 @@ def measure_again(
             yield NO_DENSE
             return
         yield _nothing_pruned(experiment, result, dense)
-        bench = Bench.of(experiment, dense)
+        bench = EvalContext.of(experiment, dense)
         yield from _conditions(bench, result, given)
         yield from _evaluated("dense", bench, dense, result, outcomes)
         yield from _timed_alone(bench, result, dense)
         return
     masked = build_net(experiment)
     masked.load_state_dict(export.state_dict())
-    yield _sparsity(experiment, result, export, masked, layout)
-    bench = Bench.of(experiment, masked)
+    yield _sparsity(experiment, result, export, masked, spec)
+    bench = EvalContext.of(experiment, masked)
     yield from _conditions(bench, result, given)
     same_dtype = bench.conditions()["dtype"] == result.speed.dtype
     if dense is None:
@@ -206,12 +206,12 @@ NO_DENSE = Finding("accuracy, dense", SKIPPED, "the dense weights of the record 
 
 
 def _evaluated(
-    side: str, bench: Bench, net: nn.Module, result: Result, outcomes: Mapping[str, Outcomes] | None
+    side: str, bench: EvalContext, net: nn.Module, result: Result, outcomes: Mapping[str, Outcomes] | None
 ) -> Iterator[Finding]:
     return _compare(side, evaluate_splits(bench, bench.ready(net), side), result, outcomes)
 
 
-def _timed_alone(bench: Bench, result: Result, dense: nn.Module) -> Iterator[Finding]:
+def _timed_alone(bench: EvalContext, result: Result, dense: nn.Module) -> Iterator[Finding]:
     """Of a result without a sparse network nothing that ranks is timed; its device decides what the last line says."""
     if result.speed.latency_dense_ms is not None and (elsewhere := _other_device(result, bench)) is not None:
         yield Finding("latency", SKIPPED, elsewhere, decides=False)
@@ -232,7 +232,7 @@ def _choice(experiment: Experiment, result: Result, given: Sequence[str]) -> Fin
     return _facts("choice", pairs)
 
 
-def _conditions(bench: Bench, result: Result, given: Sequence[str]) -> Iterator[Finding]:
+def _conditions(bench: EvalContext, result: Result, given: Sequence[str]) -> Iterator[Finding]:
     """What was evaluated and timed with; where it differs because this is another device, that is said."""
     speed, here = result.speed, bench.conditions()
     if speed.latency_device not in (None, bench.device.type):
@@ -319,7 +319,7 @@ def _dense_net(experiment: Experiment, result: Result) -> nn.Module | None:
     return _stored_net(experiment, "dense", stage_keys(experiment).dense, result.identity.dense_weights_sha256)
 
 
-def _continued(experiment: Experiment, bench: Bench, result: Result) -> Iterator[Finding]:
+def _continued(experiment: Experiment, bench: EvalContext, result: Result) -> Iterator[Finding]:
     """The metric of the control, against which points lost are told; nothing where the record has none."""
     if result.quality.dense_continued is None:
         return
@@ -346,14 +346,14 @@ def _nothing_pruned(experiment: Experiment, result: Result, net: nn.Module) -> F
     return _facts("sparsity", pairs | {"sparsity_per_layer": (result.sparsity.sparsity_per_layer, layers)})
 
 
-def _sparsity(experiment: Experiment, result: Result, export: Export, net: nn.Module, layout: MaskLayout) -> Finding:
+def _sparsity(experiment: Experiment, result: Result, export: Export, net: nn.Module, spec: MaskSpec) -> Finding:
     """All that the masks say of the network."""
     stored, manifest = result.sparsity, export.manifest
     found = achieved_sparsity(net, export.masks, experiment.model.prunable(net))
     whole = [name for name, sparsity in found.layers.items() if sparsity == 0]
     dense = dict.fromkeys(whole, KEEPS_ALL) | manifest.dense_layers
     own = {
-        name: (record.shape, layout.sparsity_of(name, experiment.sparsity)) for name, record in manifest.layers.items()
+        name: (record.shape, spec.sparsity_of(name, experiment.sparsity)) for name, record in manifest.layers.items()
     }
     pairs = {
         "sparsity_achieved": (stored.sparsity_achieved, found.sparsity_achieved),
@@ -365,7 +365,7 @@ def _sparsity(experiment: Experiment, result: Result, export: Export, net: nn.Mo
     }
     told = {name: text for name, text in stored.pattern_per_layer.items() if text != "dense"}
     if told:
-        pairs["pattern_per_layer"] = (told, {name: label(own) for name, own in (layout.patterns or {}).items()})
+        pairs["pattern_per_layer"] = (told, {name: label(own) for name, own in (spec.patterns or {}).items()})
     return _facts("sparsity", pairs)
 
 
@@ -423,7 +423,9 @@ def _outcomes(side: str, stored: Outcomes, now: Outcomes) -> Finding:
     return Finding(what, verdict, f"{differ} of {len(now)} samples differ from outcomes.npz")
 
 
-def _kernels(result: Result, export: Export, sparse: SparseNetwork, bench: Bench, *, same_device: bool) -> Finding:
+def _kernels(
+    result: Result, export: Export, sparse: SparseNetwork, bench: EvalContext, *, same_device: bool
+) -> Finding:
     """What the record says of each layer's kernel: on its own device as chosen now, elsewhere what masks and shapes say."""
     stored, report, now = result.kernels, sparse.report, _layers_of(sparse.report)
     pairs: dict[str, tuple[Any, Any]] = {"layers": (sorted(stored.kernel_per_layer), sorted(now))}
@@ -462,7 +464,7 @@ def _layers_of(report: SwapReport) -> dict[str, dict[str, Any]]:
     return layers
 
 
-def _other_device(result: Result, bench: Bench) -> str | None:
+def _other_device(result: Result, bench: EvalContext) -> str | None:
     """Why latencies of this place say nothing about the record's; None where they do."""
     stored, present = map(_device_of, (result.identity, provenance(bench.device)))
     if stored == present:

@@ -20,7 +20,7 @@ from sparsefront.masks.weight_view import as_matrix
 from sparsefront.networks import tensors_digest
 from sparsefront.options import shortened
 from sparsefront.patterns.base import CLASS, label, to_record
-from sparsefront.pruning.mask_layout import PATTERNS, PERMUTATIONS, SPARSITIES, MaskLayout
+from sparsefront.pruning.mask_spec import PATTERNS, PERMUTATIONS, SPARSITIES, MaskSpec
 from sparsefront.results.record import SCHEMA_VERSION, Result
 from sparsefront.runs import linked_checkpoint
 
@@ -142,7 +142,7 @@ def _check_layer(export: Export, layer: str, weights: dict[str, Tensor]) -> None
         raise Edited(f"compressed weights of {layer}", "are not its weights: the kernels would compute something else")
 
 
-def check_built(experiment: Experiment, export: Export, trust: Sequence[str]) -> MaskLayout:
+def check_built(experiment: Experiment, export: Export, trust: Sequence[str]) -> MaskSpec:
     """Check what an export states of its pattern by the one that the result's configuration builds: name, class and settings, how
     each layer is stored, and the sparsity, order and pattern of each layer, which its mask must obey.
 
@@ -160,13 +160,13 @@ def check_built(experiment: Experiment, export: Export, trust: Sequence[str]) ->
     _require("pattern_parameters", manifest.pattern_parameters, {key: built[key] for key in built if key != CLASS})
     try:
         with damage_named():
-            layout = MaskLayout.load(export.directory, trust=trust)
+            spec = MaskSpec.load(export.directory, trust=trust)
     except ValueError as error:
         raise Edited(SPARSITIES, f"cannot be read: {error}") from error
-    _check_layout_names(layout, manifest)
+    _check_layout_names(spec, manifest)
     for layer, record in manifest.layers.items():
-        mask, own = export.masks[layer], None if layout.sparsities is None else layout.sparsities[layer]
-        obeyed = layout.pattern_of(layer, pattern)
+        mask, own = export.masks[layer], None if spec.sparsities is None else spec.sparsities[layer]
+        obeyed = spec.pattern_of(layer, pattern)
         sparsity = experiment.sparsity if own is None else own
         if obeyed.mixed and sparsity > 0:
             raise Edited(PATTERNS, f"was edited: it has no pattern of {layer}")
@@ -178,27 +178,27 @@ def check_built(experiment: Experiment, export: Export, trust: Sequence[str]) ->
         family, parameters = storage_of(obeyed, mask, experiment.sparsity, own)
         _require(f"layers.{layer}.family", record.family, family)
         _require(f"layers.{layer}.parameters", record.parameters, json.loads(json.dumps(parameters)))
-        named = None if layer not in (layout.patterns or {}) else label(obeyed)
+        named = None if layer not in (spec.patterns or {}) else label(obeyed)
         _require(f"layers.{layer}.pattern", record.pattern, named)
         if sparsity == 0:
             continue
         try:
-            obeyed.check(mask, sparsity, layout.permutation(layer))
+            obeyed.check(mask, sparsity, spec.permutation(layer))
         except (ValueError, IndexError, RuntimeError) as error:
             raise Edited(
                 str(export.directory), f"was edited: the mask of {layer} does not obey {label(obeyed)}: {error}"
             ) from error
-    return layout
+    return spec
 
 
-def _check_layout_names(layout: MaskLayout, manifest: Manifest) -> None:
+def _check_layout_names(spec: MaskSpec, manifest: Manifest) -> None:
     """Sparsities are of all layers or of none, orders and patterns of some."""
     known = {*manifest.layers, *manifest.dense_layers}
-    named = {SPARSITIES: layout.sparsities or {}, PERMUTATIONS: layout.permutations, PATTERNS: layout.patterns or {}}
+    named = {SPARSITIES: spec.sparsities or {}, PERMUTATIONS: spec.permutations, PATTERNS: spec.patterns or {}}
     for file, layers in named.items():
         if more := sorted(layers.keys() - known):
             raise Edited(file, f"was edited: it names {shortened(more[0])}, which is no layer of {MANIFEST}")
-    if layout.sparsities is not None and (gone := sorted(manifest.layers.keys() - layout.sparsities.keys())):
+    if spec.sparsities is not None and (gone := sorted(manifest.layers.keys() - spec.sparsities.keys())):
         raise Edited(SPARSITIES, f"was edited: it has no sparsity for {gone[0]}")
 
 

@@ -19,7 +19,7 @@ from sparsefront.patterns.mixed import Mixed
 from sparsefront.patterns.n_m import NM
 from sparsefront.patterns.vector_wise import VectorWise
 from sparsefront.pruning.make_masks import make_masks
-from sparsefront.pruning.mask_layout import MaskLayout, fix_layout
+from sparsefront.pruning.mask_spec import MaskSpec, fix_spec
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,11 @@ def test_a_permutation_and_its_inverse():
 
 def test_a_permuted_pattern_holds_in_its_order_and_masks_come_back_in_the_networks():
     importance, pattern = {"a": scores()}, EvenInputsFirst(m=4)
-    layout = fix_layout(importance, pattern, PerLayer(), 0.5)
+    spec = fix_spec(importance, pattern, PerLayer(), 0.5)
     mask = make_masks(importance, pattern, PerLayer(), 0.5)["a"]
     for half in (mask[:, ::2], mask[:, 1::2]):
         assert (half.sum(dim=1) == 2).all()
-    pattern.check(mask, 0.5, layout.permutation("a"))
+    pattern.check(mask, 0.5, spec.permutation("a"))
     assert torch.equal(mask, pattern.mask(importance["a"], 0.5))
     uneven = torch.zeros(1, 8, dtype=torch.bool)
     uneven[0, [0, 1, 4, 5]] = True  # two of the even and two of the odd inputs
@@ -78,9 +78,9 @@ def test_sparsities_of_layers_apply_layer_by_layer_and_are_asked_for_once():
     importance = {"a": scores(seed=1), "b": scores(seed=2)}
     allocation = Given({"a": 0.75, "b": 0.0}, [])
     shapes = {"a": (6, 2, 2, 2), "b": (6, 8)}
-    layout = fix_layout(importance, ElementWise(), allocation, 0.375, weight_shapes=shapes)
+    spec = fix_spec(importance, ElementWise(), allocation, 0.375, weight_shapes=shapes)
     for overall, expected in ((0.1875, 18), (0.375, 36)):
-        masks = make_masks(importance, ElementWise(), allocation, overall, final_sparsity=0.375, layout=layout)
+        masks = make_masks(importance, ElementWise(), allocation, overall, final_sparsity=0.375, spec=spec)
         assert int((~masks["a"]).sum()) == expected and masks["b"].all()
     ((seen, sparsity, lost),) = allocation.asked
     assert seen == shapes and sparsity == 0.375
@@ -89,14 +89,14 @@ def test_sparsities_of_layers_apply_layer_by_layer_and_are_asked_for_once():
 
 
 def test_layers_under_a_global_allocation_have_no_sparsity_of_their_own():
-    assert fix_layout({"a": scores()}, ElementWise(), GlobalThreshold(), 0.5).sparsities is None
+    assert fix_spec({"a": scores()}, ElementWise(), GlobalThreshold(), 0.5).sparsities is None
 
 
 @pytest.mark.parametrize("sparsities", [None, {"a.b": 0.5, "c": 0.25}])
 def test_a_structure_comes_back_from_disk(tmp_path, sparsities):
     orders = {"a.b": Permutation(outputs=torch.tensor([1, 0])), "c": Permutation(inputs=torch.tensor([2, 0, 1]))}
-    MaskLayout(orders, sparsities).save(tmp_path)
-    read = MaskLayout.load(tmp_path)
+    MaskSpec(orders, sparsities).save(tmp_path)
+    read = MaskSpec.load(tmp_path)
     assert read.sparsities == sparsities
     assert torch.equal(read.permutation("a.b").outputs, orders["a.b"].outputs)
     assert read.permutation("a.b").inputs is None and read.permutation("elsewhere").orders() == {}
@@ -105,20 +105,20 @@ def test_a_structure_comes_back_from_disk(tmp_path, sparsities):
 
 def test_patterns_of_layers_come_back_from_disk(tmp_path):
     patterns = {"a.b": NM(m=4), "c": VectorWise(granularity=4)}
-    MaskLayout({}, {"a.b": 0.5, "c": 0.75, "d": 0.0}, patterns).save(tmp_path)
-    read = MaskLayout.load(tmp_path)
+    MaskSpec({}, {"a.b": 0.5, "c": 0.75, "d": 0.0}, patterns).save(tmp_path)
+    read = MaskSpec.load(tmp_path)
     assert read.patterns == patterns
     assert read.pattern_of("c", NM()) == patterns["c"] and read.pattern_of("d", NM()) == NM()
-    MaskLayout().save(tmp_path)
-    assert MaskLayout.load(tmp_path).patterns is None, "nothing is left of another one"
+    MaskSpec().save(tmp_path)
+    assert MaskSpec.load(tmp_path).patterns is None, "nothing is left of another one"
 
 
 @pytest.mark.parametrize("sparsity", [0.45, 0.9])
 def test_layers_obey_patterns_of_their_own_on_the_way_of_a_schedule_too(sparsity):
     patterns = {"windows": NM(m=4), "vectors": VectorWise(granularity=8)}
-    layout = MaskLayout({}, {"windows": 0.5, "vectors": 0.75, "dense": 0.0}, patterns)
+    spec = MaskSpec({}, {"windows": 0.5, "vectors": 0.75, "dense": 0.0}, patterns)
     importance = {name: torch.rand(16, 32) for name in ("windows", "vectors", "dense")}
-    masks = make_masks(importance, Mixed(), LatencySearch(speedup=2.0), sparsity, final_sparsity=0.9, layout=layout)
+    masks = make_masks(importance, Mixed(), LatencySearch(speedup=2.0), sparsity, final_sparsity=0.9, spec=spec)
     gone = sparsity / 0.9
     assert masks["dense"].all()
     in_vectors = masks["vectors"].reshape(2, 8, 32)
@@ -126,7 +126,7 @@ def test_layers_obey_patterns_of_their_own_on_the_way_of_a_schedule_too(sparsity
     assert abs(1 - float(masks["vectors"].float().mean()) - 0.75 * gone) <= 8 / 512
     if sparsity == 0.9:
         patterns["windows"].check(masks["windows"], 0.5)
-    final = make_masks(importance, Mixed(), LatencySearch(speedup=2.0), 0.9, previous=masks, layout=layout)
+    final = make_masks(importance, Mixed(), LatencySearch(speedup=2.0), 0.9, previous=masks, spec=spec)
     assert not any((final[name] & ~masks[name]).any() for name in masks)
 
 
@@ -143,22 +143,22 @@ class Noted(NM):
 
 def test_an_order_belongs_to_the_sparsity_of_its_layer_and_a_dense_layer_has_none():
     importance, pattern = {"a": scores(seed=1), "b": scores(seed=2)}, Noted()
-    assert fix_layout(importance, pattern, GlobalThreshold(), 0.75).permutations.keys() == {"a", "b"}
+    assert fix_spec(importance, pattern, GlobalThreshold(), 0.75).permutations.keys() == {"a", "b"}
     assert pattern.asked == [0.75, 0.75]
     pattern.asked.clear()
-    layout = fix_layout(importance, pattern, Given({"a": 0.5, "b": 0.0}, []), 0.75)
-    assert layout.permutations.keys() == {"a"} and pattern.asked == [0.5]
+    spec = fix_spec(importance, pattern, Given({"a": 0.5, "b": 0.0}, []), 0.75)
+    assert spec.permutations.keys() == {"a"} and pattern.asked == [0.5]
 
 
 def test_what_a_layer_would_lose_is_in_the_order_that_it_would_have():
     importance, allocation = {"a": scores(16, 32)}, Given({"a": 0.75}, [])
     pattern = NM(permutation="search", permutation_rounds=3)
-    layout = fix_layout(importance, pattern, allocation, 0.75)
+    spec = fix_spec(importance, pattern, allocation, 0.75)
     ((_, _, lost),) = allocation.asked
     for sparsity in (0.5, 0.75):
         pruned = importance["a"][~pattern.mask(importance["a"], sparsity)]
         assert lost("a", sparsity) == pytest.approx(float(pruned.sum()))
-    assert torch.equal(layout.permutation("a").inputs, pattern.find_permutation(importance["a"], 0.75).inputs)
+    assert torch.equal(spec.permutation("a").inputs, pattern.find_permutation(importance["a"], 0.75).inputs)
 
 
 @pytest.mark.parametrize(
@@ -172,10 +172,10 @@ def test_what_a_layer_would_lose_is_in_the_order_that_it_would_have():
 def test_an_own_allocation_that_breaks_its_promise_is_named(given, why):
     importance = {"a": scores(), "b": scores()}
     with pytest.raises(InvalidSetting, match=f"^allocation=given: {re.escape(why)}"):
-        fix_layout(importance, ElementWise(), Given(given, []), 0.5)
+        fix_spec(importance, ElementWise(), Given(given, []), 0.5)
 
 
 def test_sparsities_that_an_own_allocation_gives_as_tensors_can_be_stored(tmp_path):
-    layout = fix_layout({"a": scores()}, ElementWise(), Given({"a": torch.tensor(0.5)}, []), 0.5)
-    layout.save(tmp_path)
-    assert MaskLayout.load(tmp_path).sparsities == {"a": 0.5}
+    spec = fix_spec({"a": scores()}, ElementWise(), Given({"a": torch.tensor(0.5)}, []), 0.5)
+    spec.save(tmp_path)
+    assert MaskSpec.load(tmp_path).sparsities == {"a": 0.5}

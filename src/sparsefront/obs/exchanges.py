@@ -22,21 +22,21 @@ PAIRS = 2**24
 
 
 @dataclass(frozen=True)
-class Swapped:
+class Exchanged:
     """Args:
     mask: bool [N, K], True = keep.
-    swaps: exchanges of all rows together.
+    exchanges: exchanges of all rows together.
     error_before, error_after: sum of L over the rows.
     """
 
     mask: Tensor
-    swaps: int
+    exchanges: int
     error_before: float
     error_after: float
 
 
 @torch.no_grad()
-def swap_masks(
+def exchange_weights(
     weight: Tensor,
     mask: Tensor,
     gram: Tensor,
@@ -44,7 +44,7 @@ def swap_masks(
     span: int | None = None,
     allowed: Tensor | None = None,
     limit: int | None = None,
-) -> Swapped:
+) -> Exchanged:
     """The mask that is left when no single exchange within a span of a row lowers the error any more.
 
     Each row takes its best exchange at a time, in float64. Every span keeps as many weights as before.
@@ -66,7 +66,7 @@ def swap_masks(
     correlation = pruned @ gram  # c of every row, [N, K]
     before = float((pruned * correlation).sum())
     least = SMALLEST_GAIN * (weight.square() @ gram.diagonal())
-    active, swaps, taken = torch.arange(len(weight), device=weight.device), 0, 0
+    active, exchanges, taken = torch.arange(len(weight), device=weight.device), 0, 0
     while len(active) and (limit is None or taken < limit):
         single, square = 2 * weight[active] * correlation[active], weight[active].square() * gram.diagonal()
         prune = (square + single).masked_fill(~mask[active], torch.inf)
@@ -76,9 +76,9 @@ def swap_masks(
         active, out, back = active[better], out[better], back[better]
         mask[active, out], mask[active, back] = False, True
         correlation[active] += weight[active, out, None] * gram[out] - weight[active, back, None] * gram[back]
-        swaps, taken = swaps + len(active), taken + 1
+        exchanges, taken = exchanges + len(active), taken + 1
     pruned = weight.masked_fill(mask, 0.0)
-    return Swapped(mask, swaps, before, float((pruned * (pruned @ gram)).sum()))
+    return Exchanged(mask, exchanges, before, float((pruned * (pruned @ gram)).sum()))
 
 
 Exchange = tuple[Tensor, Tensor, Tensor]
@@ -89,7 +89,7 @@ class _Pairs:
     """Finds the best exchange of rows in one layer.
 
     Args:
-        gram, span: see `swap_masks`.
+        gram, span: see `exchange_weights`.
     """
 
     def __init__(self, gram: Tensor, span: int | None) -> None:

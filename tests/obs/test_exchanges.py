@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from sparsefront.obs import swaps
-from sparsefront.obs.swaps import swap_masks
+from sparsefront.obs import exchanges
+from sparsefront.obs.exchanges import exchange_weights
 
 
 def inputs(rows: int, columns: int, seed: int, correlation: float = 0.8) -> Tensor:
@@ -23,7 +23,7 @@ def error(x: Tensor, row: Tensor, kept: list[bool]) -> float:
     return float((x @ (row * ~torch.tensor(kept))).square().sum())
 
 
-def all_swaps(kept: list[bool], span: int, allowed: list[bool]):
+def all_exchanges(kept: list[bool], span: int, allowed: list[bool]):
     """(column pruned, column brought back) of every exchange within a span."""
     for out, back in itertools.permutations(range(len(kept)), 2):
         if kept[out] and not kept[back] and allowed[back] and out // span == back // span:
@@ -36,7 +36,7 @@ def exchanged(kept: list[bool], out: int, back: int) -> list[bool]:
 
 def best_swap(x: Tensor, row: Tensor, kept: list[bool], span: int, allowed: list[bool]) -> tuple[float, list[bool]]:
     """The lowest error that one exchange reaches, and its mask; the mask itself where there is none to make."""
-    found = [exchanged(kept, *pair) for pair in all_swaps(kept, span, allowed)]
+    found = [exchanged(kept, *pair) for pair in all_exchanges(kept, span, allowed)]
     return min(((error(x, row, mask), mask) for mask in found), default=(error(x, row, kept), kept))
 
 
@@ -58,21 +58,21 @@ def test_every_exchange_is_the_best_and_none_is_left(seed, span):
     for row in range(3):
         kept, taken = start[row].tolist(), 0
         while True:
-            found = swap_masks(weight[row : row + 1], start[row : row + 1], gram, span=span, limit=taken + 1)
+            found = exchange_weights(weight[row : row + 1], start[row : row + 1], gram, span=span, limit=taken + 1)
             lowest, mask = best_swap(x, weight[row], kept, span or 16, everything)
-            if found.swaps == taken:
+            if found.exchanges == taken:
                 break
             assert found.mask[0].tolist() == mask, "the best of all exchanges is taken, one at a time"
             assert found.error_after == pytest.approx(lowest, rel=1e-9) and lowest < error(x, weight[row], kept)
             kept, taken = mask, taken + 1
         assert lowest >= error(x, weight[row], kept) * (1 - 1e-9), "no exchange helps any more"
-        whole = swap_masks(weight[row : row + 1], start[row : row + 1], gram, span=span)
-        assert whole.mask[0].tolist() == kept and whole.swaps == taken
+        whole = exchange_weights(weight[row : row + 1], start[row : row + 1], gram, span=span)
+        assert whole.mask[0].tolist() == kept and whole.exchanges == taken
         assert whole.error_before == pytest.approx(error(x, weight[row], start[row].tolist()))
-    together = swap_masks(weight, start, gram, span=span)
-    alone = [swap_masks(weight[r : r + 1], start[r : r + 1], gram, span=span) for r in range(3)]
+    together = exchange_weights(weight, start, gram, span=span)
+    alone = [exchange_weights(weight[r : r + 1], start[r : r + 1], gram, span=span) for r in range(3)]
     assert torch.equal(together.mask, torch.cat([one.mask for one in alone])), "rows do not meet"
-    assert together.swaps == sum(one.swaps for one in alone) > 0
+    assert together.exchanges == sum(one.exchanges for one in alone) > 0
     width = span or 16
     assert torch.equal(together.mask.reshape(3, -1, width).sum(2), start.reshape(3, -1, width).sum(2))
 
@@ -83,10 +83,10 @@ def test_long_rows_take_the_same_exchanges(monkeypatch, correlation, density):
     """Few candidates and the bound on the others, against all pairs at once."""
     _, weight, start = case(6, 96, 5, density, None)
     x = inputs(64, 96, 5, correlation)
-    found = swap_masks(weight, start, x.T @ x)
-    monkeypatch.setattr(swaps, "CANDIDATES", ())
-    whole = swap_masks(weight, start, x.T @ x)
-    assert torch.equal(found.mask, whole.mask) and found.swaps == whole.swaps > 6
+    found = exchange_weights(weight, start, x.T @ x)
+    monkeypatch.setattr(exchanges, "CANDIDATES", ())
+    whole = exchange_weights(weight, start, x.T @ x)
+    assert torch.equal(found.mask, whole.mask) and found.exchanges == whole.exchanges > 6
     for row in range(6):
         kept = found.mask[row].tolist()
         lowest, _ = best_swap(x, weight[row], kept, 96, [True] * 96)
@@ -96,33 +96,33 @@ def test_long_rows_take_the_same_exchanges(monkeypatch, correlation, density):
 def test_the_bound_is_not_trusted_where_it_does_not_hold(monkeypatch):
     """With one candidate, then three, most rows have to look at all of their weights."""
     x, weight, start = case(4, 24, 7, 0.5, None)
-    expected = swap_masks(weight, start, x.T @ x)
-    monkeypatch.setattr(swaps, "CANDIDATES", (1, 3))
-    monkeypatch.setattr(swaps, "PAIRS", 24)  # and one row at a time
-    assert torch.equal(swap_masks(weight, start, x.T @ x).mask, expected.mask)
+    expected = exchange_weights(weight, start, x.T @ x)
+    monkeypatch.setattr(exchanges, "CANDIDATES", (1, 3))
+    monkeypatch.setattr(exchanges, "PAIRS", 24)  # and one row at a time
+    assert torch.equal(exchange_weights(weight, start, x.T @ x).mask, expected.mask)
 
 
 def test_by_hand():
     """The smaller weight has the larger inputs: pruning 2 costs 4, pruning 1 costs 9."""
     weight, gram = torch.tensor([[2.0, 1.0]]), torch.diag(torch.tensor([1.0, 9.0]))
-    found = swap_masks(weight, torch.tensor([[True, False]]), gram)
+    found = exchange_weights(weight, torch.tensor([[True, False]]), gram)
     assert found.mask.tolist() == [[False, True]]
-    assert (found.swaps, found.error_before, found.error_after) == (1, 9.0, 4.0)
+    assert (found.exchanges, found.error_before, found.error_after) == (1, 9.0, 4.0)
 
 
 def test_weights_that_cancel_are_pruned_together():
     """Inputs 0 and 1 are the same, their weights opposite: without both nothing is lost. Magnitude keeps one of them."""
     x = torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
     weight = torch.tensor([[3.0, -3.0, 1.0]])
-    found = swap_masks(weight, torch.tensor([[True, False, False]]), x.T @ x)
+    found = exchange_weights(weight, torch.tensor([[True, False, False]]), x.T @ x)
     assert found.mask.tolist() == [[False, False, True]] and found.error_after == 0.0
 
 
 def test_what_an_earlier_round_pruned_does_not_come_back():
     x, weight, start = case(3, 16, 1, 0.25, 4)
     allowed = start | (torch.arange(16) % 4 < 2)
-    found = swap_masks(weight, start, x.T @ x, span=4, allowed=allowed)
-    assert found.swaps and not (found.mask & ~allowed).any()
+    found = exchange_weights(weight, start, x.T @ x, span=4, allowed=allowed)
+    assert found.exchanges and not (found.mask & ~allowed).any()
     for row in range(3):
         kept = found.mask[row].tolist()
         lowest, _ = best_swap(x, weight[row], kept, 4, allowed[row].tolist())
@@ -133,19 +133,19 @@ def test_what_an_earlier_round_pruned_does_not_come_back():
 def test_without_both_kinds_there_is_nothing_to_exchange(kept):
     x, weight, _ = case(2, 8, 0, 0.5, None)
     mask = torch.full((2, 8), kept)
-    found = swap_masks(weight, mask, x.T @ x)
-    assert found.swaps == 0 and torch.equal(found.mask, mask)
+    found = exchange_weights(weight, mask, x.T @ x)
+    assert found.exchanges == 0 and torch.equal(found.mask, mask)
 
 
 def test_inputs_that_were_always_zero_are_given_up():
     x, weight, _ = case(1, 8, 3, 0.5, None)
     x[:, :4] = 0
-    found = swap_masks(weight, torch.arange(8)[None] < 4, x.T @ x)
+    found = exchange_weights(weight, torch.arange(8)[None] < 4, x.T @ x)
     assert found.mask.tolist() == [[False] * 4 + [True] * 4] and found.error_after == 0.0
 
 
 def test_the_arguments_stay_as_they_are():
     x, weight, start = case(3, 16, 0, 0.5, None)
     before = start.clone()
-    assert swap_masks(weight.float(), start, (x.T @ x).float()).swaps
+    assert exchange_weights(weight.float(), start, (x.T @ x).float()).exchanges
     assert torch.equal(start, before)

@@ -82,8 +82,8 @@ SPARSITIES, PATTERNS, PERMUTATIONS = "layer_sparsities.json", "layer_patterns.js
 
 
 @dataclass(frozen=True, eq=False)
-class MaskLayout:
-    """Masks that change on the way to a final sparsity nest only where their layout does not change with them.
+class MaskSpec:
+    """Masks that change on the way to a final sparsity nest only where their spec does not change with them.
 
     Args:
         permutations: layer -> the order in which it obeys the pattern; absent where that is its own, and of a dense one.
@@ -110,7 +110,7 @@ class MaskLayout:
 
     def save(self, folder: Path) -> None:
         """Write layer_sparsities.json, layer_patterns.json (class and settings) where layers have their own, and
-        permutations.safetensors ("<layer>.outputs", "<layer>.inputs": int64); what another layout left there is gone.
+        permutations.safetensors ("<layer>.outputs", "<layer>.inputs": int64); what another spec left there is gone.
         """
         (folder / SPARSITIES).write_text(json.dumps(self.sparsities))
         if self.patterns is None:
@@ -125,7 +125,7 @@ class MaskLayout:
         save_tensors(folder / PERMUTATIONS, orders)
 
     @classmethod
-    def load(cls, folder: Path, *, trust: Iterable[str] = ()) -> "MaskLayout":
+    def load(cls, folder: Path, *, trust: Iterable[str] = ()) -> "MaskSpec":
         """What `save` wrote, on the CPU; of a folder where nothing was saved, what holds for most: nothing is fixed.
 
         Args:
@@ -170,14 +170,14 @@ def _are_sparsities(content: Any) -> bool:
     return all(type(value) in (int, float) and 0 <= value < 1 for value in content.values())
 
 
-def fix_layout(
+def fix_spec(
     importance: Mapping[str, Tensor],
     pattern: Pattern,
     allocation: Allocation,
     sparsity: float,
     *,
     weight_shapes: Mapping[str, tuple[int, ...]] | None = None,
-) -> MaskLayout:
+) -> MaskSpec:
     """Decide what follows from the first scores alone; a layer's order at its own sparsity, where it has one.
 
     Args:
@@ -211,7 +211,7 @@ def fix_layout(
         shapes = weight_shapes or {layer: tuple(scores.shape) for layer, scores in importance.items()}
         sparsities = _per_layer(allocation, allocation.layer_sparsities(shapes, sparsity, lost), shapes)
     orders = {layer: permutation(layer, (sparsities or {}).get(layer, sparsity)) for layer in importance}
-    return MaskLayout({layer: order for layer, order in orders.items() if order is not None}, sparsities)
+    return MaskSpec({layer: order for layer, order in orders.items() if order is not None}, sparsities)
 
 
 def _per_layer(allocation: Allocation, given: Mapping[str, float], layers: Iterable[str]) -> dict[str, float]:
