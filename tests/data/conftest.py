@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_files import WORDS, write_cifar, write_glue, write_imagenet, write_squad
+from tiny_files import WORDS, write_cifar, write_glue, write_imagenet, write_squad, write_text_files
 
 
 @pytest.fixture(scope="session")
@@ -29,10 +29,12 @@ def tiny(tmp_path: Path) -> Any:
         config["num_workers"] = 0
         if name == "cifar10":
             config["path"] = str(write_cifar(tmp_path / "cifar10"))
-        elif name == "imagenet":
+        elif name in ("imagenet", "imagefolder"):
             config |= {"path": str(tmp_path / "imagenet"), "image_size": 32, "valid_fraction": 0.25}
             if not (tmp_path / "imagenet").exists():
                 write_imagenet(tmp_path / "imagenet")
+        elif name == "text":
+            config["path"] = str(write_text_files(tmp_path / "text"))
         elif name == "glue":
             config["path"] = str(write_glue(tmp_path / "glue", settings.get("task", config["task"])))
         elif name == "squad":

@@ -51,8 +51,8 @@ def equal(first: list[dict[str, Tensor]], second: list[dict[str, Tensor]]) -> bo
     )
 
 
-def test_there_are_five() -> None:
-    assert set(NAMES) >= {"digits", "cifar10", "imagenet", "glue", "squad"}
+def test_there_are_seven() -> None:
+    assert set(NAMES) >= {"digits", "cifar10", "imagenet", "imagefolder", "glue", "squad", "text"}
 
 
 @every_dataset

@@ -36,6 +36,15 @@ def write_imagenet(folder: Path, *, train: int = 12, val: int = 4) -> Path:
     return folder
 
 
+def write_text_files(folder: Path, *, train: int = 40, test: int = 12) -> Path:
+    """train.csv and test.csv with the columns text and label; the classes are words."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for part, count in (("train", train), ("test", test)):
+        lines = [f'"{WORDS[number % 16]} {part} {number}",{("bad", "good")[number % 2]}' for number in range(count)]
+        (folder / f"{part}.csv").write_text("\n".join(["text,label", *lines]) + "\n", encoding="utf-8")
+    return folder
+
+
 # Header and one row of each task as the original distribution has them; {a}, {b} are sentences and {y} is the label.
 GLUE_LAYOUTS = {
     "cola": (None, "gj04\t{y}\t\t{a}"),

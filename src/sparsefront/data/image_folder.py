@@ -1,0 +1,231 @@
+"""Any folder of images in class folders."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from sparsefront.artifacts.content_digest import listing_digest
+from sparsefront.data.base import DataInfo, Dataset, TokenizerFrom, held_out, local_path
+from sparsefront.errors import InvalidSetting
+from sparsefront.settings_class import settings_class
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sparsefront.data.split_data import SplitData
+
+# Of the ImageNet training set, pixels scaled to [0, 1]; what pretrained weights of torchvision and timm expect.
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+# Evaluation resizes the shorter side to 256 and cuts 224 out of its center; the ratio is kept for other sizes.
+RESIZE_PER_CROP = 256 / 224
+REPORTED = ("test", "val", "valid", "validation", "dev")  # folders of the reporting split, the first that exists
+EXPECTED = "a folder with <class>/*.jpg, or with train/<class>/*.jpg and test/<class>/*.jpg (or val/)"
+
+Files = list[tuple[str, int]]
+"""Path and class of each image."""
+
+
+@settings_class(kw_only=True)
+class ImageFolder(Dataset):
+    """Images in folders that are named like their classes.
+
+    With `train/` and `test/` (or `val/`) in the folder these are the splits; where `test/` and `val/` both exist, `val/`
+    is the held-out part and `valid_fraction` has no effect. Without `train/`, `test_fraction` of every class is reported
+    on. Training images are random crops, mirrored at random; others are center crops.
+
+    Attributes:
+        path: the folder (see `EXPECTED`).
+        image_size: side of the crops in pixels.
+        test_fraction: share of every class that is reported on, in (0, 0.5]; only where the folder has no `train/`.
+    """
+
+    name: ClassVar[str] = "imagefolder"
+    libraries: ClassVar[tuple[str, ...]] = ("pillow",)
+
+    path: str | None = None
+    image_size: Annotated[int, Field(ge=32, description="pixels; most pretrained networks are made for 224")] = 224
+    test_fraction: Annotated[float, Field(gt=0, le=0.5, description="of every class")] = 0.2
+
+    @property
+    def info(self) -> DataInfo:
+        classes = len(class_names(self._folders()["train"]))
+        return DataInfo(kind="image_classification", num_classes=classes, image_size=self.image_size, channels=3)
+
+    def check(self) -> None:
+        require_same_classes(self._folders(), path=self.path, expected=EXPECTED)
+
+    def content(self) -> dict[str, Any]:
+        """Names and sizes of the files only: reading all images would take longer than the run."""
+        return {part: listing_digest(folder) for part, folder in self._folders().items()}
+
+    def data_module(
+        self, *, batch_size: int, seed: int, cache_dir: Path, tokenizer_from: TokenizerFrom | None = None
+    ) -> "SplitData":
+        return image_loaders(
+            self._split, image_size=self.image_size, batch_size=batch_size, seed=seed, num_workers=self.num_workers
+        )
+
+    def _folders(self) -> dict[str, Path]:
+        """The folder of each split that has one; `train` always does."""
+        if self.path is None:
+            raise InvalidSetting("path", None, f"set dataset.path to {EXPECTED}")
+        root = local_path(self.path, expected=EXPECTED)
+        if not root.is_dir():
+            raise InvalidSetting("path", self.path, f"is no folder; set dataset.path to {EXPECTED}")
+        if not (root / "train").is_dir():
+            return {"train": root}
+        found = [part for part in REPORTED if (root / part).is_dir()]
+        if not found:
+            reason = f"has train/ and none of {', '.join(f'{part}/' for part in REPORTED)}"
+            raise InvalidSetting("path", self.path, f"{reason}; set dataset.path to {EXPECTED}")
+        folders = {"train": root / "train", "test": root / found[0]}
+        return folders | ({"val": root / found[1]} if found[0] == "test" and len(found) > 1 else {})
+
+    def _split(self, split: str) -> Files:
+        folders = self._folders()
+        if split in folders and split != "train":
+            return image_files(folders[split], expected=EXPECTED)
+        files = image_files(folders["train"], expected=EXPECTED)
+        if "test" not in folders:
+            rest, tested = _divided(files, self.test_fraction, path=self.path)
+            if split == "test":
+                return tested
+            files = rest
+        if "val" in folders:
+            return files
+        return _divided(files, self.valid_fraction, path=self.path)[("train", "val").index(split)]
+
+
+def _divided(files: Files, fraction: float, *, path: str | None) -> tuple[Files, Files]:
+    stay, held = held_out([label for _, label in files], fraction, path=path)
+    return [files[row] for row in stay], [files[row] for row in held]
+
+
+# What ImageNet and other folders share.
+
+
+def image_loaders(
+    split_files: Callable[[str], Files], *, image_size: int, batch_size: int, seed: int, num_workers: int
+) -> "SplitData":
+    """Loaders over image files: random crops to train on, center crops else.
+
+    Args:
+        split_files: `train`, `val` or `test` -> its files.
+    """
+    from sparsefront.data.split_data import SplitData
+
+    def load(split: str) -> ImageFiles:
+        files = split_files(split)
+        if split != "train":
+            # Files come class by class: the first few, which an evaluation may stop after, would be of one.
+            files = [files[row] for row in np.random.RandomState(0).permutation(len(files))]
+        return ImageFiles(files, _transform(image_size, training=split == "train"), seed)
+
+    return SplitData(load, batch_size=batch_size, seed=seed, num_workers=num_workers)
+
+
+@dataclass(frozen=True, eq=False)
+class ImageFiles:
+    """One split of an image folder.
+
+    Attributes:
+        files: path and class of each image.
+        transform: from a PIL image to float32 [3, size, size]; draws from PyTorch's generator of the CPU.
+        seed: with the rows of a batch it decides what is drawn.
+    """
+
+    files: Files
+    transform: Callable[[Any], "Tensor"]
+    seed: int
+
+    @property
+    def labels(self) -> list[int]:
+        """The class of each image."""
+        return [label for _, label in self.files]
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitems__(self, indices: list[int]) -> dict[str, "Tensor"]:
+        """`x`: float32 [B, 3, size, size]; `labels`: int64 [B]."""
+        import torch
+
+        from sparsefront.data.split_data import draw_seed
+
+        files = [self.files[row] for row in indices]
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(draw_seed(self.seed, indices))
+            images = torch.stack([self.transform(read_image(path)) for path, _ in files])
+        return {"x": images, "labels": torch.tensor([label for _, label in files])}
+
+
+def read_image(file: str) -> Any:
+    """The PIL image of a file, in RGB.
+
+    Raises:
+        InvalidSetting: not an image, a broken one, one of more pixels than Pillow opens, or one of more than 8 bits a channel,
+            which Pillow would clip.
+    """
+    from PIL import Image
+
+    try:
+        with Image.open(file) as image:
+            if image.mode.startswith(("I", "F")):
+                raise ValueError(f"mode {image.mode} has more than 8 bits a channel")
+            return image.convert("RGB")
+    # what Pillow raises for broken files, each kind by another decoder
+    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
+        reason = " ".join(str(error).split())
+        raise InvalidSetting("dataset.path", file, f"cannot be read as an image ({reason}); replace it") from error
+
+
+def class_names(folder: Path) -> list[str]:
+    """Class folders in the order of their numbers, which is torchvision's; hidden ones (.ipynb_checkpoints) are no classes."""
+    return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
+
+
+def require_same_classes(folders: dict[str, Path], *, path: str | None, expected: str) -> None:
+    """Raise InvalidSetting unless every split has the same class folders, at least two."""
+    train = class_names(folders["train"])
+    for folder in list(folders.values())[1:]:
+        if differing := sorted(set(train) ^ set(class_names(folder))):
+            which = f"train/ and {folder.name}/ hold different classes ({', '.join(differing[:3])} ...)"
+            raise InvalidSetting("path", path, f"{which}: expected {expected}")
+    if len(train) < 2:
+        count = "no class folders" if not train else f"one class folder ({train[0]})"
+        raise InvalidSetting("path", path, f"train/ has {count}; set dataset.path to {expected}")
+
+
+def image_files(folder: Path, *, expected: str) -> Files:
+    """The images of all classes, class by class.
+
+    Raises:
+        InvalidSetting: a class folder without a single image.
+    """
+    from torchvision.datasets import ImageFolder as TorchvisionFolder
+
+    class Visible(TorchvisionFolder):
+        def find_classes(self, directory: str) -> tuple[Sequence[str], dict[str, int]]:
+            names = class_names(Path(directory))
+            return names, {name: number for number, name in enumerate(names)}
+
+    try:
+        return Visible(folder).samples
+    except FileNotFoundError as error:
+        raise InvalidSetting("path", folder, f"{error}; set dataset.path to {expected}") from error
+
+
+def _transform(size: int, *, training: bool) -> Callable[[Any], "Tensor"]:
+    import torch
+    from torchvision.transforms import v2
+
+    if training:
+        cut = [v2.RandomResizedCrop(size, antialias=True), v2.RandomHorizontalFlip()]
+    else:
+        cut = [v2.Resize(round(size * RESIZE_PER_CROP), antialias=True), v2.CenterCrop(size)]
+    return v2.Compose([*cut, v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)])
