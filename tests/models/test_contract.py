@@ -19,8 +19,16 @@ from sparsefront.models.base import Model
 from sparsefront.models.bert import Bert
 
 FILES = sorted((Path(__file__).resolve().parents[2] / "conf" / "model").glob("*.yaml"))
-PRUNABLE = {"bert": 6 * 2, "huggingface": 6 * 2, "resnet50": 52, "torchvision": 19, "vit": 6 * 12, "vit_small": 6 * 4}
-HEAD = {"bert": 2, "huggingface": 2, "resnet50": 1, "torchvision": 1, "vit": 1, "vit_small": 1}
+PRUNABLE = {
+    "bert": 6 * 2,
+    "huggingface": 6 * 2,
+    "resnet50": 52,
+    "timm": 12 * 4,
+    "torchvision": 19,
+    "vit": 6 * 12,
+    "vit_small": 6 * 4,
+}
+HEAD = {"bert": 2, "huggingface": 2, "resnet50": 1, "timm": 1, "torchvision": 1, "vit": 1, "vit_small": 1}
 
 
 @cache
