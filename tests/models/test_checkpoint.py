@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.models.checkpoint import load_weights, misfit, read_weights, weights_file
+from sparsefront.models.checkpoint import load_weights, misfit, read_weights, weights_file, weights_fingerprint
 
 
 class Body(nn.Module):
@@ -35,6 +35,46 @@ def test_reads_the_usual_forms(tmp_path: Path, suffix: str, wrapper: str | None,
     found = read_weights(str(file))
     assert found.keys() == weights.keys()
     assert all(torch.equal(found[key], weights[key]) for key in weights)
+
+
+def test_checkpoints_as_training_tools_write_them(tmp_path: Path):
+    """Prefixes in any nesting, what AveragedModel adds, and each usual entry."""
+    from torch.optim.swa_utils import AveragedModel
+
+    net = Body()
+    own = net.state_dict()
+    written = {
+        "ddp": {f"module.{key}": value for key, value in own.items()},
+        "compiled": torch.compile(net).state_dict(),
+        "ddp of compiled": {f"module._orig_mod.{key}": value for key, value in own.items()},
+        "compiled of ddp": {f"_orig_mod.module.{key}": value for key, value in own.items()},
+        "ema": AveragedModel(net).state_dict(),
+        "tutorial": {"epoch": 3, "model_state_dict": own, "optimizer_state_dict": {}, "loss": 0.1},
+        "lightning of compiled": {
+            "state_dict": {f"net._orig_mod.{key}": value for key, value in own.items()},
+            "epoch": 1,
+        },
+        "nested": {"model": {"state_dict": own}},
+        "timm": {"state_dict": own, "state_dict_ema": own, "arch": "body"},
+    }
+    for name, content in written.items():
+        torch.save(content, tmp_path / f"{name}.pt")
+        found = read_weights(str(tmp_path / f"{name}.pt"))
+        assert found.keys() == own.keys() and all(torch.equal(found[key], own[key]) for key in own), name
+
+
+def test_an_entry_is_chosen_by_name(tmp_path: Path):
+    plain, averaged = Body().state_dict(), Body().state_dict()
+    file = tmp_path / "last.pth"
+    torch.save(
+        {"state_dict": plain, "state_dict_ema": {f"module.{key}": value for key, value in averaged.items()}}, file
+    )
+    found = read_weights(f"{file}::state_dict_ema")
+    assert torch.equal(found["layer.weight"], averaged["layer.weight"])
+    assert torch.equal(read_weights(str(file))["layer.weight"], plain["layer.weight"])
+    assert weights_fingerprint(str(file)) != weights_fingerprint(f"{file}::state_dict_ema")
+    with pytest.raises(InvalidSetting, match="has no state dict 'ema'; there are state_dict, state_dict_ema"):
+        read_weights(f"{file}::ema")
 
 
 def test_a_folder_with_model_safetensors_is_a_checkpoint(tmp_path: Path):

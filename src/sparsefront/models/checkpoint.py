@@ -11,21 +11,27 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.errors import InvalidSetting, first_line
 from sparsefront.networks import first_non_finite
 
 log = logging.getLogger(__name__)
 PICKLED = (".pth", ".pt", ".bin", ".ckpt")
 NAMED_AT_MOST = 3
+PART = "::"  # between a file and the entry of it that holds the state dict: last.pth::state_dict_ema
+WRAPPERS = ("state_dict", "model_state_dict", "model")
+# What DistributedDataParallel, torch.compile, AveragedModel and Lightning put before the names of a network, in any order.
+PREFIXES = ("module.", "_orig_mod.", "net.", "model.")
+COUNTER = "n_averaged"  # AveragedModel's own buffer, no weight of the network
 
 
 def weights_file(path: str) -> Path:
-    """The checkpoint that `path` names: a file, or a folder that holds model.safetensors.
+    """The checkpoint that `path` names: a file, with or without `::entry`, or a folder that holds model.safetensors.
 
     Raises:
         InvalidSetting: it does not exist, or is no format that we read.
     """
-    file = Path(path).expanduser()
+    file = Path(path.partition(PART)[0]).expanduser()
     if file.is_dir() and (file / "model.safetensors").is_file():
         file = file / "model.safetensors"
     if not file.exists():
@@ -36,16 +42,22 @@ def weights_file(path: str) -> Path:
     return file
 
 
+def weights_fingerprint(path: str) -> dict[str, str]:
+    """What identifies the weights of a local checkpoint, JSON-able: the bytes of the file and the entry that is read."""
+    entry = path.partition(PART)[2]
+    return {"sha256": file_digest(weights_file(path))} | ({"entry": entry} if entry else {})
+
+
 def read_weights(path: str) -> dict[str, Tensor]:
     """State dict of a checkpoint, on the CPU. Pickled objects other than tensors and plain containers are rejected.
 
-    A state dict wrapped as {"state_dict": ...} or {"model": ...} is unwrapped, and a prefix that training tools put
-    before every key ("module.", "net.", "model.") is taken off.
+    Of a checkpoint with several entries `WRAPPERS` are looked for in this order; `path` with `::entry` names another one, such
+    as last.pth::state_dict_ema. The prefixes that training tools put before every key are taken off, however they nest.
 
     Raises:
-        InvalidSetting: the file cannot be read so, has no tensors, or one with NaN or infinity.
+        InvalidSetting: the file cannot be read so, has no such entry or no tensors, or one with NaN or infinity.
     """
-    file = weights_file(path)
+    file, entry = weights_file(path), path.partition(PART)[2]
     try:
         if file.suffix == ".safetensors":
             content = load_file(file)
@@ -55,17 +67,34 @@ def read_weights(path: str) -> dict[str, Tensor]:
                 content = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # on bytes that are no checkpoint, the unpickler fails in whatever way they lead it to
         raise InvalidSetting("path", path, f"cannot be read as plain tensors: {why_unreadable(error)}") from error
-    for wrapper in ("state_dict", "model"):
-        if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
-            content = content[wrapper]
-    if not isinstance(content, dict) or not content or not all(isinstance(value, Tensor) for value in content.values()):
-        raise InvalidSetting("path", path, "has no state dict: a mapping from names to tensors is expected")
-    for prefix in ("module.", "net.", "model."):
-        if all(key.startswith(prefix) for key in content):
-            content = {key.removeprefix(prefix): value for key, value in content.items()}
+    content = _state_dict(content, entry, path)
+    if COUNTER in content and any(key.startswith("module.") for key in content):
+        content = {key: value for key, value in content.items() if key != COUNTER}
+    while prefix := next((prefix for prefix in PREFIXES if all(key.startswith(prefix) for key in content)), None):
+        content = {key.removeprefix(prefix): value for key, value in content.items()}
     if complaint := non_finite(content, file.name):
         raise InvalidSetting("path", path, complaint)
     return dict(content)
+
+
+def _state_dict(content: object, entry: str, path: str) -> dict[str, Tensor]:
+    """The entry of a checkpoint, or the first of `WRAPPERS` that it has, as far down as they nest."""
+    if entry:
+        if not isinstance(content, dict) or not isinstance(content.get(entry), dict):
+            there = (
+                ", ".join(key for key, value in content.items() if isinstance(value, dict))
+                if isinstance(content, dict)
+                else ""
+            )
+            raise InvalidSetting("path", path, f"has no state dict {entry!r}; there are {there or 'none'}")
+        content = content[entry]
+    while isinstance(content, dict) and (
+        wrapper := next((name for name in WRAPPERS if isinstance(content.get(name), dict)), None)
+    ):
+        content = content[wrapper]
+    if not isinstance(content, dict) or not content or not all(isinstance(value, Tensor) for value in content.values()):
+        raise InvalidSetting("path", path, "has no state dict: a mapping from names to tensors is expected")
+    return content
 
 
 def load_weights(net: nn.Module, weights: dict[str, Tensor], *, head: str, path: str) -> None:

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import nn
 
-from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.errors import InvalidSetting, first_line
 from sparsefront.models.base import Model, linear_and_conv_layers
-from sparsefront.models.checkpoint import load_weights, read_weights, weights_file
+from sparsefront.models.checkpoint import load_weights, read_weights, weights_file, weights_fingerprint
 from sparsefront.networks import in_eval_mode
 from sparsefront.settings_class import settings_class
 
@@ -72,7 +71,7 @@ class TimmClassifier(Model):
     def fingerprint(self) -> dict[str, Any]:
         weights: Any = "random"
         if self.path is not None:
-            weights = {"sha256": file_digest(weights_file(self.path))}
+            weights = weights_fingerprint(self.path)
         elif self.pretrained:
             import timm
 

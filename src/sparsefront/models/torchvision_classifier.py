@@ -9,11 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from sparsefront import progress
-from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.errors import InvalidSetting, first_line
 from sparsefront.models.attention import replace_multihead_attention, split_packed_projections
 from sparsefront.models.base import Model, linear_and_conv_layers
-from sparsefront.models.checkpoint import load_weights, read_weights, weights_file
+from sparsefront.models.checkpoint import load_weights, read_weights, weights_file, weights_fingerprint
 from sparsefront.networks import in_eval_mode
 from sparsefront.settings_class import settings_class
 
@@ -55,7 +54,7 @@ class TorchvisionSource:
     def fingerprint(self) -> str | dict[str, Any]:
         """JSON-able; a name is named by its file, whose name holds torchvision's digest of the content."""
         if self.path is not None:
-            return {"sha256": file_digest(weights_file(self.path))}
+            return weights_fingerprint(self.path)
         return "random" if self.weights is None else self._named().url.rpartition("/")[2]
 
     def state_dict(self) -> dict[str, Tensor] | None:

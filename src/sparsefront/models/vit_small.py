@@ -7,11 +7,10 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.attention import SelfAttention
 from sparsefront.models.base import Model, linear_and_conv_layers
-from sparsefront.models.checkpoint import load_weights, read_weights, weights_file
+from sparsefront.models.checkpoint import load_weights, read_weights, weights_file, weights_fingerprint
 from sparsefront.settings_class import settings_class
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ class VitSmall(Model):
         return {
             "model": "vit_small",
             **{key: getattr(self, key) for key in SIZES},
-            "weights": "random" if self.path is None else {"sha256": file_digest(weights_file(self.path))},
+            "weights": "random" if self.path is None else weights_fingerprint(self.path),
         }
 
     def build(self, info: "DataInfo") -> nn.Module:

@@ -8,10 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.base import block_names
-from sparsefront.models.checkpoint import misfit, read_weights, weights_file
+from sparsefront.models.checkpoint import misfit, read_weights, weights_fingerprint
 from sparsefront.recovery.base import RecoverySetup, Round
 from sparsefront.recovery.finetune import Finetune
 from sparsefront.recovery.lr_rewind import LearningRateRewind
@@ -236,7 +235,7 @@ class TaughtRecovery(TrainingRecovery):
         self.compared_layers(net, setup)
 
     def fingerprint(self) -> dict[str, Any]:
-        return {} if self.teacher is None else {"teacher": file_digest(weights_file(self.teacher))}
+        return {} if self.teacher is None else {"teacher": weights_fingerprint(self.teacher)}
 
     def plan(self, recipe: Recipe, steps_per_epoch: int) -> TrainingPlan:
         """That of `along`."""
