@@ -6,7 +6,7 @@ from omegaconf import OmegaConf
 from sparsefront.config import command_line
 from sparsefront.config.command_line import check_sweep
 from sparsefront.errors import InvalidSetting
-from sparsefront.runs import CONFIG_DIR
+from sparsefront.options import CONF
 
 BASIC = {"_target_": "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"}
 OPTUNA = {"_target_": "hydra_plugins.hydra_optuna_sweeper.OptunaSweeper", "n_jobs": 1}
@@ -15,7 +15,7 @@ OPTUNA = {"_target_": "hydra_plugins.hydra_optuna_sweeper.OptunaSweeper", "n_job
 def multirun(*overrides: str, sweeper=BASIC, launcher=None):
     sources = [
         {"schema": "pkg", "path": "hydra.conf"},
-        {"schema": "file", "path": str(CONFIG_DIR)},
+        {"schema": "file", "path": str(CONF)},
         {"schema": "structured", "path": ""},
     ]
     hydra = {"sweeper": sweeper, "launcher": launcher or {}, "overrides": {"task": list(overrides)}}

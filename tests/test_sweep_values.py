@@ -8,13 +8,13 @@ from hydra.types import RunMode
 import sparsefront.config.schema  # noqa: F401  (registers the schema and the resolvers)
 from sparsefront.config.sweeps import check_values, point_check
 from sparsefront.errors import InvalidSetting
-from sparsefront.runs import CONFIG_DIR
+from sparsefront.options import CONF
 
 
 @pytest.fixture
 def check():
     """check(*overrides) -> the points that were looked at."""
-    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3", job_name="run"):
+    with initialize_config_dir(str(CONF), version_base="1.3", job_name="run"):
         loader = GlobalHydra.instance().config_loader()
         config = loader.load_configuration("config", [], run_mode=RunMode.MULTIRUN)
 

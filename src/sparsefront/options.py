@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 from sparsefront.errors import InvalidSetting, Obstacle, first_line
@@ -15,6 +16,8 @@ from sparsefront.errors import InvalidSetting, Obstacle, first_line
 # The options of a package: every class that its modules define with a `name` of its own; and classes that files name.
 
 OWN = "sparsefront"
+CONF = (Path(__file__).parent / "conf").resolve()
+"""Our groups of options: a link into the repository, a folder of the package where it is installed."""
 TARGET = "_target_"
 """The key under which a configuration, and a record of an option, names the class."""
 

@@ -1,6 +1,7 @@
 """The names that `import sparsefront as sf` offers, each imported when it is first used."""
 
 import importlib
+import importlib.metadata
 import sys
 from types import ModuleType
 
@@ -36,6 +37,8 @@ def __getattr__(name: str) -> object:
         value = getattr(importlib.import_module(f"{ORIGINS[name]}"), name)
     elif name in PACKAGES:
         value = importlib.import_module(f"sparsefront.{name}")
+    elif name == "__version__":
+        value = importlib.metadata.version("sparsefront")
     else:
         raise AttributeError(f"module 'sparsefront' has no attribute {name!r}; it offers {', '.join(__dir__())}")
     setattr(package, name, value)

@@ -32,7 +32,7 @@ from sparsefront.data.base import Dataset
 from sparsefront.errors import InvalidSetting, first_line, keys_of, yaml_complaint
 from sparsefront.export.save import load
 from sparsefront.models.base import Model
-from sparsefront.options import shortened
+from sparsefront.options import CONF, shortened
 from sparsefront.patterns.base import Pattern, modules_of
 from sparsefront.pruning.masks import Masks
 from sparsefront.results.record import Result
@@ -204,9 +204,6 @@ def _composed(overrides: Sequence[str], config_dir: Path) -> tuple[DictConfig, P
         raise InvalidSetting("overrides", " ".join(overrides), " ".join(said.split())) from error
 
 
-CONFIG_DIR = Path(__file__).resolve().parents[2] / "conf"  # of the repository that this package is installed from
-
-
 @dataclass(frozen=True)
 class FinishedRun:
     """What a run left.
@@ -244,7 +241,7 @@ class FinishedRun:
         if checkpoint is None:
             allowed = "holds no checkpoint: the run pruned nothing, or its checkpoint was removed since"
             raise InvalidSetting("run_folder", self.folder, allowed)
-        with configured(self._composed_of(), CONFIG_DIR) as (config, _):
+        with configured(self._composed_of(), CONF) as (config, _):
             model = build_settings("model", config.model, base=Model, trust=self.trust)
             dataset = build_settings("dataset", config.dataset, base=Dataset, trust=self.trust)
             pattern = build_settings("pattern", config.pattern, base=Pattern, trust=self.trust)
@@ -260,7 +257,7 @@ class FinishedRun:
         return composable_overrides(self.folder, self.overrides, need_paths=False)
 
 
-def run(*overrides: str, config_dir: Path | str = CONFIG_DIR) -> FinishedRun:
+def run(*overrides: str, config_dir: Path | str = CONF) -> FinishedRun:
     """Compose a configuration and run it in this process, as `python run.py OVERRIDES` does.
 
     Args:

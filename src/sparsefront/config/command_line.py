@@ -33,7 +33,7 @@ from sparsefront.config.settings import options_of, searched_folders
 from sparsefront.config.sweeps import begin_sweep, check_values, count_points, point_check, point_of_sweep, values_of
 from sparsefront.config.validate import require_root_type
 from sparsefront.errors import InvalidSetting, Obstacle, PassingObstacle, first_line, yaml_complaint
-from sparsefront.options import missing_package
+from sparsefront.options import CONF, missing_package
 from sparsefront.processes import end_with_parent
 from sparsefront.results.run_folder import discard_if_empty, make_writable, occupied, record_failure
 
@@ -250,8 +250,8 @@ def _require_readable(file: Path, group: str, name: str) -> None:
 
 
 def option_folders(arguments: Sequence[str]) -> list[Path]:
-    """Folders of options: of the checkout, of `--config-dir`, and those that `hydra.searchpath` names."""
-    found = [Path(__file__).resolve().parents[3] / "conf"]
+    """Folders of options: our own, of `--config-dir`, and those that `hydra.searchpath` names."""
+    found = [CONF]
     for before, argument in zip(["", *arguments], arguments, strict=False):
         flag, _, value = argument.partition("=")
         if before in CONFIG_DIR:

@@ -17,12 +17,12 @@ from omegaconf import OmegaConf
 from sparsefront.config.schema import Config
 from sparsefront.config.validate import validate
 from sparsefront.errors import Edited, InvalidSetting, printable
-from sparsefront.options import shortened
+from sparsefront.options import CONF, shortened
 from sparsefront.progress import ending_with_its_reader
 from sparsefront.provenance import code_commit
 from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.results.record import Result
-from sparsefront.runs import CONFIG_DIR, configured
+from sparsefront.runs import configured
 from sparsefront.verify.evaluate import DIFFERS, ON_CPU, SKIPPED, Composed, experiment_of, measure_again
 from sparsefront.verify.export import check_built, check_export, find_export
 from sparsefront.verify.record import (
@@ -112,7 +112,7 @@ def _verify(row: Path, options: argparse.Namespace) -> str:
 
 @contextmanager
 def _composed(trust: Sequence[str], overrides: Sequence[str]) -> Iterator[Composed]:
-    with configured(overrides, CONFIG_DIR) as (config, _):
+    with configured(overrides, CONF) as (config, _):
         plain = OmegaConf.to_container(config, resolve=False)
         assert isinstance(plain, dict)
         yield validate(config, trust=trust), {str(key): value for key, value in plain.items()}
