@@ -7,6 +7,7 @@ import hydra
 from omegaconf import DictConfig
 
 from sparsefront.config import command_line, schema  # noqa: F401  (schema registers itself and the resolvers)
+from sparsefront.config.values import check_root
 from sparsefront.options import CONF
 
 
@@ -14,7 +15,8 @@ from sparsefront.options import CONF
 def _hydra_main(cfg: DictConfig) -> float | tuple[float, ...] | None:
     """Runs the configured stages; returns the result's values named by `optimize`, for a sweeper."""
     with command_line.job() as output_dir, command_line.report_errors_briefly(cfg, output_dir):
-        # imported here: --help and --cfg need neither torch nor Lightning
+        check_root(cfg)
+        # imported here: --help, --cfg and a slip at the root need neither torch nor Lightning, which take seconds
         from sparsefront.pipeline import run_experiment
 
         return run_experiment(cfg)

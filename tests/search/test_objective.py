@@ -2,9 +2,10 @@
 
 import pytest
 
+from sparsefront.config.values import field_of
 from sparsefront.errors import InvalidSetting
 from sparsefront.results.columns import MORE_IS_BETTER
-from sparsefront.search.space import Objective, field_of, objective
+from sparsefront.search.space import Objective, objective
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from sparsefront.artifacts.lease import LeaseLost
 from sparsefront.config import schema as config
 from sparsefront.config.settings import options_of, searched_folders
 from sparsefront.config.sweeps import begin_sweep, check_values, count_points, point_check, point_of_sweep, values_of
-from sparsefront.config.validate import require_root_type
+from sparsefront.config.values import require_root_type
 from sparsefront.errors import InvalidSetting, Obstacle, PassingObstacle, first_line, yaml_complaint
 from sparsefront.options import CONF, missing_package
 from sparsefront.processes import end_with_parent

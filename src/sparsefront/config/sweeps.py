@@ -21,7 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from sparsefront.artifacts.bounded_files import parse_json_bounded, read_text_bounded
 from sparsefront.config.settings import searched_folders
-from sparsefront.config.validate import check_types
+from sparsefront.config.values import check_types
 from sparsefront.errors import InvalidSetting
 
 # The values of a sweep, each by its own type and range, before the first point begins.

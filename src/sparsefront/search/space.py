@@ -74,11 +74,6 @@ def objective(text: str) -> Objective:
     return Objective(name, direction)
 
 
-def field_of(text: str) -> str:
-    """The field that an entry of `optimize` names."""
-    return text.rpartition(":")[2]
-
-
 def _own_direction(name: str) -> str:
     if name.removeprefix("val_") in MORE_IS_BETTER:
         return "maximize"
