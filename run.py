@@ -2,7 +2,7 @@
 
 import sys
 
-from sparsefront.run_command import main
+from sparsefront.__main__ import run
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run(sys.argv[1:])

@@ -1,21 +1,49 @@
 """The commands of an installation: `sparsefront run|compare|verify|cache`, or `python -m sparsefront ...`."""
 
-import importlib
 import importlib.metadata
 import sys
+from collections.abc import Sequence
 
-# command -> the module whose `main` takes its arguments, and what it does
-COMMANDS = {
-    "run": (
-        "sparsefront.run_command",
-        "one experiment -> one result; -m for a sweep: sparsefront run pattern=tile_wise",
-    ),
-    "compare": (
-        "sparsefront.results.compare",
-        "results -> a table, a Pareto plot and a page: sparsefront compare results",
-    ),
-    "verify": ("sparsefront.verify.__main__", "whether a result is what was measured: sparsefront verify RUN/row.json"),
-    "cache": ("sparsefront.cache.__main__", "finished stages on the disk: sparsefront cache [show | check | remove]"),
+import hydra
+from omegaconf import DictConfig
+
+from sparsefront.config import command_line
+from sparsefront.config.settings import check_root
+from sparsefront.options import CONF
+
+# `sparsefront run` is `python run.py`.
+
+
+@hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
+def _hydra_main(cfg: DictConfig) -> float | tuple[float, ...] | None:
+    """Runs the configured stages; returns the result's values named by `optimize`, for a sweeper."""
+    with command_line.job() as output_dir, command_line.report_errors_briefly(cfg, output_dir):
+        check_root(cfg)
+        # imported here: --help, --cfg and a slip at the root need neither torch nor Lightning, which take seconds
+        from sparsefront.pipeline import run_experiment
+
+        return run_experiment(cfg)
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Run one experiment, or a sweep with `-m`.
+
+    Args:
+        arguments: of the command line, Hydra's overrides and flags; --help shows the groups.
+    """
+    with command_line.report_interrupt_briefly():
+        sys.argv[1:] = command_line.normalize_or_exit(arguments)
+        with command_line.sweep_summary():
+            _hydra_main()
+
+
+# The other commands.
+
+PURPOSES = {
+    "run": "one experiment -> one result; -m for a sweep: sparsefront run pattern=tile_wise",
+    "compare": "results -> a table, a Pareto plot and a page: sparsefront compare results",
+    "verify": "whether a result is what was measured: sparsefront verify RUN/row.json",
+    "cache": "finished stages on the disk: sparsefront cache [show | check | remove]",
 }
 HELP = ("", "-h", "--help")
 
@@ -26,13 +54,25 @@ def main() -> int | None:
     if name == "--version":
         print(f"sparsefront {importlib.metadata.version('sparsefront')}")
         return 0
-    if name in COMMANDS:
-        return importlib.import_module(COMMANDS[name][0]).main(rest)
+    if name == "run":
+        return run(rest)
+    if name == "compare":
+        from sparsefront.results.compare import main as compare
+
+        return compare(rest)
+    if name == "verify":
+        from sparsefront.verify.__main__ import main as verify
+
+        return verify(rest)
+    if name == "cache":
+        from sparsefront.cache.__main__ import main as cache
+
+        return cache(rest)
     if name not in HELP:
-        print(f"sparsefront {name}: no such command; there are {', '.join(COMMANDS)}", file=sys.stderr)
+        print(f"sparsefront {name}: no such command; there are {', '.join(PURPOSES)}", file=sys.stderr)
         return 2
     print("usage: sparsefront COMMAND ...\n")
-    for command, (_, purpose) in COMMANDS.items():
+    for command, purpose in PURPOSES.items():
         print(f"  {command:<8} {purpose}")
     print("\n--help behind a command shows its options; sparsefront --version")
     return 0

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tiny_files import write_imagenet
 
-from sparsefront.data.imagenet import ImageNet
+from sparsefront.data.image_folder import ImageNet
 from sparsefront.errors import InvalidSetting
 
 

@@ -8,9 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsefront.masks import selection
-from sparsefront.masks.groups import Groups
-from sparsefront.masks.selection import budget, keep_best, keep_best_of_last
+from sparsefront.masks import groups as selection
+from sparsefront.masks.groups import Groups, budget, keep_best, keep_best_of_last
 
 few = settings(max_examples=100, deadline=None, derandomize=True)
 

@@ -9,9 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsefront.masks import selection
-from sparsefront.masks.groups import Groups
-from sparsefront.masks.selection import find_threshold, float_of, rank_of
+from sparsefront.masks import groups as selection
+from sparsefront.masks.groups import Groups, find_threshold, float_of, rank_of
 
 few = settings(max_examples=150, deadline=None, derandomize=True)
 scores = st.one_of(st.sampled_from([-math.inf, math.inf, 0.0, -0.0, 1.0, 2.0, -3.0]), st.floats(-5, 5, width=32))

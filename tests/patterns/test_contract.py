@@ -6,8 +6,7 @@ from every_pattern import UNIT, assert_near, expressible, scores
 from sparsefront_kernels.packing import FORMATS
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.masks.groups import in_runs
-from sparsefront.masks.selection import follow_guides, select_in_layer
+from sparsefront.masks.groups import follow_guides, in_runs, select_in_layer
 from sparsefront.masks.weight_view import Permutation
 from sparsefront.patterns.base import Pattern, new_mask, step_groups
 

@@ -8,11 +8,10 @@ from torch import nn
 import sparsefront as sf
 from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
-from sparsefront.obs.exchanges import exchange_weights
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.n_m import NM
 from sparsefront.patterns.uniform import Uniform
-from sparsefront.recovery.sparse_swaps import SparseSwaps
+from sparsefront.recovery.sparse_swaps import SparseSwaps, exchange_weights
 
 TRAINER = sf.TrainerSettings(accelerator="cpu", checkpoint=False, progress_bar=False)
 

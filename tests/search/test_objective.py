@@ -2,7 +2,7 @@
 
 import pytest
 
-from sparsefront.config.values import field_of
+from sparsefront.config.settings import field_of
 from sparsefront.errors import InvalidSetting
 from sparsefront.results.columns import MORE_IS_BETTER
 from sparsefront.search.space import Objective, objective

@@ -9,8 +9,7 @@ from pydantic import Field
 from torch import Tensor
 
 from sparsefront.allocation.base import GlobalAllocation
-from sparsefront.masks.groups import Groups
-from sparsefront.masks.selection import budget, follow_guides, keep_best, select_in_layer
+from sparsefront.masks.groups import Groups, budget, follow_guides, keep_best, select_in_layer
 from sparsefront.settings_class import Share, settings_class
 
 

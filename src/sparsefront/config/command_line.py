@@ -29,9 +29,8 @@ from yaml import YAMLError
 from sparsefront.artifacts.durable import denied, full_disk
 from sparsefront.artifacts.lease import LeaseLost
 from sparsefront.config import schema as config
-from sparsefront.config.settings import options_of, searched_folders
+from sparsefront.config.settings import options_of, require_root_type, searched_folders
 from sparsefront.config.sweeps import begin_sweep, check_values, count_points, point_check, point_of_sweep, values_of
-from sparsefront.config.values import require_root_type
 from sparsefront.errors import InvalidSetting, Obstacle, PassingObstacle, first_line, yaml_complaint
 from sparsefront.options import CONF, missing_package
 from sparsefront.processes import end_with_parent

@@ -20,8 +20,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from sparsefront.artifacts.bounded_files import parse_json_bounded, read_text_bounded
-from sparsefront.config.settings import searched_folders
-from sparsefront.config.values import check_types
+from sparsefront.config.settings import check_types, searched_folders
 from sparsefront.errors import InvalidSetting
 
 # The values of a sweep, each by its own type and range, before the first point begins.

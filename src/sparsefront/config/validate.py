@@ -15,8 +15,15 @@ from sparsefront.allocation.base import MeasuringAllocation
 from sparsefront.allocation.latency_search import LatencySearch
 from sparsefront.config.experiment import Experiment
 from sparsefront.config.schema import GROUPS, STAGES
-from sparsefront.config.settings import build_settings, options_of, searched_folders
-from sparsefront.config.values import check_root, field_of, plain, named_as_typed
+from sparsefront.config.settings import (
+    build_settings,
+    check_root,
+    field_of,
+    named_as_typed,
+    options_of,
+    plain,
+    searched_folders,
+)
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.base import prunable_layers
 from sparsefront.pruning.collapse import require_effect

@@ -1,4 +1,4 @@
-"""Any folder of images in class folders."""
+"""Images in class folders: any folder of them, and ImageNet."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -229,3 +229,70 @@ def _transform(size: int, *, training: bool) -> Callable[[Any], "Tensor"]:
     else:
         cut = [v2.Resize(round(size * RESIZE_PER_CROP), antialias=True), v2.CenterCrop(size)]
     return v2.Compose([*cut, v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)])
+
+
+if TYPE_CHECKING:
+    from sparsefront.data.split_data import SplitData
+
+# ImageNet.
+
+IMAGENET_EXPECTED = "a folder with train/<class>/*.JPEG and val/<class>/*.JPEG, the same classes in both"
+
+
+@settings_class(kw_only=True)
+class ImageNet(Dataset):
+    """Color photographs in folders, one per class; ILSVRC 2012 has 1000 classes, 1.28 million images.
+
+    Training images are random crops, mirrored at random; others are center crops. `val/` of the folder is the test part
+    here: reported on only.
+    Source: Russakovsky et al., "ImageNet Large Scale Visual Recognition Challenge", 2015.
+
+    Attributes:
+        path: the folder (see `IMAGENET_EXPECTED`); there is no download, for ImageNet is given out on request only.
+        image_size: side of the crops in pixels.
+    """
+
+    name: ClassVar[str] = "imagenet"
+    libraries: ClassVar[tuple[str, ...]] = ("pillow",)
+
+    path: str | None = None
+    image_size: Annotated[int, Field(ge=32, description="pixels; torchvision's networks are made for 224")] = 224
+
+    @property
+    def info(self) -> DataInfo:
+        classes = len(class_names(self._folder("train")))
+        return DataInfo(kind="image_classification", num_classes=classes, image_size=self.image_size, channels=3)
+
+    def check(self) -> None:
+        folders = {part: self._folder(part) for part in ("train", "val")}
+        require_same_classes(folders, path=self.path, expected=IMAGENET_EXPECTED)
+
+    def content(self) -> dict[str, Any]:
+        """Names and sizes of the files only: reading 150 GB would take longer than the run."""
+        return {part: listing_digest(self._folder(part)) for part in ("train", "val")}
+
+    def data_module(
+        self, *, batch_size: int, seed: int, cache_dir: Path, tokenizer_from: TokenizerFrom | None = None
+    ) -> "SplitData":
+        return image_loaders(
+            self._split, image_size=self.image_size, batch_size=batch_size, seed=seed, num_workers=self.num_workers
+        )
+
+    def _split(self, split: str) -> Files:
+        files = image_files(self._folder("val" if split == "test" else "train"), expected=IMAGENET_EXPECTED)
+        if split == "test":
+            return files
+        divided = held_out([label for _, label in files], self.valid_fraction, path=self.path)
+        return [files[row] for row in divided[("train", "val").index(split)]]
+
+    def _folder(self, part: str) -> Path:
+        if self.path is None:
+            raise InvalidSetting(
+                "path", None, f"ImageNet has no public download; set dataset.path to {IMAGENET_EXPECTED}"
+            )
+        folder = local_path(self.path, expected=IMAGENET_EXPECTED) / part
+        if not folder.is_dir():
+            raise InvalidSetting(
+                "path", self.path, f"there is no {part}/ in it; set dataset.path to {IMAGENET_EXPECTED}"
+            )
+        return folder

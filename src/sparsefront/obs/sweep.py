@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from sparsefront.masks.selection import keep_best_of_last
+from sparsefront.masks.groups import keep_best_of_last
 
 # The Hessian of a layer's squared output error: from inputs, damped, inverted, factored.
 

@@ -11,8 +11,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.masks.groups import Boundaries, Groups
-from sparsefront.masks.selection import select_in_layer
+from sparsefront.masks.groups import Boundaries, Groups, select_in_layer
 from sparsefront.masks.weight_view import Permutation
 from sparsefront.networks import require_finite
 from sparsefront.options import TARGET as CLASS

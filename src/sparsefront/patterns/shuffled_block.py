@@ -7,7 +7,7 @@ import torch
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
-from sparsefront.masks.selection import select_in_layer
+from sparsefront.masks.groups import select_in_layer
 from sparsefront.masks.weight_view import Permutation
 from sparsefront.patterns.blocks import BlockPattern, BlockStep
 from sparsefront.settings_class import settings_class

@@ -12,8 +12,7 @@ from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.errors import InvalidSetting
 from sparsefront.importance.base import Importance
 from sparsefront.importance.magnitude import Magnitude
-from sparsefront.masks.groups import Groups
-from sparsefront.masks.selection import select_in_layer
+from sparsefront.masks.groups import Groups, select_in_layer
 from sparsefront.masks.weight_view import Permutation, as_matrix
 from sparsefront.networks import require_finite
 from sparsefront.patterns.base import Pattern, new_mask, require_divisible, step_groups, validate_sparsity

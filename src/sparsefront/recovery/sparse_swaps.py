@@ -1,16 +1,16 @@
 """Exchange kept weights for pruned ones where the layer's output comes back closer; train afterwards on request."""
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
 from pydantic import PositiveInt
+from torch import Tensor
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.masks.weight_view import as_matrix
 from sparsefront.networks import layer_weight
-from sparsefront.obs.exchanges import Exchanged, exchange_weights
 from sparsefront.obs.sweep import input_hessian
 from sparsefront.options import options_where
 from sparsefront.progress import counted, working_time
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 class SparseSwaps(Recovery):
     """Settings of `recovery=sparse_swaps`: the dense weights stay, the masks get better. Layer by layer, in the order in which
     the network calls them, a few batches of training data give the Gram matrix of the layer's inputs, and each row takes the
-    best exchange of a kept for a pruned weight until none lowers the squared error of its output (`obs.exchanges`). Rows, and
+    best exchange of a kept for a pruned weight until none lowers the squared error of its output (`exchange_weights`). Rows, and
     windows of n:m, keep their counts. Whatever importance made the masks is where the search starts. Layers that share one
     weight have one mask, for the inputs of all of them; it is searched where the first of them is called.
 
@@ -127,7 +127,7 @@ class SparseSwaps(Recovery):
 
     def _exchange_in_layer(
         self, round: Round, layer: str, gram: torch.Tensor, previous: torch.Tensor | None
-    ) -> Exchanged:
+    ) -> "Exchanged":
         """Exchange weights of one layer; its mask, bool [N, K], in the network's order.
 
         Args:
@@ -160,3 +160,173 @@ class SparseSwaps(Recovery):
             limit=self.limit,
         )
         return replace(swapped, mask=swapped.mask[:, torch.argsort(order)])
+
+
+# Of a row's own size: what a gain has to exceed, so that rounding cannot exchange two weights back and forth.
+SMALLEST_GAIN = 1e-9
+# Weights of either kind that are paired in a long row: first few, and more only where the bound on the others asks for it.
+CANDIDATES = (64, 512)
+# Pairs of weights in memory at once, 8 bytes each, a few times over.
+PAIRS = 2**24
+
+
+@dataclass(frozen=True)
+class Exchanged:
+    """Args:
+    mask: bool [N, K], True = keep.
+    exchanges: exchanges of all rows together.
+    error_before, error_after: sum of L over the rows.
+    """
+
+    mask: Tensor
+    exchanges: int
+    error_before: float
+    error_after: float
+
+
+@torch.no_grad()
+def exchange_weights(
+    weight: Tensor,
+    mask: Tensor,
+    gram: Tensor,
+    *,
+    span: int | None = None,
+    allowed: Tensor | None = None,
+    limit: int | None = None,
+) -> Exchanged:
+    """The mask that is left when no single exchange within a span of a row lowers the error any more.
+
+    Each row takes its best exchange at a time, in float64. Every span keeps as many weights as before.
+
+    Args:
+        weight: [N, K], unpruned, any float dtype.
+        mask: bool [N, K], where it starts.
+        gram: [K, K], symmetric, positive semidefinite, up to a factor.
+        span: neighboring columns within which weights change places; it divides K. None = the whole row.
+        allowed: bool [N, K]: nothing else is brought back; None = everything may be.
+        limit: most exchanges of a row; None = as many as help.
+    Source: Zimmer et al., "SparseSwaps: Tractable LLM Pruning Mask Refinement at Scale", 2025, the 1-swap algorithm. The
+        bounds by which most pairs of a long row need no look are ours; they change no result.
+    """
+    weight, gram = weight.double(), gram.double()
+    mask, pairs = mask.clone(), _Pairs(gram, span)
+    addable = torch.ones_like(mask) if allowed is None else allowed
+    pruned = weight.masked_fill(mask, 0.0)
+    correlation = pruned @ gram  # c of every row, [N, K]
+    before = float((pruned * correlation).sum())
+    least = SMALLEST_GAIN * (weight.square() @ gram.diagonal())
+    active, exchanges, taken = torch.arange(len(weight), device=weight.device), 0, 0
+    while len(active) and (limit is None or taken < limit):
+        single, square = 2 * weight[active] * correlation[active], weight[active].square() * gram.diagonal()
+        prune = (square + single).masked_fill(~mask[active], torch.inf)
+        restore = (square - single).masked_fill(mask[active] | ~addable[active], torch.inf)
+        change, out, back = pairs.best(weight[active], prune, restore, -least[active])
+        better = change < -least[active]
+        active, out, back = active[better], out[better], back[better]
+        mask[active, out], mask[active, back] = False, True
+        correlation[active] += weight[active, out, None] * gram[out] - weight[active, back, None] * gram[back]
+        exchanges, taken = exchanges + len(active), taken + 1
+    pruned = weight.masked_fill(mask, 0.0)
+    return Exchanged(mask, exchanges, before, float((pruned * (pruned @ gram)).sum()))
+
+
+Exchange = tuple[Tensor, Tensor, Tensor]
+"""Of each row: change of L, column to prune, column to bring back."""
+
+
+class _Pairs:
+    """Finds the best exchange of rows in one layer.
+
+    Args:
+        gram, span: see `exchange_weights`.
+    """
+
+    def __init__(self, gram: Tensor, span: int | None) -> None:
+        self.gram, self.span = gram, span
+        size = gram.diagonal().sqrt()
+        cosines = (gram / (size[:, None] * size)).nan_to_num(0.0).abs().fill_diagonal_(0.0)
+        # |G_pu| <= coherence_p sqrt(G_pp G_uu) for every other u; a little more, for rounding.
+        self.coherence = cosines.amax(dim=1).clamp(max=1.0) * (1 + 1e-9)
+
+    def best(self, weight: Tensor, prune: Tensor, restore: Tensor, wanted: Tensor) -> Exchange:
+        """The best exchange of each row.
+
+        Args:
+            weight: [rows, K].
+            prune, restore: [rows, K], the change of L by one weight alone; infinite where it cannot be.
+            wanted: [rows], changes that are larger need not be told apart.
+        """
+        rows, columns = weight.shape
+        if (span := self.span) is not None and span < columns:
+            return _in_parts(
+                lambda part: self._in_windows(weight[part], prune[part], restore[part], span), rows, columns * span
+            )
+        size = weight.abs() * self.gram.diagonal().sqrt()
+        bounds = [
+            alone + other.amin(dim=1, keepdim=True) - 2 * self.coherence * size * _largest(size, other)
+            for alone, other in ((prune, restore), (restore, prune))
+        ]
+        most = [max(1, int(alone.isfinite().sum(dim=1).amax())) for alone in (prune, restore)]
+        change, out, back = (
+            torch.empty(rows, dtype=kind, device=weight.device) for kind in (size.dtype, torch.int64, torch.int64)
+        )
+        unsure = torch.arange(rows, device=weight.device)
+        for level in (*CANDIDATES, columns):
+            counts = [min(level, limit) for limit in most]
+            outs, backs = (_lowest(bound[unsure], count) for bound, count in zip(bounds, counts, strict=True))
+
+            def among(part: Tensor, rows: Tensor = unsure, outs: Tensor = outs, backs: Tensor = backs) -> Exchange:
+                of = rows[part]
+                return self._among(weight[of], prune[of], restore[of], outs[part], backs[part])
+
+            change[unsure], out[unsure], back[unsure] = _in_parts(among, len(unsure), counts[0] * counts[1])
+            others = torch.stack([_next(bound[unsure], count) for bound, count in zip(bounds, counts, strict=True)])
+            unsure = unsure[others.amin(dim=0) < torch.minimum(change, wanted)[unsure]]
+            if not len(unsure):
+                break
+        return change, out, back
+
+    def _in_windows(self, weight: Tensor, prune: Tensor, restore: Tensor, span: int) -> Exchange:
+        """The best exchange within a span of columns, of each row."""
+        rows, columns = weight.shape
+        windows = columns // span
+        places = torch.arange(columns, device=weight.device).reshape(windows, span)
+        shared = self.gram[places[:, :, None], places[:, None, :]]  # [windows, span, span]
+        weight, prune, restore = (part.reshape(rows, windows, span) for part in (weight, prune, restore))
+        change = prune[..., :, None] + restore[..., None, :] - 2 * weight[..., :, None] * weight[..., None, :] * shared
+        best, place = change.flatten(1).min(dim=1)
+        start, pair = place // span**2 * span, place % span**2
+        return best, start + pair // span, start + pair % span
+
+    def _among(self, weight: Tensor, prune: Tensor, restore: Tensor, outs: Tensor, backs: Tensor) -> Exchange:
+        """The best exchange of each row between two lists of columns [rows, count]."""
+        shared = self.gram[outs[:, :, None], backs[:, None, :]]
+        shared *= 2 * weight.gather(1, outs)[:, :, None] * weight.gather(1, backs)[:, None, :]
+        change = prune.gather(1, outs)[:, :, None] + restore.gather(1, backs)[:, None, :] - shared
+        best, place = change.flatten(1).min(dim=1)
+        out, back = place // backs.shape[1], place % backs.shape[1]
+        return best, outs.gather(1, out[:, None])[:, 0], backs.gather(1, back[:, None])[:, 0]
+
+
+def _in_parts(found, rows: int, pairs: int) -> Exchange:
+    """What `found` gives for all rows, of as many at a time as memory takes; `pairs`: of a row."""
+    parts = torch.arange(rows).split(max(1, PAIRS // pairs))
+    change, out, back = zip(*(found(part) for part in parts), strict=True)
+    return torch.cat(change), torch.cat(out), torch.cat(back)
+
+
+def _largest(size: Tensor, change: Tensor) -> Tensor:
+    """The largest |w| sqrt(G) of the weights that may change, [rows, 1]."""
+    return size.masked_fill(change.isinf(), 0.0).amax(dim=1, keepdim=True)
+
+
+def _lowest(bound: Tensor, count: int) -> Tensor:
+    """The columns of the lowest bounds, [rows, count], in the order of the columns."""
+    return bound.topk(count, dim=1, largest=False).indices.sort(dim=1).values
+
+
+def _next(bound: Tensor, count: int) -> Tensor:
+    """The lowest bound but for the `count` lowest, [rows]; infinite where there is none."""
+    if count == bound.shape[1]:
+        return torch.full_like(bound[:, 0], torch.inf)
+    return bound.kthvalue(count + 1, dim=1).values

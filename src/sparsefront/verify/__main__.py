@@ -24,11 +24,13 @@ from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.results.record import Result
 from sparsefront.runs import configured
 from sparsefront.verify.evaluate import DIFFERS, ON_CPU, SKIPPED, Composed, experiment_of, measure_again
-from sparsefront.verify.export import check_built, check_export, find_export
-from sparsefront.verify.record import (
+from sparsefront.verify.stored import (
+    check_built,
+    check_export,
     check_hydra_file,
     check_numbers,
     configuration_difference,
+    find_export,
     read_record,
     stored_outcomes,
     uncovered,

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from sparsefront.obs import exchanges
-from sparsefront.obs.exchanges import exchange_weights
+from sparsefront.recovery import sparse_swaps
+from sparsefront.recovery.sparse_swaps import exchange_weights
 
 
 def inputs(rows: int, columns: int, seed: int, correlation: float = 0.8) -> Tensor:
@@ -84,7 +84,7 @@ def test_long_rows_take_the_same_exchanges(monkeypatch, correlation, density):
     _, weight, start = case(6, 96, 5, density, None)
     x = inputs(64, 96, 5, correlation)
     found = exchange_weights(weight, start, x.T @ x)
-    monkeypatch.setattr(exchanges, "CANDIDATES", ())
+    monkeypatch.setattr(sparse_swaps, "CANDIDATES", ())
     whole = exchange_weights(weight, start, x.T @ x)
     assert torch.equal(found.mask, whole.mask) and found.exchanges == whole.exchanges > 6
     for row in range(6):
@@ -97,8 +97,8 @@ def test_the_bound_is_not_trusted_where_it_does_not_hold(monkeypatch):
     """With one candidate, then three, most rows have to look at all of their weights."""
     x, weight, start = case(4, 24, 7, 0.5, None)
     expected = exchange_weights(weight, start, x.T @ x)
-    monkeypatch.setattr(exchanges, "CANDIDATES", (1, 3))
-    monkeypatch.setattr(exchanges, "PAIRS", 24)  # and one row at a time
+    monkeypatch.setattr(sparse_swaps, "CANDIDATES", (1, 3))
+    monkeypatch.setattr(sparse_swaps, "PAIRS", 24)  # and one row at a time
     assert torch.equal(exchange_weights(weight, start, x.T @ x).mask, expected.mask)
 
 
