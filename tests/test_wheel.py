@@ -76,3 +76,13 @@ def test_a_slip_at_the_root_is_answered_without_torch(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout == "sparsity=75.0: must be a number of at least 0 and below 1 (the fraction of zeros) set()\n"
+
+
+def test_the_shell_completes_options(tmp_path):
+    call = [sys.executable, str(ROOT / "run.py"), "-sc"]
+    installed = subprocess.run([*call, "install=bash"], cwd=tmp_path, capture_output=True, text=True)
+    assert "complete" in installed.stdout and installed.returncode == 0
+    line = "python run.py pattern=ti"
+    environment = {**os.environ, "COMP_LINE": line, "COMP_POINT": str(len(line))}
+    found = subprocess.run([*call, "query=bash"], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert found.stdout.split() == ["pattern=tile_2_4", "pattern=tile_wise"]

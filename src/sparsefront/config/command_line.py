@@ -128,6 +128,7 @@ SLURM_COMMANDS = ("sbatch", "srun")  # what submitit starts jobs with
 
 CONFIG_DIR = ("--config-dir", "-cd")
 OWN_ROOT = ("--config-name", "-cn", "--config-path", "-cp")  # of somebody's own, which may choose among further groups
+COMPLETION = ("--shell-completion", "-sc")  # what stands beside it is of Hydra's, such as install=bash
 WITH_VALUE = ("--config-dir", "-cd", "--config-name", "-cn", "--config-path", "-cp", "--package", "-p", "--info", "-i")
 WITH_VALUE += ("--cfg", "-c", "--experimental-rerun")
 
@@ -145,6 +146,8 @@ def normalize_arguments(arguments: Sequence[str]) -> list[str]:
             there is none; a group without an option, or with a list of them; an option whose file is no YAML; a root key that
             there is not; a value of another type than its root key's.
     """
+    if any(argument in COMPLETION for argument in arguments):
+        return list(arguments)
     _require_plugins(arguments)
     _require_slurm(arguments)
     for group in config.GROUPS:
