@@ -160,6 +160,7 @@ def save_config(net: nn.Module, directory: Path) -> None:
     """Write the network's config.json and, where it generates text, generation_config.json."""
     config = copy.deepcopy(net.config)
     config.architectures = [type(net).__name__]
+    config.dtype = next((weight.dtype for weight in net.parameters() if weight.is_floating_point()), None)
     config.save_pretrained(directory)
     if hasattr(generation := getattr(net, "generation_config", None), "save_pretrained"):
         generation.save_pretrained(directory)
