@@ -20,6 +20,9 @@ def test_original_layout(task: str, tiny: Any, opened: Any, tokenizer: Any) -> N
     second = None if layout.second is None else "the train 1 is it"
     assert rows[1] == GlueRow('green "train 1', second, 1 if layout.label_names else 4.25)
     assert settings.info.num_classes == {"mnli": 3, "stsb": 1}.get(task, 2)
+    names = {"sst2": ("negative", "positive"), "mnli": ("entailment", "neutral", "contradiction"), "stsb": ()}
+    assert settings.info.class_names == names.get(task, settings.info.class_names)
+    assert settings.info.num_classes == 1 or not {"0", "1"} & set(settings.info.class_names), "names, not numbers"
 
     data = opened(settings)
     data.setup()

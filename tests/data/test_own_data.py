@@ -51,7 +51,7 @@ def test_hidden_folders_are_no_classes(tmp_path, opened):
         (root / part / ".ipynb_checkpoints").mkdir()
     settings = ImageFolder(path=str(root), image_size=32, num_workers=0)
     settings.check()
-    assert settings.info.num_classes == 2 and len(opened(settings).part("train").files) > 0
+    assert settings.info.class_names == ("cat", "dog") and len(opened(settings).part("train").files) > 0
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_text_from_files_and_from_disk_is_the_same(tmp_path, opened):
 def test_classes_are_those_of_the_labels(tmp_path):
     settings = TextColumns(path=str(write_text_files(tmp_path / "text")))
     settings.check()
-    assert settings.class_names == ("bad", "good") and settings.info.num_classes == 2
+    assert settings.class_names == settings.info.class_names == ("bad", "good") and settings.info.num_classes == 2
     assert settings.metrics == ("accuracy", "f1")
 
 
@@ -131,7 +131,7 @@ def test_labels_with_a_fraction_are_scores(tmp_path, opened):
         (tmp_path / f"{part}.csv").write_text("\n".join(["text,label", *lines]))
     settings = TextColumns(path=str(tmp_path))
     settings.check()
-    assert settings.info.num_classes == 1 and settings.metrics[0] == "pearson"
+    assert settings.info.num_classes == 1 and settings.metrics[0] == "pearson" and settings.info.class_names == ()
     assert opened(settings).part("test").labels.dtype == torch.float32
 
 

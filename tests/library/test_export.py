@@ -185,9 +185,6 @@ FILES = ("model.safetensors", "masks.safetensors", "manifest.json", "layer_spars
 def test_a_damaged_export_is_one_line(cnn, tmp_path, name, how):
     sf.save(tmp_path, cnn, sf.prune(cnn, "n_m", 0.5, layers="mlp", tell=len))
     damaged(tmp_path)[how](tmp_path / name)
-    if name == "layer_sparsities.json" and how == "gone":
-        assert sf.load(tmp_path, cnn).spec.sparsities is None, "as of one that fixed nothing"
-        return
     with pytest.raises(sf.InvalidSetting, match=f"^folder={tmp_path}: is (a damaged|not an) export: .+") as found:
         sf.load(tmp_path, cnn)
     assert "\n" not in str(found.value)
@@ -227,3 +224,123 @@ def test_a_file_in_place_of_the_folder_is_told(cnn, tmp_path):
     (tmp_path / "taken").touch()
     with pytest.raises(sf.InvalidSetting, match=r"^folder=\S+taken: cannot be written \(File exists\); name another"):
         sf.save(tmp_path / "taken", cnn, masks)
+
+
+def entries(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
+
+
+def two_networks(cnn: nn.Module) -> list[tuple[nn.Module, Masks]]:
+    other = copy.deepcopy(cnn)
+    with torch.no_grad():
+        other.mlp.weight.normal_(generator=torch.Generator().manual_seed(1))
+    return [(net, sf.prune(net, "n_m", 0.5, layers="mlp", tell=len)) for net in (cnn, other)]
+
+
+@pytest.mark.parametrize("beside", ["nothing", "a file", "a folder", "the working directory"])
+@pytest.mark.parametrize("file", ["model.safetensors", "masks.safetensors", "layer_sparsities.json", "saved.json"])
+def test_a_save_that_fails_leaves_the_one_before(cnn, tmp_path, monkeypatch, beside, file):
+    (first, masks), (second, others) = two_networks(cnn)
+    folder = tmp_path / "pruned"
+    sf.save(folder, first, masks)
+    if beside == "a file":
+        (folder / "notes.txt").write_text("mine")
+    if beside == "a folder":
+        (folder / "logs").mkdir()
+        (folder / "logs" / "notes.txt").write_text("mine")
+    if beside == "the working directory":
+        monkeypatch.chdir(folder)
+    before = entries(folder)
+    with monkeypatch.context() as full:
+        fail_at(full, file)
+        with pytest.raises(OSError, match="No space left"):
+            sf.save(folder, second, others)
+    assert entries(folder) == before and [path.name for path in tmp_path.iterdir()] == ["pruned"]
+    sf.save("." if beside == "the working directory" else folder, second, others)
+    sf.load(folder, first)
+    assert torch.equal(first.mlp.weight, second.mlp.weight)
+    kept = {"a file": folder / "notes.txt", "a folder": folder / "logs" / "notes.txt"}.get(beside)
+    assert kept is None or kept.read_text() == "mine"
+    assert [path.name for path in tmp_path.iterdir()] == ["pruned"]
+    assert not any(".partial-" in path.name for path in folder.iterdir())
+
+
+def fail_at(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """The disk is full where this file gets written."""
+    import errno
+
+    from sparsefront.artifacts import durable
+    from sparsefront.export import checkpoint
+    from sparsefront.pruning import mask_spec
+
+    write, save = Path.write_text, durable.save_tensors
+
+    def full(wanted, path, *args, **kwargs):
+        if path.name == name:
+            path.touch()
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        return wanted(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "write_text", lambda path, *args, **kwargs: full(write, path, *args, **kwargs))
+    for module in (checkpoint, mask_spec):
+        monkeypatch.setattr(module, "save_tensors", lambda path, *args, **kwargs: full(save, path, *args, **kwargs))
+
+
+def test_what_an_earlier_save_wrote_goes_and_what_a_killed_one_left(cnn, tmp_path):
+    (first, masks), (second, others) = two_networks(cnn)
+
+    class Tokenizer:
+        def save_pretrained(self, folder):
+            (Path(folder) / "vocab.txt").write_text("a")
+
+    sf.save(tmp_path / "pruned", first, masks, tokenizer=Tokenizer())
+    assert (tmp_path / "pruned" / "vocab.txt").is_file()
+    from sparsefront.artifacts.lease import process_tag
+
+    host, _, start = process_tag().split(".")
+    (tmp_path / f"pruned.partial-{host}.999999999.{start}").mkdir()
+    sf.save(tmp_path / "pruned", second, others)
+    assert not (tmp_path / "pruned" / "vocab.txt").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["pruned"]
+    with pytest.raises(sf.InvalidSetting, match="tokenizer=str: is no tokenizer of transformers"):
+        sf.save(tmp_path / "pruned", second, others, tokenizer="bert-base-uncased")
+
+
+@pytest.mark.parametrize("name", ["model", "masks", "compressed"])
+def test_a_mixture_of_two_saves_is_refused(cnn, tmp_path, name):
+    (first, masks), (second, others) = two_networks(cnn)
+    sf.save(tmp_path / "one", first, masks)
+    sf.save(tmp_path / "two", second, others)
+    file = f"{name}.safetensors"
+    assert (tmp_path / "one" / file).read_bytes() != (tmp_path / "two" / file).read_bytes()
+    (tmp_path / "one" / file).write_bytes((tmp_path / "two" / file).read_bytes())
+    before = copy.deepcopy(first.state_dict())
+    with pytest.raises(
+        sf.InvalidSetting, match=rf"is a damaged export: its files are not of one save \({file} .*\): sa"
+    ):
+        sf.load(tmp_path / "one", first)
+    assert all(torch.equal(value, before[key]) for key, value in first.state_dict().items())
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["exchanged", "in two renames"])
+def test_the_folder_that_takes_the_place_is_whole(cnn, tmp_path, monkeypatch, at_once):
+    (first, masks), (second, others) = two_networks(cnn)
+    if not at_once:
+        monkeypatch.setattr("sparsefront.artifacts.durable._exchange", lambda *_: False)
+    folder = tmp_path / "pruned"
+    sf.save(folder, first, masks)
+    folder.chmod(0o750)
+    (folder / "link").symlink_to("notes")
+    sf.save(folder, second, others)
+    assert folder.stat().st_mode & 0o777 == 0o750 and (folder / "link").is_symlink()
+    sf.load(folder, first)
+    assert torch.equal(first.mlp.weight, second.mlp.weight) and [path.name for path in tmp_path.iterdir()] == ["pruned"]
+
+
+def test_a_link_to_a_folder_stays_a_link(cnn, tmp_path):
+    masks = sf.prune(cnn, "n_m", 0.5, layers="mlp", tell=len)
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    for _ in range(2):
+        sf.save(tmp_path / "link", cnn, masks)
+        assert (tmp_path / "link").is_symlink() and sf.load(tmp_path / "real", cnn).keys() == masks.keys()

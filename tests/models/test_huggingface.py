@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sparsefront.data.base import DataInfo
 from sparsefront.errors import InvalidSetting
+from sparsefront.models.bert import Bert
 from sparsefront.models.huggingface import HuggingFace
 
 SENTENCES = DataInfo(kind="sequence_classification", num_classes=3, sequence_length=16)
@@ -136,3 +137,92 @@ def test_a_run(run, distilbert: Path, tmp_path: Path):
     )
     assert row.choice.model_parameters["model_type"] == "distilbert"
     assert row.sparsity.sparsity_achieved == 0.5 and row.quality.sparse == pytest.approx(row.quality.masked, abs=1e-3)
+
+
+NAMES = ("entailment", "neutral", "contradiction")
+
+
+@pytest.fixture
+def classifier(tmp_path: Path) -> Callable[..., Path]:
+    """classifier(names, kind=...) -> folder of one seeded network whose outputs have this order of names."""
+
+    def make(names: tuple[str, ...], *, kind: str = "Bert") -> Path:
+        import transformers
+
+        from sparsefront.models.bert import train_wordpiece
+
+        folder = tmp_path / "-".join((kind, *names)).replace(" ", "_")
+        sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+        named = {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
+        config = getattr(transformers, f"{kind}Config")(
+            vocab_size=200, max_position_embeddings=40, pad_token_id=0, **sizes, **named
+        )
+        torch.manual_seed(0)
+        net = getattr(transformers, f"{kind}ForSequenceClassification")(config)
+        last = getattr(net.classifier, "out_proj", net.classifier)
+        with torch.no_grad():
+            last.bias.normal_()
+            spelled = [name.lower().replace(" ", "_") for name in names]
+            if set(spelled) == set(NAMES):
+                rows = [NAMES.index(name) for name in spelled]
+                last.weight.copy_(last.weight[rows].clone()), last.bias.copy_(last.bias[rows].clone())
+        net.save_pretrained(folder)
+        train_wordpiece(["red green blue"], vocabulary_size=100, max_length=32).save_pretrained(folder)
+        return folder
+
+    return make
+
+
+def named(*names: str) -> DataInfo:
+    return DataInfo("sequence_classification", len(names), sequence_length=16, class_names=names)
+
+
+def answer(net: torch.nn.Module) -> Tensor:
+    with torch.inference_mode():
+        return net.eval()(input_ids=torch.tensor([[5, 7, 9, 11]]), attention_mask=torch.ones(1, 4).long()).logits
+
+
+@pytest.mark.parametrize("order", [(2, 1, 0), (1, 2, 0)], ids=["swapped", "cycled"])
+@pytest.mark.parametrize("kind", ["Bert", "Roberta"])
+@pytest.mark.parametrize("spelled", [str, str.upper, str.capitalize])
+def test_classes_are_joined_by_name(classifier, tmp_path: Path, kind, spelled, order):
+    """The same network with its outputs in another order answers alike, and the export names the data's order."""
+    same = classifier(NAMES, kind=kind)
+    other = classifier(tuple(spelled(NAMES[i]) for i in order), kind=kind)
+    models = {"Bert": (HuggingFace, Bert), "Roberta": (HuggingFace,)}[kind]
+    for model in models:
+        nets = [model(path=str(folder)).build(named(*NAMES)) for folder in (same, other)]
+        torch.testing.assert_close(answer(nets[0]), answer(nets[1]), rtol=0, atol=0)
+        model(path=str(other)).save_pretrained_files(nets[1], tmp_path / "exported")
+        config = json.loads((tmp_path / "exported" / "config.json").read_text())
+        assert config["id2label"] == {str(i): name for i, name in enumerate(NAMES)}
+        assert config["label2id"] == {name: i for i, name in enumerate(NAMES)}
+
+
+@pytest.mark.parametrize(
+    "stored, data, level, kept",
+    [
+        (("a", "b", "c"), NAMES, "WARNING", False),
+        (("neutral", "entailment", "other"), NAMES, "WARNING", False),
+        (("LABEL_0", "LABEL_1", "LABEL_2"), NAMES, None, False),
+        (NAMES, ("0", "1", "2"), "INFO", True),
+        (NAMES, (), None, True),
+    ],
+    ids=["others", "one other", "placeholders", "numbers", "no names"],
+)
+def test_names_that_do_not_match_are_told_once(classifier, caplog, stored, data, level, kept):
+    folder = classifier(stored)
+    caplog.set_level("INFO")
+    info = named(*data) if data else SENTENCES
+    net, plain = HuggingFace(path=str(folder)).build(info), HuggingFace(path=str(folder)).build(SENTENCES)
+    assert torch.equal(answer(net), answer(plain)), "joined by number"
+    told = [record for record in caplog.records if "joined by number" in record.message]
+    assert [record.levelname for record in told] == ([] if level is None else [level])
+    assert tuple(net.config.id2label.values()) == (stored if kept else data)
+
+
+def test_a_new_head_has_the_names_of_the_data_and_no_order_to_join(classifier, caplog):
+    net = HuggingFace(path=str(classifier(NAMES))).build(named("yes", "no"))
+    assert net.config.id2label == {0: "yes", 1: "no"} and not any("joined" in text for text in caplog.messages)
+    net = Bert(size="tiny").build(named("yes", "no"))
+    assert net.config.label2id == {"yes": 0, "no": 1}

@@ -1,6 +1,8 @@
 """Files that are there whole or not at all, room on disks, and what another user keeps to themselves."""
 
+import ctypes
 import errno
+import glob
 import os
 import pwd
 import shutil
@@ -12,7 +14,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparsefront.artifacts.lease import process_tag
+from sparsefront.artifacts.lease import lives, process_tag
 from sparsefront.errors import NoRoom, Obstacle
 
 if TYPE_CHECKING:
@@ -156,6 +158,8 @@ def says_full(error: BaseException) -> bool:
 
 
 PARTIAL = ".partial-"  # begins the name of a file that is being written
+SAVING = ".partial-"  # ends the name of a folder that is being written, before the process that writes
+_HERE, _RENAME_EXCHANGE = -100, 2  # AT_FDCWD and a flag of renameat2
 _CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)  # of folders, on some network file systems
 
 
@@ -174,6 +178,99 @@ def whole_file(path: Path) -> Iterator[Path]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def whole_folder(folder: Path, *, replaces: Collection[str], first: str) -> Iterator[Path]:
+    """An empty folder to write files to, which become those of `folder` when the block ends; removed when the block fails.
+
+    It takes the place of `folder` by one rename, so that a killed process leaves the files of before, or those of now. Where
+    that cannot be (folders in it, the working directory, a mount, no right to write beside it) the files are renamed one by one.
+
+    Args:
+        replaces: files of `folder` that go where the block wrote none of that name; whatever else lies in it stays.
+        first: the file that is renamed before others: it tells a reader which others belong to it.
+    Raises:
+        OSError: it cannot be made, or is a file.
+    """
+    folder = folder.resolve()  # a link stays a link
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    if folder.exists() and not folder.is_dir():
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(folder))
+    at_once = _may_be_renamed(folder)
+    base = folder if at_once else folder / folder.name
+    for left_over in base.parent.glob(f"{glob.escape(base.name)}{SAVING}*"):
+        if lives(left_over.name.removeprefix(f"{base.name}{SAVING}")) is False:
+            shutil.rmtree(left_over, ignore_errors=True)
+    temporary = base.with_name(f"{base.name}{SAVING}{process_tag()}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        with noting_free_space(base.parent):
+            temporary.mkdir()
+            yield temporary
+            sync_tree(temporary)
+            if not at_once:
+                _replace_files(temporary, folder, replaces=replaces, first=first)
+            elif not folder.exists():
+                os.rename(temporary, folder)
+                _sync_folder(folder.parent)
+            else:
+                _link_others(folder, temporary, but=replaces)
+                _replace_folder(temporary, folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _may_be_renamed(folder: Path) -> bool:
+    if not folder.exists():
+        return True
+    inside = any(entry.is_dir() and not entry.is_symlink() for entry in os.scandir(folder))
+    taken = inside or os.path.ismount(folder) or folder == Path.cwd().resolve()
+    return not taken and os.access(folder.parent, os.W_OK | os.X_OK)
+
+
+def _replace_folder(source: Path, target: Path) -> None:
+    """`source` becomes `target`; what that was, if it held anything, is then called `source`."""
+    shutil.copymode(target, source)
+    if not any(target.iterdir()):
+        os.rename(source, target)
+    elif not _exchange(source, target):
+        replaced = source.with_name(f"{source.name}.replaced")  # where a kill between two renames leaves it
+        os.rename(target, replaced)
+        try:
+            os.rename(source, target)
+        except BaseException:
+            os.rename(replaced, target)
+            raise
+        os.rename(replaced, source)
+    _sync_folder(target.parent)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swap two names at once; False where the system or the file system cannot."""
+    swap = getattr(ctypes.CDLL(None), "renameat2", None)
+    return swap is not None and swap(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _RENAME_EXCHANGE) == 0
+
+
+def _replace_files(source: Path, target: Path, *, replaces: Collection[str], first: str) -> None:
+    """The files of `source` become those of `target`, one after the other."""
+    names = sorted((file.name for file in source.iterdir()), key=lambda name: name != first)
+    for name in names:
+        os.replace(source / name, target / name)
+    for name in set(replaces) - set(names):
+        (target / name).unlink(missing_ok=True)
+    _sync_folder(target)
+
+
+def _link_others(source: Path, target: Path, *, but: Collection[str]) -> None:
+    """Give the files of `source` that `target` lacks a second name there."""
+    for file in source.iterdir():
+        if file.name in but or os.path.lexists(target / file.name):
+            continue
+        if file.is_symlink():
+            os.symlink(os.readlink(file), target / file.name)
+        else:
+            link_or_copy(file, target / file.name)
 
 
 def rename_synced(source: Path, target: Path) -> None:

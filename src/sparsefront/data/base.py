@@ -28,6 +28,10 @@ class DataInfo:
         image_size: side of the square images in pixels; None for text.
         channels: color channels of the images; None for text.
         sequence_length: the most tokens that one input may have; None for images.
+        class_names: one per class, in the order of the class numbers; empty where the data names none.
+
+    Raises:
+        InvalidSetting: names, but not one per class.
     """
 
     kind: str
@@ -35,6 +39,12 @@ class DataInfo:
     image_size: int | None = None
     channels: int | None = None
     sequence_length: int | None = None
+    class_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.class_names and len(self.class_names) != self.num_classes:
+            allowed = f"there are {self.num_classes} classes: name each of them, or none"
+            raise InvalidSetting("class_names", list(self.class_names), allowed)
 
 
 # The part of train on which choices are made.

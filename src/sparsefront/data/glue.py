@@ -35,6 +35,7 @@ class GlueTask:
         first, second: columns of the sentences, by header, or by position where the file has no header.
         label: column of the label.
         label_names: spelling of each class in the TSV, in the order of the class numbers; empty for a score.
+        class_names: what the classes are called on the hub; empty where the TSV has the same names, or for a score.
         hub_first, hub_second: columns of the sentences on the hub, where labels are numbers already.
         metrics: of the task, the first being the one that is tracked.
         dev_file: without its ending; the labels of the test files were never published, so dev is what is reported on.
@@ -53,6 +54,7 @@ class GlueTask:
     dev_file: str = "dev"
     hub_dev: str = "validation"
     skips_broken_rows: bool = False
+    class_names: tuple[str, ...] = ()
 
     @property
     def has_header(self) -> bool:
@@ -68,10 +70,30 @@ BINARY = ("0", "1")
 ENTAILMENT = ("entailment", "not_entailment")
 
 GLUE_TASKS = {
-    "cola": GlueTask("CoLA", 3, None, 1, BINARY, "sentence", None, metrics=("matthews_correlation", "accuracy")),
-    "sst2": GlueTask("SST-2", "sentence", None, "label", BINARY, "sentence", None),
+    "cola": GlueTask(
+        "CoLA",
+        3,
+        None,
+        1,
+        BINARY,
+        "sentence",
+        None,
+        metrics=("matthews_correlation", "accuracy"),
+        class_names=("unacceptable", "acceptable"),
+    ),
+    "sst2": GlueTask(
+        "SST-2", "sentence", None, "label", BINARY, "sentence", None, class_names=("negative", "positive")
+    ),
     "mrpc": GlueTask(
-        "MRPC", "#1 String", "#2 String", "Quality", BINARY, "sentence1", "sentence2", metrics=("accuracy", "f1")
+        "MRPC",
+        "#1 String",
+        "#2 String",
+        "Quality",
+        BINARY,
+        "sentence1",
+        "sentence2",
+        metrics=("accuracy", "f1"),
+        class_names=("not_equivalent", "equivalent"),
     ),
     "qqp": GlueTask(
         "QQP",
@@ -83,6 +105,7 @@ GLUE_TASKS = {
         "question2",
         metrics=("accuracy", "f1"),
         skips_broken_rows=True,
+        class_names=("not_duplicate", "duplicate"),
     ),
     "stsb": GlueTask(
         "STS-B", "sentence1", "sentence2", "score", (), "sentence1", "sentence2", metrics=("pearson", "spearman")
@@ -258,7 +281,12 @@ class Glue(TextDataset):
 
     @property
     def info(self) -> DataInfo:
-        return DataInfo("sequence_classification", self.layout.num_classes, sequence_length=self.max_length)
+        return DataInfo(
+            "sequence_classification",
+            self.layout.num_classes,
+            sequence_length=self.max_length,
+            class_names=self.layout.class_names or self.layout.label_names,
+        )
 
     def check(self) -> None:
         if self.path is not None:

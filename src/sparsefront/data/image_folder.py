@@ -53,8 +53,7 @@ class ImageFolder(Dataset):
 
     @property
     def info(self) -> DataInfo:
-        classes = len(class_names(self._folders()["train"]))
-        return DataInfo(kind="image_classification", num_classes=classes, image_size=self.image_size, channels=3)
+        return _info(self._folders()["train"], self.image_size)
 
     def check(self) -> None:
         require_same_classes(self._folders(), path=self.path, expected=EXPECTED)
@@ -189,6 +188,12 @@ def class_names(folder: Path) -> list[str]:
     return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
 
 
+def _info(folder: Path, image_size: int) -> DataInfo:
+    """Of color images in the class folders of one folder."""
+    names = tuple(class_names(folder))
+    return DataInfo("image_classification", len(names), image_size, channels=3, class_names=names)
+
+
 def require_same_classes(folders: dict[str, Path], *, path: str | None, expected: str) -> None:
     """Raise InvalidSetting unless every split has the same class folders, at least two."""
     train = class_names(folders["train"])
@@ -260,8 +265,7 @@ class ImageNet(Dataset):
 
     @property
     def info(self) -> DataInfo:
-        classes = len(class_names(self._folder("train")))
-        return DataInfo(kind="image_classification", num_classes=classes, image_size=self.image_size, channels=3)
+        return _info(self._folder("train"), self.image_size)
 
     def check(self) -> None:
         folders = {part: self._folder(part) for part in ("train", "val")}

@@ -71,7 +71,10 @@ class TextColumns(TextDataset):
     @property
     def info(self) -> DataInfo:
         """Reads the labels: their classes shape the head."""
-        return DataInfo("sequence_classification", max(1, len(self.class_names)), sequence_length=self.max_length)
+        names = self.class_names
+        return DataInfo(
+            "sequence_classification", max(1, len(names)), sequence_length=self.max_length, class_names=names
+        )
 
     @property
     def class_names(self) -> tuple[str, ...]:

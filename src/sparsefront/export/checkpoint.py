@@ -18,7 +18,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
@@ -30,11 +29,9 @@ from sparsefront.artifacts.durable import link_or_copy, save_tensors
 from sparsefront.errors import InvalidSetting, failure_reason, first_line
 from sparsefront.export.packed_layers import DENSE, TAP_BY_TAP, Manifest, pack_layers
 from sparsefront.masks.weight_view import Permutation, as_matrix, like_weight
+from sparsefront.models.base import Model, is_of_transformers, save_config
 from sparsefront.patterns.base import Pattern
 from sparsefront.pruning.mask_spec import load_masks, save_masks
-
-if TYPE_CHECKING:
-    from sparsefront.models.base import Model
 
 MODEL, MASKS, COMPRESSED, MANIFEST = "model.safetensors", "masks.safetensors", "compressed.safetensors", "manifest.json"
 
@@ -50,7 +47,7 @@ def write_export(
     sparsities: Mapping[str, float] | None = None,
     patterns: Mapping[str, Pattern] | None = None,
     dense_reasons: Mapping[str, str] | None = None,
-    model: "Model | None" = None,
+    model: Model | None = None,
     weights: Path | None = None,
 ) -> Manifest:
     """Write a pruned network into a directory that exists.
@@ -65,7 +62,7 @@ def write_export(
             it (the window of n:m); a layer of sparsity 0 is stored dense.
         patterns: layer -> its own pattern, where layers have one; the others are stored as `pattern` says.
         dense_reasons: prunable layers without a mask -> why.
-        model: adds what its own library wants beside the weights.
+        model: adds what its own library wants beside the weights. Without it a network of transformers gets its config.json.
         weights: a safetensors file that holds the net's state dict as it is, with metadata {"format": "pt"}: the export
             shares it where the file system can, rather than write the weights a second time.
     Raises:
@@ -97,6 +94,8 @@ def write_export(
     _save(compressed, directory / COMPRESSED)
     if model is not None:
         model.save_pretrained_files(net, directory)
+    elif is_of_transformers(net):
+        save_config(net, directory)
     (directory / MANIFEST).write_text(json.dumps(packed.manifest.to_json(), indent=2) + "\n")
     return packed.manifest
 

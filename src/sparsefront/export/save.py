@@ -1,12 +1,26 @@
 """A pruned network in a folder, and back: `sf.save` and `sf.load`."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor, nn
 
+from sparsefront.artifacts.bounded_files import read_json_bounded
+from sparsefront.artifacts.content_digest import are_checksums, checksums, find_damage
+from sparsefront.artifacts.durable import whole_folder
 from sparsefront.errors import InvalidSetting
-from sparsefront.export.checkpoint import Export, damage_named, read_export, write_export
+from sparsefront.export.checkpoint import (
+    COMPRESSED,
+    MANIFEST,
+    MASKS,
+    MODEL,
+    Export,
+    damage_named,
+    read_export,
+    write_export,
+)
 from sparsefront.export.packed_layers import Manifest
 from sparsefront.masks.weight_view import fits, like_weight
 from sparsefront.models.base import Model
@@ -15,7 +29,7 @@ from sparsefront.options import option_classes
 from sparsefront.patterns.base import CLASS, Pattern, from_record
 from sparsefront.pruning.layers import weight_of
 from sparsefront.pruning.make_masks import PruningSettings
-from sparsefront.pruning.mask_spec import MaskSpec
+from sparsefront.pruning.mask_spec import PATTERNS, PERMUTATIONS, SPARSITIES, MaskSpec
 from sparsefront.pruning.masks import Masks, require_masks_of
 from sparsefront.tasks.plain_task import require_network
 
@@ -27,42 +41,86 @@ def save(
     *,
     model: Model | None = None,
     weights: Path | None = None,
+    tokenizer: Any = None,
 ) -> Export:
     """Write weights, masks and compressed layers: safetensors and JSON only.
 
-    model.safetensors is a plain state dict that any tool loads; see `export.checkpoint` for the other files.
+    model.safetensors is a plain state dict that any tool loads; see `export.checkpoint` for the other files. Of a network of
+    transformers config.json lies beside, so that `from_pretrained(folder)` opens it. A save that is killed, or fails, leaves
+    the folder as it was.
 
     Args:
-        folder: made where it is missing; an export in it is replaced.
+        folder: made where it is missing; an export in it is replaced, and other files in it stay.
         net: masked, and not swapped: its pruned weights are zero.
         masks: from `prune` or `recover`, or any dict of layer name -> bool mask.
         model: adds what its own library wants beside the weights.
         weights: a safetensors file with the network's state dict, shared where the file system can.
+        tokenizer: of transformers; its files are written too.
     Raises:
         InvalidSetting: no masks, or masks of other layers than the network's; or a folder that cannot be made.
         ValueError: a pruned weight is not zero, or a mask breaks its pattern; names the layer.
     """
     require_masks_of(net, masks)
+    if tokenizer is not None and not hasattr(tokenizer, "save_pretrained"):
+        raise InvalidSetting("tokenizer", type(tokenizer).__name__, "is no tokenizer of transformers")
     known, directory = Masks.of(masks), Path(folder)
+    started = False
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        with whole_folder(directory, replaces=_saved_before(directory), first=SAVED) as new:
+            started = True
+            write_export(
+                new,
+                net,
+                masks,
+                pattern=None if known.pruning is None else known.pruning.pattern,
+                sparsity=known.sparsity if known.pruning is None else known.pruning.sparsity,
+                permutations=known.spec.permutations,
+                sparsities=known.spec.sparsities,
+                patterns=known.spec.patterns,
+                dense_reasons=known.ignored,
+                model=model,
+                weights=weights,
+            )
+            known.spec.save(new)
+            if tokenizer is not None:
+                tokenizer.save_pretrained(new)
+            (new / SAVED).write_text(json.dumps(checksums(new), indent=2) + "\n")
     except OSError as error:
+        if started:
+            raise
         raise InvalidSetting("folder", folder, f"cannot be written ({error.strerror}); name another folder") from error
-    write_export(
-        directory,
-        net,
-        masks,
-        pattern=None if known.pruning is None else known.pruning.pattern,
-        sparsity=known.sparsity if known.pruning is None else known.pruning.sparsity,
-        permutations=known.spec.permutations,
-        sparsities=known.spec.sparsities,
-        patterns=known.spec.patterns,
-        dense_reasons=known.ignored,
-        model=model,
-        weights=weights,
-    )
-    known.spec.save(directory)
     return read_export(directory)
+
+
+# Which files are of one save, so that a mixture of two is seen.
+
+SAVED = "saved.json"  # name -> size and sha256 of each file of the save
+READ = (MODEL, MASKS, COMPRESSED, MANIFEST, SPARSITIES, PATTERNS, PERMUTATIONS)
+
+
+def _saved_before(directory: Path) -> set[str]:
+    """Files that an earlier save wrote: those that every save may write, and those that it says it wrote."""
+    try:
+        named = read_json_bounded(directory / SAVED)
+    except ValueError:
+        named = {}
+    listed = named if are_checksums(named) else {}
+    return {SAVED, *READ, *(name for name in listed if Path(name).name == name and not (directory / name).is_dir())}
+
+
+def _require_one_save(directory: Path) -> None:
+    """Raise ValueError unless the files that `load` reads are of one save; nothing is known of those of earlier versions."""
+    if not (directory / SAVED).is_file():
+        return
+    saved = read_json_bounded(directory / SAVED)
+    if not are_checksums(saved):
+        raise ValueError(f"{SAVED} holds no checksums")
+    damage = find_damage(directory, {name: saved[name] for name in READ if name in saved})
+    more = next((name for name in READ if name not in saved and (directory / name).exists()), None)
+    if damage is None and more is not None:
+        damage = f"{more} was not saved with the others"
+    if damage is not None:
+        raise ValueError(f"its files are not of one save ({damage}): save the network again")
 
 
 def load(folder: Path | str, net: nn.Module, *, trust: Sequence[str] = ()) -> Masks:
@@ -75,8 +133,8 @@ def load(folder: Path | str, net: nn.Module, *, trust: Sequence[str] = ()) -> Ma
     Returns:
         the masks, shaped like the weights and on their device, with their pattern.
     Raises:
-        InvalidSetting: no export in the folder, a damaged one, one of another architecture (names the first few differences), or
-            one that names a pattern of a package that is not in `trust`. The network is then as it was.
+        InvalidSetting: no export in the folder, a damaged one, a mixture of two, one of another architecture (names the first
+            few differences), or one that names a pattern of a package that is not in `trust`. The network is then as it was.
     """
     require_network(net)
     if isinstance(trust, str) or not all(isinstance(package, str) for package in trust):
@@ -87,6 +145,7 @@ def load(folder: Path | str, net: nn.Module, *, trust: Sequence[str] = ()) -> Ma
             weights, pattern = export.state_dict(), _pattern(export.manifest, trust)
             spec = MaskSpec.load(export.directory, trust=trust)
             masks = _masks_for(net, export, weights)
+            _require_one_save(export.directory)
     except InvalidSetting as error:
         named = "" if error.key == "path" else f"{error.key}={error.value}: "
         raise InvalidSetting("folder", folder, f"{named}{error.allowed}") from error

@@ -1,5 +1,6 @@
 """What every model settings class provides to the pipeline, and the layers of a network that may be pruned."""
 
+import copy
 from abc import ABC, abstractmethod
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
@@ -140,7 +141,29 @@ class Model(ABC):
         return None
 
     def save_pretrained_files(self, net: nn.Module, directory: Path) -> None:
-        """Write what the model's own library needs beside model.safetensors; nothing for plain state dicts."""
+        """Write what the model's own library needs beside model.safetensors: by default the configuration of a network of
+        transformers, and nothing for others.
+        """
+        if is_of_transformers(net):
+            save_config(net, directory)
+
+
+# Networks of transformers: what `from_pretrained` opens.
+
+
+def is_of_transformers(net: nn.Module) -> bool:
+    """Whether it has a configuration that transformers reads back."""
+    return hasattr(getattr(net, "config", None), "save_pretrained")
+
+
+def save_config(net: nn.Module, directory: Path) -> None:
+    """Write the network's config.json and, where it generates text, generation_config.json."""
+    config = copy.deepcopy(net.config)
+    config.architectures = [type(net).__name__]
+    config.dtype = next((weight.dtype for weight in net.parameters() if weight.is_floating_point()), None)
+    config.save_pretrained(directory)
+    if hasattr(generation := getattr(net, "generation_config", None), "save_pretrained"):
+        generation.save_pretrained(directory)
 
 
 def linear_and_conv_layers(net: nn.Module, *, inside: tuple[str, ...]) -> list[str]:

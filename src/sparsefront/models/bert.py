@@ -1,6 +1,5 @@
 """BERT by transformers: from the hub, from a local folder, or of a known size with random weights."""
 
-import copy
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, replace
@@ -14,8 +13,8 @@ from torch import nn
 
 from sparsefront import progress
 from sparsefront.errors import InvalidSetting
-from sparsefront.models.base import Model, linear_and_conv_layers
-from sparsefront.models.bert_source import BertSource, folder_name
+from sparsefront.models.base import Model, linear_and_conv_layers, save_config
+from sparsefront.models.bert_source import BertSource, folder_name, name_classes
 from sparsefront.settings_class import settings_class
 
 if TYPE_CHECKING:
@@ -180,9 +179,13 @@ class Bert(Model):
         The pooler, which some checkpoints lack, counts as part of the head.
         """
         config = self._config(info)
-        if self.source is None:
-            return _network_class(info.kind)(config)
-        return self.source.network(_network_class(info.kind), config, head=HEADS[info.kind])
+        if self.source is not None:
+            return self.source.network(
+                _network_class(info.kind), config, head=HEADS[info.kind], classes=info.class_names
+            )
+        net = _network_class(info.kind)(config)
+        name_classes(net, info.class_names)
+        return net
 
     def skeleton(self, info: "DataInfo") -> nn.Module:
         config = self._config(info)
@@ -222,9 +225,7 @@ class Bert(Model):
 
         A tokenizer that is learnt from texts, and has not been, is left out.
         """
-        config = copy.deepcopy(net.config)
-        config.architectures = [type(net).__name__]
-        config.save_pretrained(directory)
+        save_config(net, directory)
         if self.source is not None or self._tokenizers:
             self.tokenizer().save_pretrained(directory)
 

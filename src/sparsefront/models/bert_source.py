@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -181,11 +182,14 @@ class BertSource:
             raise self.invalid(f"its tokenizer has {len(tokenizer)} tokens and its embedding table {embeddings} rows")
         return tokenizer
 
-    def network(self, network_class: type, config: "BertConfig", *, head: tuple[str, ...]) -> nn.Module:
-        """The network in fp32 and training mode, whatever the dtype on disk.
+    def network(
+        self, network_class: type, config: "BertConfig", *, head: tuple[str, ...], classes: tuple[str, ...] = ()
+    ) -> nn.Module:
+        """The network in fp32 and training mode, whatever the dtype on disk; its outputs in the order of the data's classes.
 
         Args:
             head: modules that may be absent from the weights, or have other shapes there; they are newly initialized.
+            classes: the data's names of them, for the head and for the network's `config`; empty: both stay as they are.
         Raises:
             InvalidSetting: the weights cannot be read, do not fit anywhere else, or hold NaN or infinity.
         """
@@ -202,9 +206,12 @@ class BertSource:
                 )
         except Exception as error:  # of json, safetensors, the unpickler, transformers: nothing here is ours
             raise self.invalid(f"its weights cannot be read: {why_unreadable(error)}") from error
-        note_new_layers(net, self._require_fit(net, report, head))
+        new = self._require_fit(net, report, head)
+        note_new_layers(net, new)
         if complaint := non_finite(dict(net.named_parameters()), _weights_in(folder)):
             raise self.invalid(complaint)
+        self._order_classes(net, head, new, classes)
+        name_classes(net, classes)
         return net.train()  # from_pretrained leaves it in evaluation mode, without dropout
 
     def _require_fit(self, net: nn.Module, report: dict[str, Any], head: tuple[str, ...]) -> list[str]:
@@ -225,6 +232,28 @@ class BertSource:
         if new:
             log.info("newly initialized, because no weights fit: %s", ", ".join(new))
         return new
+
+    def _order_classes(self, net: nn.Module, head: tuple[str, ...], new: list[str], classes: tuple[str, ...]) -> None:
+        """Bring the rows of the head, unless it is new, from the checkpoint's order into the data's."""
+        name, classifier = _classifier(net, head, len(classes))
+        if not classes or any(key.startswith(f"{name}.") for key in new):
+            return
+        stored = tuple(str(net.config.id2label.get(number, number)) for number in range(len(classes)))
+        order = _order(stored, classes)
+        told = f"{self.path or self.name}: its classes ({_in_short(stored)})"
+        if order is None and not _is_numbered(stored):
+            level = logging.INFO if _is_numbered(classes) else logging.WARNING
+            log.log(level, "%s are not named as the data's (%s): joined by number", told, _in_short(classes))
+        elif order is not None and order != sorted(order):
+            if classifier is None:
+                raise self.invalid(
+                    f"its classes ({_in_short(stored)}) are in another order than the data's, and its head "
+                    "has no Linear whose rows could be moved: rename them in its config.json"
+                )
+            log.info("%s are brought into the data's order", told)
+            with torch.no_grad():
+                for parameter in classifier.parameters():
+                    parameter.copy_(parameter[order])
 
     def _folder(self, *needed: tuple[str, ...], wanted: tuple[str, ...] = ()) -> Path:
         if self.path is not None:
@@ -249,6 +278,56 @@ class BertSource:
         if found != "bert":
             raise self.invalid(f"holds a model of type {found}; only type bert is supported")
         return content
+
+
+# Checkpoint and data number the same classes each in their own order: they are joined by name.
+
+NAMED_AT_MOST = 4
+
+
+def name_classes(net: nn.Module, classes: tuple[str, ...]) -> None:
+    """Write the data's names into the network's `config`; none, and numbers alone, leave the names that are there."""
+    if classes and not _is_numbered(classes):
+        net.config.id2label = dict(enumerate(classes))
+        net.config.label2id = {name: number for number, name in enumerate(classes)}
+
+
+def _order(stored: tuple[str, ...], wanted: tuple[str, ...]) -> list[int] | None:
+    """For each wanted name where it is stored, in whatever case; None where the names are not the same."""
+    for spelled in (str, _spelling):
+        places = {spelled(name): place for place, name in enumerate(stored)}
+        names = [spelled(name) for name in wanted]
+        if len(places) == len(stored) and len(set(names)) == len(names) and places.keys() == set(names):
+            return [places[name] for name in names]
+    return None
+
+
+def _spelling(name: str) -> str:
+    """Alike for `Not entailment` and `not_entailment`."""
+    return re.sub(r"[\s_-]+", "_", name.strip().casefold())
+
+
+def _is_numbered(names: tuple[str, ...]) -> bool:
+    """Whether these are the numbers of classes, such as LABEL_0 and 0, rather than names."""
+    return all(re.fullmatch(rf"(label|class)?[\s_-]*{number}", name.casefold()) for number, name in enumerate(names))
+
+
+def _in_short(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:NAMED_AT_MOST]) + (", ..." if len(names) > NAMED_AT_MOST else "")
+
+
+def _classifier(net: nn.Module, head: tuple[str, ...], classes: int) -> tuple[str, nn.Linear | None]:
+    """Name and layer of the head's last Linear with an output per class: what comes before it may be as wide by chance.
+
+    Where there is none, the name of the head's last part.
+    """
+    inside = tuple(f"{part}." for part in head)
+    found = [
+        (name, module)
+        for name, module in net.named_modules()
+        if isinstance(module, nn.Linear) and module.out_features == classes and f"{name}.".startswith(inside)
+    ]
+    return found[-1] if found else (head[-1], None)
 
 
 def _of_trunk(key: str, net: nn.Module) -> bool:

@@ -1,6 +1,5 @@
 """Any text encoder that transformers knows, from a local folder."""
 
-import copy
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -12,7 +11,7 @@ import torch
 from torch import nn
 
 from sparsefront.errors import InvalidSetting, first_line
-from sparsefront.models.base import Model, linear_and_conv_layers
+from sparsefront.models.base import Model, linear_and_conv_layers, save_config
 from sparsefront.models.bert_source import BertSource, folder_name
 from sparsefront.settings_class import settings_class
 
@@ -100,7 +99,8 @@ class HuggingFace(Model):
 
     def build(self, info: "DataInfo") -> nn.Module:
         """transformers' class for this task; a head that the weights lack, or that has other classes, is new."""
-        return self.source.network(_network_class(info.kind), self._config(info), head=_head(self.skeleton(info)))
+        head = _head(self.skeleton(info))
+        return self.source.network(_network_class(info.kind), self._config(info), head=head, classes=info.class_names)
 
     def skeleton(self, info: "DataInfo") -> nn.Module:
         with torch.device("meta"):
@@ -135,9 +135,7 @@ class HuggingFace(Model):
 
     def save_pretrained_files(self, net: nn.Module, directory: Path) -> None:
         """config.json and the tokenizer, so that `from_pretrained(directory)` works once model.safetensors lies beside."""
-        config = copy.deepcopy(net.config)
-        config.architectures = [type(net).__name__]
-        config.save_pretrained(directory)
+        save_config(net, directory)
         self.tokenizer().save_pretrained(directory)
 
     def _config(self, info: "DataInfo") -> "PretrainedConfig":
