@@ -144,7 +144,7 @@ def in_eval_mode(net: nn.Module) -> Iterator[None]:
 
 # Where a network keeps its masks. All that a training needs to know of them: it does not depend on how they are made.
 
-BUFFER = "weight_mask"
+BUFFER = "_sparsefront_mask"
 
 
 @torch.no_grad()

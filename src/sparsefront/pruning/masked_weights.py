@@ -56,7 +56,7 @@ def require_one_sparsity(
 class MaskedWeights:
     """Keeps pruned weights at exactly zero.
 
-    A mask is a bool buffer `weight_mask` on its layer, shaped like the weight, True = keep. As a buffer it moves with the
+    A mask is a bool buffer `networks.BUFFER` on its layer, shaped like the weight, True = keep. As a buffer it moves with the
     network to other devices and is copied with it; it is not part of the state dict, so checkpoints stay plain. Weights
     are zeroed in place after every optimizer step, so neither momentum nor weight decay nor an AMP scaler can revive them.
     As a context it takes the masks off the network at its end, also where something fails.
@@ -64,10 +64,16 @@ class MaskedWeights:
     Args:
         net: the network; masks already on it are taken over.
         layers: names of the modules with a `weight`.
+    Raises:
+        InvalidSetting: a module that has an attribute of the buffer's name which is not a mask.
     """
 
     def __init__(self, net: nn.Module, layers: Iterable[str]) -> None:
         self._modules = {name: net.get_submodule(name) for name in layers}
+        for name, module in self._modules.items():
+            if hasattr(module, BUFFER) and not _holds_mask(module):
+                allowed = f"has an attribute {BUFFER} in {name}, where its mask is kept: rename that attribute"
+                raise InvalidSetting("net", type(net).__name__, allowed)
         self._inverses: dict[str, tuple[Tensor, int, Tensor]] = {}  # layer -> its mask, that one's version, the inverse
 
     def __enter__(self) -> Self:
@@ -139,6 +145,13 @@ class MaskedWeights:
             revived = int(weight.masked_fill(mask, 0.0).count_nonzero())  # NaN counts
             if revived:
                 raise ValueError(f"layer {name}: {revived} pruned weights are not zero")
+
+
+def _holds_mask(module: nn.Module) -> bool:
+    """Whether what a module has under the buffer's name is a mask that was set here: bool, and in no state dict."""
+    mask = module._buffers.get(BUFFER)
+    fitting = mask is not None and mask.dtype == torch.bool and mask.shape == layer_weight(module).shape
+    return fitting and BUFFER in module._non_persistent_buffers_set
 
 
 # Lightning callback that applies the masks while a network trains, and tightens them where the schedule says so.
