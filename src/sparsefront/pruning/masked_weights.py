@@ -20,11 +20,57 @@ from sparsefront.schedule.base import Schedule
 
 def sharing_layers(net: nn.Module, layers: Iterable[str]) -> dict[str, list[str]]:
     """Each of the layers -> all of them that have its weight, itself included; also on the meta device."""
-    weights = {name: net.get_submodule(name).weight for name in layers}
-    names_of: dict[int, list[str]] = {}
+    weights = {name: layer_weight(net.get_submodule(name)) for name in layers}
+    names_of: dict[tuple, list[str]] = {}
     for name, weight in weights.items():
-        names_of.setdefault(id(weight), []).append(name)
-    return {name: names_of[id(weight)] for name, weight in weights.items()}
+        names_of.setdefault(_place(weight), []).append(name)
+    return {name: names_of[_place(weight)] for name, weight in weights.items()}
+
+
+def require_none_dense(net: nn.Module, layers: Iterable[str], key: str, value: object) -> None:
+    """Zeros in a pruned weight must be in no parameter or buffer that is to stay dense.
+
+    Args:
+        net: also on the meta device.
+        layers: all that are pruned.
+        key, value: the argument that says what stays dense, for the message.
+    Raises:
+        InvalidSetting: a module which is not pruned, or another of its tensors, shares the memory of a layer's weight; names
+            both.
+    """
+    pruned = {name: layer_weight(net.get_submodule(name)) for name in layers}
+    places = {_place(weight) for weight in pruned.values()}
+    of_storage: dict[int, list[tuple[str, Tensor]]] = {}
+    for name, weight in pruned.items():
+        of_storage.setdefault(_storage(weight), []).append((name, weight))
+    for owner, module in net.named_modules():
+        for attribute, tensor in (*module._parameters.items(), *module._buffers.items()):
+            if tensor is None or (owner in pruned and attribute == "weight" and _place(tensor) in places):
+                continue
+            for name, weight in of_storage.get(_storage(tensor), []):
+                if _overlap(weight, tensor):
+                    other = f"the {attribute} of {owner or 'the network'} ({type(module).__name__}), which stays dense"
+                    allowed = f"{name} is pruned, and its weight is also {other}: leave both dense"
+                    raise InvalidSetting(key, value, allowed)
+
+
+def _storage(tensor: Tensor) -> int:
+    """The same number for tensors of one storage, which on the meta device has no address."""
+    return tensor.untyped_storage()._cdata
+
+
+def _place(tensor: Tensor) -> tuple:
+    """The same for a parameter under two names, and for two parameters made of one tensor."""
+    return _storage(tensor), tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
+
+
+def _overlap(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors of one storage have elements in common: parts of a flat buffer have none."""
+    if one.dtype != other.dtype or _place(one) == _place(other):
+        return True
+    elements = torch.zeros(one.untyped_storage().nbytes() // one.element_size(), dtype=torch.bool)
+    elements.as_strided(one.shape, one.stride(), one.storage_offset()).fill_(True)
+    return bool(elements.as_strided(other.shape, other.stride(), other.storage_offset()).any())
 
 
 def require_none_shared(net: nn.Module, layers: Iterable[str], allocation: str) -> None:

@@ -28,7 +28,7 @@ from sparsefront.pruning.layers import (
 )
 from sparsefront.pruning.make_masks import LayoutSearch, PruningSettings, make_masks
 from sparsefront.pruning.mask_spec import fix_spec
-from sparsefront.pruning.masked_weights import require_none_shared, require_one_sparsity
+from sparsefront.pruning.masked_weights import require_none_dense, require_none_shared, require_one_sparsity
 from sparsefront.pruning.masks import Masks
 from sparsefront.pruning.storage_check import require_storable
 from sparsefront.pruning.training_masks import AccumulateMovement
@@ -97,6 +97,7 @@ def prune(
     plan = plan_pruning(net, chosen, pattern=pruning.pattern, sparsity=sparsity, ignored=kept_dense)
     require_whole_groups(plan, pruning.pattern, kept_dense)
     _require_layers(net, plan, pruning)
+    require_none_dense(net, plan.layers, "ignore", ignore)
     ignored = left_out | plan.dense_reasons
     tell(_told(pruning, len(plan.layers), ignored))
     task = PlainTask(net, loss) if task is None else task

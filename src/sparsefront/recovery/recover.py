@@ -17,6 +17,7 @@ from sparsefront.options import option
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.pruning.layers import weighted_layers
 from sparsefront.pruning.make_masks import PruningSettings
+from sparsefront.pruning.masked_weights import require_none_dense
 from sparsefront.pruning.masks import Masks, require_masks_of
 from sparsefront.recovery.base import Recovery, RecoverySetup, StateDict
 from sparsefront.recovery.rounds import RunContext, Source, run_rounds
@@ -87,6 +88,7 @@ def recover(
         Diverged: the loss or the weights are not finite.
     """
     require_masks_of(net, masks)
+    require_none_dense(net, masks, "masks", "given")
     _require_types(loss, recipe, trainer)
     known, chosen = Masks.of(masks), option("recovery", recovery, Recovery)
     pruning = known.pruning or PruningSettings(ElementWise(), known.sparsity)
