@@ -56,7 +56,9 @@ class Masks(dict[str, Tensor]):
         masks: layer name -> bool mask.
         pruning: how they were made; None where nobody knows.
         spec: the layers' permutations and final sparsities, fixed before the first masks.
-        ignored: layers that stayed dense -> why.
+        ignored: layers that could have been pruned and stayed dense -> why.
+        dense: all else that has weights, layers that were not chosen among them -> why: embeddings, recurrent layers,
+            parameters that are read without a call of a layer. The network's own names.
         rounds: what each round of a recovery took and did.
         search: what a search for a latency found; None where none was made.
     """
@@ -68,6 +70,7 @@ class Masks(dict[str, Tensor]):
         pruning: PruningSettings | None = None,
         spec: MaskSpec | None = None,
         ignored: Mapping[str, str] | None = None,
+        dense: Mapping[str, str] | None = None,
         rounds: tuple[RoundRecord, ...] = (),
         search: SearchRecord | None = None,
     ) -> None:
@@ -75,6 +78,7 @@ class Masks(dict[str, Tensor]):
         self.pruning = pruning
         self.spec = MaskSpec() if spec is None else spec
         self.ignored = dict(ignored or {})
+        self.dense = dict(dense or {})
         self.rounds = rounds
         self.search = search
 
@@ -100,6 +104,8 @@ class Masks(dict[str, Tensor]):
             return super().__or__(other)
         merged = Masks({**self, **other})
         merged.ignored = {name: why for name, why in (self.ignored | other.ignored).items() if name not in merged}
+        dense = {**self.dense, **other.dense}
+        merged.dense = {name: why for name, why in dense.items() if name not in merged and name not in merged.ignored}
         _join(merged, self, other)
         return merged
 

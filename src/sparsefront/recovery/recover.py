@@ -133,7 +133,7 @@ def recover(
     left = {name: mask.to(device) for name, mask in found.masks.items()}
     # the schedule has come to its end: what is trained from here on keeps these masks
     done = known.pruning and replace(known.pruning, schedule=OneShot())
-    return Masks(left, pruning=done, spec=known.spec, ignored=known.ignored, rounds=found.records)
+    return Masks(left, pruning=done, spec=known.spec, ignored=known.ignored, dense=known.dense, rounds=found.records)
 
 
 def _data_of_round(given: Data, net: nn.Module, *, named: bool) -> Callable[[int], pl.LightningDataModule]:
