@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sparsefront.inference.swap import swap
     from sparsefront.latency_search.search import Search
     from sparsefront.measure.settings import Measure
-    from sparsefront.pruning.masks import Masks
+    from sparsefront.pruning.masks import HoldMasks, Masks, hold
     from sparsefront.pruning.prune import prune
     from sparsefront.recovery.recover import recover
     from sparsefront.runs import FinishedRun, load_run, run
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Comparison",
     "FinishedRun",
+    "HoldMasks",
     "InvalidSetting",
     "KernelChoice",
     "Masks",
@@ -39,6 +40,7 @@ __all__ = [
     "TrainerSettings",
     "allocation",
     "benchmark",
+    "hold",
     "importance",
     "load",
     "load_run",

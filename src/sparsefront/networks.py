@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 
@@ -123,6 +125,31 @@ def _removed(handles: Iterable[RemovableHandle]) -> Iterator[None]:
             handle.remove()
 
 
+class ReadTensors(TorchDispatchMode):
+    """While entered, notes which tensors, or views of them, any operation is given: also those that no module is called for.
+
+    Args:
+        tensors: name -> tensor, on any device.
+    Attributes:
+        names: of those that were read.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self._of_storage: dict[int, list[str]] = {}
+        for name, tensor in tensors.items():
+            self._of_storage.setdefault(tensor.untyped_storage()._cdata, []).append(name)
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        for leaf in tree_leaves((args, kwargs or {})):
+            if isinstance(leaf, Tensor):
+                self.names.update(self._of_storage.get(leaf.untyped_storage()._cdata, ()))
+        return function(*args, **(kwargs or {}))
+
+
 @contextmanager
 def keep_modes(net: nn.Module) -> Iterator[None]:
     """Every module is then in the mode in which it was."""
@@ -144,7 +171,7 @@ def in_eval_mode(net: nn.Module) -> Iterator[None]:
 
 # Where a network keeps its masks. All that a training needs to know of them: it does not depend on how they are made.
 
-BUFFER = "weight_mask"
+BUFFER = "_sparsefront_mask"
 
 
 @torch.no_grad()

@@ -17,6 +17,8 @@ ORIGINS = {
     "load_run": "sparsefront.runs",
     "FinishedRun": "sparsefront.runs",
     "Masks": "sparsefront.pruning.masks",
+    "hold": "sparsefront.pruning.masks",
+    "HoldMasks": "sparsefront.pruning.masks",
     "Search": "sparsefront.latency_search.search",
     "KernelChoice": "sparsefront.inference.choice",
     "Measure": "sparsefront.measure.settings",

@@ -25,6 +25,7 @@ def test_masks_obey_the_pattern_and_weights_are_zeroed_in_place(cnn, capsys):
     assert capsys.readouterr().out == (
         "prune: vector_wise at 0.75 in 2 layers; left out: unused (the example inputs do not reach it); "
         "stem (the first convolution, which reads the input); head (the last Linear, the head)\n"
+        "prune: 75.0% of the weights in 2 layers are zero, 62.6% of all in the network\n"
     )
 
 
@@ -74,7 +75,10 @@ def test_with_inputs_the_order_of_the_calls_counts(cnn, source):
 
 def test_what_was_left_out_is_told(cnn, capsys):
     sf.prune(cnn, "n_m", 0.5, layers=["body", "m*", "unused"], ignore="unused")
-    assert capsys.readouterr().out == "prune: n_m at 0.5 in 2 layers; left out: unused (ignore=unused)\n"
+    assert capsys.readouterr().out == (
+        "prune: n_m at 0.5 in 2 layers; left out: unused (ignore=unused)\n"
+        "prune: 50.0% of the weights in 2 layers are zero, 41.7% of all in the network; dense: 1 Linear, 1 Conv2d\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,10 @@ class ReadsWeight(nn.Module):
 def test_layers_whose_weight_is_read_without_a_call_count_as_dense():
     net, x = ReadsWeight().eval(), torch.randn(4, 3, 16)
     report = sf.swap(net, pruned(net, layers=["called", "read", "idle"]), x)
-    assert report.dense_layers == dict.fromkeys(("read", "idle"), "not called in the observed forward")
+    assert report.dense_layers == {
+        "read": "its weight is read without a call of it",
+        "idle": "not called in the observed forward",
+    }
     assert report.sparse_layer_share == pytest.approx(1 / 3)
     assert report.sparse_flops_share == pytest.approx(16 / (16 + 32)), "of 32 outputs each, and as many rows"
 

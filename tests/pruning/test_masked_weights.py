@@ -4,7 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+import sparsefront as sf
+from sparsefront.errors import InvalidSetting
 from sparsefront.masks.weight_view import as_matrix
+from sparsefront.networks import BUFFER
 from sparsefront.pruning.masked_weights import MaskedWeights
 
 
@@ -103,16 +106,16 @@ def test_a_pruned_weight_becomes_zero_whatever_it_was(net, value):
     masks = random_masks(net)
     masked = MaskedWeights(net, masks)
     masked.set(masks)
-    kept = {name: net.get_submodule(name).weight[net.get_submodule(name).weight_mask].clone() for name in masks}
+    kept = {name: net.get_submodule(name).weight[getattr(net.get_submodule(name), BUFFER)].clone() for name in masks}
     with torch.no_grad():
         for name in masks:
-            net.get_submodule(name).weight[~net.get_submodule(name).weight_mask] = value
+            net.get_submodule(name).weight[~getattr(net.get_submodule(name), BUFFER)] = value
     masked.apply()
     masked.check()
     for name in masks:
         weight = net.get_submodule(name).weight
         assert torch.equal(weight[weight == 0], torch.zeros_like(weight[weight == 0])) and not weight.isnan().any()
-        assert torch.equal(weight[net.get_submodule(name).weight_mask], kept[name])
+        assert torch.equal(weight[getattr(net.get_submodule(name), BUFFER)], kept[name])
 
 
 def test_a_mask_that_is_written_to_or_replaced_holds_at_once(net):
@@ -120,9 +123,42 @@ def test_a_mask_that_is_written_to_or_replaced_holds_at_once(net):
     masks = random_masks(net)
     masked = MaskedWeights(net, masks)
     masked.set(masks)
-    net[2].weight_mask.fill_(False)
+    getattr(net[2], BUFFER).fill_(False)
     masked.apply()
     assert not net[2].weight.any() and net[0].weight.any()
-    net[0].weight_mask = torch.zeros_like(net[0].weight_mask)
+    setattr(net[0], BUFFER, torch.zeros_like(getattr(net[0], BUFFER)))
     masked.apply()
     assert not net[0].weight.any()
+
+
+class Masked(nn.Linear):
+    """A layer with masks of its own, as in many a user's code."""
+
+    def __init__(self, name: str, mask: torch.Tensor) -> None:
+        super().__init__(16, 16)
+        self.own = name
+        self.register_buffer(name, mask)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(x, self.weight * getattr(self, self.own), self.bias)
+
+
+def test_buffers_of_a_users_own_stay_as_they_are():
+    own = torch.tril(torch.ones(16, 16))
+    net = nn.Sequential(Masked("weight_mask", own.clone()), nn.Linear(16, 4))
+    masks = sf.prune(net, "element_wise", 0.5, layers="0", tell=len)
+    batches = [(torch.randn(8, 16), torch.randint(0, 4, (8,)))]
+    trainer = sf.TrainerSettings(accelerator="cpu", checkpoint=False)
+    sf.recover(net, masks, batches, nn.functional.cross_entropy, epochs=1, trainer=trainer)
+    assert torch.equal(net.state_dict()["0.weight_mask"], own)
+    assert (net[0].weight[~masks["0"]] == 0).all()
+
+
+@pytest.mark.parametrize("mask", [torch.ones(16, 16), torch.ones(16, 16, dtype=torch.bool)], ids=["float", "bool"])
+def test_an_attribute_of_the_masks_name_is_told_before_anything_is_touched(mask):
+    net = nn.Sequential(Masked(BUFFER, mask))
+    with pytest.raises(
+        InvalidSetting, match=f"^net=Sequential: has an attribute {BUFFER} in 0, where its mask is kept"
+    ):
+        MaskedWeights(net, ["0"])
+    assert torch.equal(net.state_dict()[f"0.{BUFFER}"], mask)

@@ -1,6 +1,7 @@
 """Layers that share one weight have one mask, whatever makes it; what would give them two is told."""
 
 import copy
+import re
 
 import pytest
 import torch
@@ -85,7 +86,7 @@ def test_an_allocation_that_gives_them_two_sparsities_is_told(net):
     with pytest.raises(sf.InvalidSetting, match=message):
         sf.prune(net, "element_wise", 0.5, allocation=ByName(), layers=LAYERS, tell=len)
     assert net.first.weight.all()
-    sf.prune(net, "element_wise", 0.5, allocation=ByName(), layers=LAYERS, ignore="second", tell=len)
+    sf.prune(net, "element_wise", 0.5, allocation=ByName(), layers=LAYERS, ignore=["first", "second"], tell=len)
 
 
 SHARED = r"^allocation=latency_search: chooses layer by layer, and {0}, {1} share one weight: leave them dense$"
@@ -111,6 +112,9 @@ def test_of_a_run_before_anything_is_trained(composed, monkeypatch):
     with pytest.raises(sf.InvalidSetting, match=SHARED.format(r"blocks\.0\.mlp\.fc1", r"blocks\.1\.mlp\.fc1")):
         validate(composed(*searched))
     validate(composed(*searched, "recipe.ignore=[fc1]"))
+    apart = r"^recipe\.ignore=.*: blocks\.1\.mlp\.fc1 is pruned, and its weight is also the weight of blocks\.0"
+    with pytest.raises(sf.InvalidSetting, match=apart):
+        validate(composed(*searched, r"recipe.ignore=[blocks\.0\.mlp\.fc1]"))
 
 
 def test_masks_of_ones_own_that_differ_are_told(net):
@@ -119,3 +123,83 @@ def test_masks_of_ones_own_that_differ_are_told(net):
     masks["second"] = ~masks["second"]
     with pytest.raises(sf.InvalidSetting, match=r"^masks\['second'\]=given: is another mask than that of first, whose"):
         sf.swap(net, masks, (torch.randn(2, 16),))
+
+
+class Language(nn.Module):
+    """A head of the embedding's weight, as language models have it, and further ways to share one."""
+
+    def __init__(self, tie) -> None:
+        super().__init__()
+        self.tokens, self.body, self.head, self.last = (
+            nn.Embedding(16, 16),
+            nn.Linear(16, 16),
+            nn.Linear(16, 16),
+            nn.Linear(16, 4),
+        )
+        tie(self)
+
+    def forward(self, tokens):
+        return self.last(self.head(self.body(self.tokens(tokens)).relu()))
+
+
+def one_parameter(net):
+    net.head.weight = net.tokens.weight
+
+
+def one_storage(net):
+    net.head.weight = nn.Parameter(net.tokens.weight.data)
+
+
+def transposed(net):
+    net.tokens.weight = nn.Parameter(net.head.weight.data.T)
+
+
+def a_part(net):
+    net.rows = nn.Parameter(net.head.weight.data[3:5])
+
+
+def a_buffer(net):
+    net.register_buffer("seen", net.head.weight.data)
+
+
+TIES = {
+    one_parameter: "the weight of tokens (Embedding), which stays dense",
+    one_storage: "the weight of tokens (Embedding), which stays dense",
+    transposed: "the weight of tokens (Embedding), which stays dense",
+    a_part: "the rows of the network (Language), which stays dense",
+    a_buffer: "the seen of the network (Language), which stays dense",
+}
+
+
+@pytest.mark.parametrize("tie", TIES, ids=lambda tie: tie.__name__)
+def test_a_weight_that_another_module_keeps_dense_is_told(tie):
+    net = Language(tie)
+    message = re.escape(f"ignore=(): head is pruned, and its weight is also {TIES[tie]}: leave both dense")
+    with pytest.raises(sf.InvalidSetting, match=f"^{message}$"):
+        sf.prune(net, "element_wise", 0.5, layers="head", tell=len)
+    assert net.head.weight.all()
+    mask = {"head": torch.rand(16, 16) < 0.5}
+    with pytest.raises(sf.InvalidSetting, match="^masks=given: head is pruned, and its weight is also the "):
+        sf.recover(net, mask, [(torch.zeros(2, 3, dtype=torch.long), torch.zeros(2))], F.cross_entropy)
+    sf.prune(net, "element_wise", 0.5, layers="body", tell=len)
+
+
+@pytest.mark.parametrize(("layers", "ignore", "dense"), [(LAYERS, "second", "second"), ("first", (), "second")])
+def test_so_is_a_layer_that_is_ignored_or_left_out(net, layers, ignore, dense):
+    message = (
+        rf"^ignore=.*: first is pruned, and its weight is also the weight of {dense} \(Linear\), which stays dense"
+    )
+    with pytest.raises(sf.InvalidSetting, match=message):
+        sf.prune(net, "element_wise", 0.5, layers=layers, ignore=ignore, tell=len)
+    assert net.first.weight.all()
+
+
+def test_two_parameters_of_one_tensor_have_one_mask_and_parts_of_a_flat_tensor_their_own():
+    net = nn.Sequential(*(nn.Linear(8, 8) for _ in range(3)))
+    net[1].weight = nn.Parameter(net[0].weight.data)
+    masks = sf.prune(net, "element_wise", 0.5, layers=["0", "1"], tell=len)
+    assert torch.equal(masks["0"], masks["1"])
+    flat = torch.randn(2, 8, 8)
+    net[0].weight, net[1].weight = (nn.Parameter(part) for part in flat)
+    sf.prune(net, "element_wise", 0.5, layers="0", tell=len)
+    assert flat[1].all() and not flat[0].all()

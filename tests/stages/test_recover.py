@@ -10,6 +10,7 @@ import pytorch_lightning as pl
 import torch
 from safetensors.torch import load_file
 
+from sparsefront.networks import BUFFER
 from sparsefront.pipeline import run_experiment
 from sparsefront.pruning.make_masks import MaskMaker
 from sparsefront.pruning.mask_spec import load_masks
@@ -31,9 +32,9 @@ class Watch(pl.Callback):
     def on_train_epoch_start(self, trainer, module):
         self.weights.append({name: tensor.clone() for name, tensor in module.net.state_dict().items()})
         self.masks = {
-            name.removesuffix("_mask"): mask.clone()
+            name.removesuffix(BUFFER) + "weight": mask.clone()
             for name, mask in module.net.named_buffers()
-            if name.endswith(".weight_mask")
+            if name.endswith(f".{BUFFER}")
         }
 
     def on_train_batch_start(self, trainer, module, batch, batch_idx):

@@ -15,6 +15,7 @@ from torch import nn
 
 from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.data.digits import Digits
+from sparsefront.networks import BUFFER
 from sparsefront.patterns.tile_wise import TileWise
 from sparsefront.pruning.make_masks import make_masks
 from sparsefront.pruning.masked_weights import ApplyMasks, MaskedWeights
@@ -59,7 +60,7 @@ class Watch(pl.Callback):
 
     def on_train_batch_start(self, trainer, module, batch, batch_index):
         (optimizer,) = trainer.optimizers
-        masks = {name: module.net.get_submodule(name).weight_mask for name in LAYERS}
+        masks = {name: getattr(module.net.get_submodule(name), BUFFER) for name in LAYERS}
         self.steps.append(
             {
                 "epoch": trainer.current_epoch,

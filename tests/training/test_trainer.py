@@ -67,14 +67,15 @@ def test_ddp_broadcasts_running_statistics_alone():
     import torch
     from torch import nn
 
+    from sparsefront.networks import BUFFER
     from sparsefront.tasks.classification import ImageClassification
     from sparsefront.training.fit import _never_broadcast
 
     net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
-    net[0].register_buffer("weight_mask", torch.ones(4, 4, dtype=torch.bool), persistent=False)
+    net[0].register_buffer(BUFFER, torch.ones(4, 4, dtype=torch.bool), persistent=False)
     net[0].register_buffer("positions", torch.arange(4))
     left_out = _never_broadcast(ImageClassification(net, num_classes=4))
-    assert left_out == ["net.0.weight_mask", "net.0.positions", "net.1.num_batches_tracked"]
+    assert left_out == [f"net.0.{BUFFER}", "net.0.positions", "net.1.num_batches_tracked"]
 
 
 @pytest.mark.parametrize(("precision", "fused"), [("32-true", True), ("bf16-mixed", True), ("16-mixed", False)])

@@ -34,7 +34,7 @@ from sparsefront.pruning.layers import (
     require_matches,
     require_whole_groups,
 )
-from sparsefront.pruning.masked_weights import require_none_shared
+from sparsefront.pruning.masked_weights import require_none_dense, require_none_shared
 from sparsefront.pruning.storage_check import require_storable
 from sparsefront.results.record import Result
 from sparsefront.search.space import require_choosable
@@ -380,6 +380,7 @@ def _check_pattern(experiment: Experiment) -> None:
         raise nothing_fits(plan, pattern, experiment.recipe.ignore)
     if (narrower := narrower_than_tiles(plan, pattern)) is not None:
         log.info("%s", narrower)
+    _call("recipe", require_none_dense, net, plan.layers, "ignore", experiment.recipe.ignore)
     shapes = {name: plan.shapes[name] for name in plan.layers}
     _call("report", experiment.report.check_layers, shapes)
     _call("allocation", experiment.allocation.check_layers, pattern, shapes, experiment.sparsity)

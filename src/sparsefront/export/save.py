@@ -27,7 +27,7 @@ from sparsefront.models.base import Model
 from sparsefront.models.checkpoint import misfit_of
 from sparsefront.options import option_classes
 from sparsefront.patterns.base import CLASS, Pattern, from_record
-from sparsefront.pruning.layers import weight_of
+from sparsefront.pruning.layers import dense_weights, weight_of
 from sparsefront.pruning.make_masks import PruningSettings
 from sparsefront.pruning.mask_spec import PATTERNS, PERMUTATIONS, SPARSITIES, MaskSpec
 from sparsefront.pruning.masks import Masks, require_masks_of
@@ -152,11 +152,13 @@ def load(folder: Path | str, net: nn.Module, *, trust: Sequence[str] = ()) -> Ma
     except ValueError as error:
         raise InvalidSetting("folder", folder, f"is a damaged export: {error}") from error
     net.load_state_dict(weights)
+    ignored = export.manifest.dense_layers
     return Masks(
         masks,
         pruning=None if pattern is None else PruningSettings(pattern, export.manifest.sparsity),
         spec=spec,
-        ignored=export.manifest.dense_layers,
+        ignored=ignored,
+        dense={found.name: found.why for found in dense_weights(net, {*masks, *ignored})},
     )
 
 

@@ -28,13 +28,15 @@ from sparsefront.inference.network_modules import (
     replace_module,
     shorten_compiler_messages,
 )
-from sparsefront.inference.swap_report import KEEPS_ALL, LayerSwap, SwapReport, fused_layer
+from sparsefront.inference.swap_report import KEEPS_ALL, UNCALLED, LayerSwap, SwapReport, fused_layer
 from sparsefront.measure.correctness import floating_tensors, network_error_limit, output_error
 from sparsefront.measure.memory import stored_bytes
 from sparsefront.measure.problems import LayerInput, UncalledLayers, observe_problems, theoretical_dense_flops
 from sparsefront.measure.timers import launch_in_use
 from sparsefront.measure.variants import adds_shortcut
+from sparsefront.networks import ReadTensors, layer_weight
 from sparsefront.progress import bar
+from sparsefront.pruning.layers import dense_weights
 from sparsefront.pruning.masks import Masks, require_masks_of
 from sparsefront.tasks.plain_task import named_inputs_on, require_network
 
@@ -138,7 +140,7 @@ def _stays_dense(
         return f"pattern {export.manifest.pattern} is stored dense"
     if (reason := layer_unsupported_reason(layer)) is not None:
         return reason
-    return None if called else "not called in the observed forward"
+    return None if called else UNCALLED
 
 
 def _try(
@@ -355,7 +357,9 @@ def _swap(
     layers = [*packed.manifest.layers, *packed.manifest.dense_layers]
     problems = observe_problems(net, inputs, layers)
     uncalled = UncalledLayers(net, [name for name in layers if name not in problems])
-    with torch.inference_mode(), uncalled:
+    read = ReadTensors({name: layer_weight(net.get_submodule(name)) for name in layers if name not in problems})
+    others = {found.name: found.why for found in dense_weights(net, set(layers), unchosen="it has no mask")}
+    with torch.inference_mode(), uncalled, read:
         expected = floating_tensors(net(**inputs))
     device = next(iter(inputs.values())).device
     with keys_of("kernel"):
@@ -368,7 +372,7 @@ def _swap(
             f"the swapped network disagrees with the masked one: relative error {error:.1e}, at most "
             f"{limit:.0e} is rounding; nothing is measured"
         )
-    return report.counting(uncalled.problems)
+    return replace(report.counting(uncalled.problems, read.names), others=others)
 
 
 def kernel_choice(kernel: str | KernelChoice) -> KernelChoice:

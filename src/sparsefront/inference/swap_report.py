@@ -1,7 +1,7 @@
 """What a swap did, layer by layer, ready for the result."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -10,8 +10,10 @@ from sparsefront_kernels import Problem
 from sparsefront.inference.fusion.plan import FusionPlan, FusionReport, ProductReport
 from sparsefront.inference.fusion.products import DENSE
 from sparsefront.measure.problems import LayerInput, theoretical_dense_flops
+from sparsefront.pruning.layers import READ
 
 KEEPS_ALL = "it keeps every weight"
+UNCALLED = "not called in the observed forward"
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,8 @@ class SwapReport:
             its weight is read there and it is not called.
         fusion: what was done to whole blocks.
         problems: prunable layer -> the product that it was asked for; a layer that is not called is absent.
+        others: all else that has weights and stays dense, such as embeddings and layers without a mask -> why; no share
+            counts it.
     """
 
     layers: dict[str, LayerSwap]
@@ -72,6 +76,7 @@ class SwapReport:
     sparse_flops_share: float
     fusion: FusionReport = field(default_factory=FusionReport)
     problems: Mapping[str, LayerInput] = field(default_factory=dict)
+    others: dict[str, str] = field(default_factory=dict)
 
     @property
     def kernels(self) -> dict[str, int]:
@@ -88,16 +93,19 @@ class SwapReport:
         }
         return replace(blocks, layers={name: layer.kernel for name, layer in self.layers.items() if name not in inside})
 
-    def counting(self, uncalled: Mapping[str, Problem]) -> "SwapReport":
-        """With the flops of layers that are not called, and therefore run dense, in the share of flops.
+    def counting(self, uncalled: Mapping[str, Problem], read: Container[str]) -> "SwapReport":
+        """With the flops of layers that are not called, and therefore run dense, in the share of flops, and the reason.
 
         Args:
             uncalled: prunable layer -> the product with its weight that another module computes.
+            read: layers whose weight the forward reads, in whatever operation.
         """
         prunable = {*self.layers, *self.dense_layers}
         called = sum(theoretical_dense_flops(seen.problem) for name, seen in self.problems.items() if name in prunable)
         total = called + sum(map(theoretical_dense_flops, uncalled.values()))
-        return replace(self, sparse_flops_share=self.sparse_flops_share * (called / total)) if total else self
+        reasons = {name: READ if why == UNCALLED and name in read else why for name, why in self.dense_layers.items()}
+        share = self.sparse_flops_share * (called / total) if total else self.sparse_flops_share
+        return replace(self, dense_layers=reasons, sparse_flops_share=share)
 
     def __str__(self) -> str:
         """A line per layer: what runs it, and why it stayed dense where it did."""
@@ -114,7 +122,8 @@ class SwapReport:
 
 
 def swap_text(report: SwapReport) -> str:
-    """How much runs sparse, then a line per layer: kernel, density, time where it was measured, why it is dense.
+    """How much runs sparse, then a line per layer: kernel, density, time where it was measured, why it is dense. Then all
+    else that has weights.
 
     Below them a line per rewriting of blocks, or reason against one, with the number of blocks.
     """
@@ -123,6 +132,7 @@ def swap_text(report: SwapReport) -> str:
     head = f"{sparse} of {total} layers run a sparse kernel ({report.sparse_flops_share:.0%} of their dense flops)"
     lines = {name: _line(layer, report.dense_layers.get(name)) for name, layer in report.layers.items()}
     lines |= {name: f"dense: {why}" for name, why in report.dense_layers.items() if name not in report.layers}
+    lines |= {name: f"dense: {why}" for name, why in report.others.items()}
     width = max(map(len, lines), default=0)
     table = [f"  {name:<{width}}  {line}" for name, line in lines.items()]
     return "\n".join((head, *table, *(f"  {count} x {what}" for what, count in report.fusion.summary().items())))

@@ -3,14 +3,15 @@
 import fnmatch
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.networks import before_forward, in_eval_mode, layer_weight
+from sparsefront.networks import ReadTensors, before_forward, in_eval_mode, layer_weight
 from sparsefront.patterns.base import Pattern, label
 
 
@@ -161,6 +162,8 @@ Layers = str | Sequence[str] | Callable[[str, nn.Module], bool]
 FIRST_CONVOLUTION = "the first convolution, which reads the input"
 LAST_LINEAR = "the last Linear, the head"
 UNREACHED = "the example inputs do not reach it"
+READ = "its weight is read without a call of it"
+UNCHOSEN = "not among the layers to prune"
 NAMED_AT_MOST = 8
 
 
@@ -218,11 +221,21 @@ def called_layers(net: nn.Module, inputs: dict[str, Tensor]) -> list[str]:
     return list(called)
 
 
+def _read_layers(net: nn.Module, layers: Iterable[str], inputs: dict[str, Tensor]) -> set[str]:
+    """Those of the layers whose weight some operation of one forward reads, which leaves no trace."""
+    read = ReadTensors({name: weight_of(net, name) for name in layers})
+    with in_eval_mode(net), torch.no_grad(), read:
+        net(**inputs)
+    return read.names
+
+
 def _default(net: nn.Module, weighted: list[str], inputs: dict[str, Tensor] | None) -> tuple[list[str], dict[str, str]]:
     called = weighted if inputs is None else called_layers(net, inputs)
     convolutions = [name for name in called if isinstance(net.get_submodule(name), nn.Conv2d)]
     linears = [name for name in called if isinstance(net.get_submodule(name), nn.Linear)]
-    reasons = {name: UNREACHED for name in weighted if name not in called}
+    uncalled = [name for name in weighted if name not in called]
+    read = set() if inputs is None or not uncalled else _read_layers(net, uncalled, inputs)
+    reasons = {name: READ if name in read else UNREACHED for name in uncalled}
     if convolutions:
         reasons[convolutions[0]] = FIRST_CONVOLUTION
     if linears:
@@ -260,3 +273,68 @@ def ignored_layers(chosen: Sequence[str], ignore: str | Sequence[str] | Mapping[
             raise InvalidSetting("ignore", pattern, f"finds none of the layers to prune: {_few(list(chosen))}")
         found |= dict.fromkeys(matches, why)
     return found
+
+
+# All else that has weights: it stays dense.
+
+
+class DenseWeight(NamedTuple):
+    """A module, or a parameter of one, that stays dense: its name, the kind of the module, and why."""
+
+    name: str
+    kind: str
+    why: str
+
+
+def dense_weights(net: nn.Module, known: Container[str], *, unchosen: str = UNCHOSEN) -> list[DenseWeight]:
+    """All modules and parameters with weights beside the known layers, in the order of the network.
+
+    A weight has two dims or more that are larger than 1: biases, norms and scales have not.
+
+    Args:
+        net: also on the meta device.
+        known: layers that are pruned, or of which it is known why they are not.
+        unchosen: why other Linear and Conv2d layers stay dense.
+    """
+    found: list[DenseWeight] = []
+    for name, module in net.named_modules():
+        kind = type(module).__name__
+        weights = [own for own, parameter in module._parameters.items() if _is_weight(parameter)]
+        if isinstance(module, nn.utils.parametrize.ParametrizationList):
+            continue  # what a weight is computed from; PyTorch's own are of layers that are listed themselves
+        if isinstance(module, nn.Linear | nn.Conv2d):
+            if name not in known:
+                found.append(DenseWeight(name, kind, unchosen))
+            if not has_own_weight(module):
+                continue
+            weights = [own for own in weights if own != "weight"]
+        elif weights == ["weight"] or (weights and _of_torch(module)):
+            found.append(DenseWeight(name, kind, f"no kernel is there for a module of its kind, {kind}"))
+            continue
+        for own in weights:
+            why = f"a parameter that {kind} reads without a call of a Linear or Conv2d"
+            found.append(DenseWeight(f"{name}.{own}".removeprefix("."), kind, why))
+    return found
+
+
+def count_weights(net: nn.Module) -> int:
+    """Of all layers, modules and parameters that `dense_weights` may list, each shared one once."""
+    weights = {
+        id(parameter): parameter.numel()
+        for module in net.modules()
+        for own, parameter in module._parameters.items()
+        if parameter is not None
+        and (_is_weight(parameter) or (own == "weight" and isinstance(module, nn.Linear | nn.Conv2d)))
+    }
+    return sum(weights.values())
+
+
+def _is_weight(parameter: Tensor | None) -> bool:
+    if parameter is None or nn.parameter.is_lazy(parameter):
+        return False
+    return sum(size > 1 for size in parameter.shape) >= 2
+
+
+def _of_torch(module: nn.Module) -> bool:
+    """A kind that PyTorch names; attention calls nothing for its first products, and reads a parameter."""
+    return type(module).__module__.startswith("torch.nn.") and not isinstance(module, nn.MultiheadAttention)

@@ -20,11 +20,57 @@ from sparsefront.schedule.base import Schedule
 
 def sharing_layers(net: nn.Module, layers: Iterable[str]) -> dict[str, list[str]]:
     """Each of the layers -> all of them that have its weight, itself included; also on the meta device."""
-    weights = {name: net.get_submodule(name).weight for name in layers}
-    names_of: dict[int, list[str]] = {}
+    weights = {name: layer_weight(net.get_submodule(name)) for name in layers}
+    names_of: dict[tuple, list[str]] = {}
     for name, weight in weights.items():
-        names_of.setdefault(id(weight), []).append(name)
-    return {name: names_of[id(weight)] for name, weight in weights.items()}
+        names_of.setdefault(_place(weight), []).append(name)
+    return {name: names_of[_place(weight)] for name, weight in weights.items()}
+
+
+def require_none_dense(net: nn.Module, layers: Iterable[str], key: str, value: object) -> None:
+    """Zeros in a pruned weight must be in no parameter or buffer that is to stay dense.
+
+    Args:
+        net: also on the meta device.
+        layers: all that are pruned.
+        key, value: the argument that says what stays dense, for the message.
+    Raises:
+        InvalidSetting: a module which is not pruned, or another of its tensors, shares the memory of a layer's weight; names
+            both.
+    """
+    pruned = {name: layer_weight(net.get_submodule(name)) for name in layers}
+    places = {_place(weight) for weight in pruned.values()}
+    of_storage: dict[int, list[tuple[str, Tensor]]] = {}
+    for name, weight in pruned.items():
+        of_storage.setdefault(_storage(weight), []).append((name, weight))
+    for owner, module in net.named_modules():
+        for attribute, tensor in (*module._parameters.items(), *module._buffers.items()):
+            if tensor is None or (owner in pruned and attribute == "weight" and _place(tensor) in places):
+                continue
+            for name, weight in of_storage.get(_storage(tensor), []):
+                if _overlap(weight, tensor):
+                    other = f"the {attribute} of {owner or 'the network'} ({type(module).__name__}), which stays dense"
+                    allowed = f"{name} is pruned, and its weight is also {other}: leave both dense"
+                    raise InvalidSetting(key, value, allowed)
+
+
+def _storage(tensor: Tensor) -> int:
+    """The same number for tensors of one storage, which on the meta device has no address."""
+    return tensor.untyped_storage()._cdata
+
+
+def _place(tensor: Tensor) -> tuple:
+    """The same for a parameter under two names, and for two parameters made of one tensor."""
+    return _storage(tensor), tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
+
+
+def _overlap(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors of one storage have elements in common: parts of a flat buffer have none."""
+    if one.dtype != other.dtype or _place(one) == _place(other):
+        return True
+    elements = torch.zeros(one.untyped_storage().nbytes() // one.element_size(), dtype=torch.bool)
+    elements.as_strided(one.shape, one.stride(), one.storage_offset()).fill_(True)
+    return bool(elements.as_strided(other.shape, other.stride(), other.storage_offset()).any())
 
 
 def require_none_shared(net: nn.Module, layers: Iterable[str], allocation: str) -> None:
@@ -56,7 +102,7 @@ def require_one_sparsity(
 class MaskedWeights:
     """Keeps pruned weights at exactly zero.
 
-    A mask is a bool buffer `weight_mask` on its layer, shaped like the weight, True = keep. As a buffer it moves with the
+    A mask is a bool buffer `networks.BUFFER` on its layer, shaped like the weight, True = keep. As a buffer it moves with the
     network to other devices and is copied with it; it is not part of the state dict, so checkpoints stay plain. Weights
     are zeroed in place after every optimizer step, so neither momentum nor weight decay nor an AMP scaler can revive them.
     As a context it takes the masks off the network at its end, also where something fails.
@@ -64,10 +110,16 @@ class MaskedWeights:
     Args:
         net: the network; masks already on it are taken over.
         layers: names of the modules with a `weight`.
+    Raises:
+        InvalidSetting: a module that has an attribute of the buffer's name which is not a mask.
     """
 
     def __init__(self, net: nn.Module, layers: Iterable[str]) -> None:
         self._modules = {name: net.get_submodule(name) for name in layers}
+        for name, module in self._modules.items():
+            if hasattr(module, BUFFER) and not _holds_mask(module):
+                allowed = f"has an attribute {BUFFER} in {name}, where its mask is kept: rename that attribute"
+                raise InvalidSetting("net", type(net).__name__, allowed)
         self._inverses: dict[str, tuple[Tensor, int, Tensor]] = {}  # layer -> its mask, that one's version, the inverse
 
     def __enter__(self) -> Self:
@@ -139,6 +191,13 @@ class MaskedWeights:
             revived = int(weight.masked_fill(mask, 0.0).count_nonzero())  # NaN counts
             if revived:
                 raise ValueError(f"layer {name}: {revived} pruned weights are not zero")
+
+
+def _holds_mask(module: nn.Module) -> bool:
+    """Whether what a module has under the buffer's name is a mask that was set here: bool, and in no state dict."""
+    mask = module._buffers.get(BUFFER)
+    fitting = mask is not None and mask.dtype == torch.bool and mask.shape == layer_weight(module).shape
+    return fitting and BUFFER in module._non_persistent_buffers_set
 
 
 # Lightning callback that applies the masks while a network trains, and tightens them where the schedule says so.

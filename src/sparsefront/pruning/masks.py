@@ -1,21 +1,25 @@
-"""Masks of a network, and what is known of how they came about."""
+"""Masks of a network: what is known of how they came about, and how they are held in a training loop of one's own."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.hooks import RemovableHandle
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.masks.weight_view import as_matrix, fits
+from sparsefront.masks.weight_view import as_matrix, fits, like_weight
+from sparsefront.networks import layer_weight
 from sparsefront.patterns.base import Pattern, to_record
 from sparsefront.patterns.mixed import Candidate, Mixed
 from sparsefront.progress import counted
 from sparsefront.pruning.layers import has_own_weight
 from sparsefront.pruning.make_masks import PruningSettings, SearchRecord
 from sparsefront.pruning.mask_spec import MaskSpec
-from sparsefront.pruning.masked_weights import sharing_layers
+from sparsefront.pruning.masked_weights import require_none_dense, sharing_layers
 from sparsefront.schedule.one_shot import OneShot
 from sparsefront.tasks.plain_task import require_network
 
@@ -52,7 +56,9 @@ class Masks(dict[str, Tensor]):
         masks: layer name -> bool mask.
         pruning: how they were made; None where nobody knows.
         spec: the layers' permutations and final sparsities, fixed before the first masks.
-        ignored: layers that stayed dense -> why.
+        ignored: layers that could have been pruned and stayed dense -> why.
+        dense: all else that has weights, layers that were not chosen among them -> why: embeddings, recurrent layers,
+            parameters that are read without a call of a layer. The network's own names.
         rounds: what each round of a recovery took and did.
         search: what a search for a latency found; None where none was made.
     """
@@ -64,6 +70,7 @@ class Masks(dict[str, Tensor]):
         pruning: PruningSettings | None = None,
         spec: MaskSpec | None = None,
         ignored: Mapping[str, str] | None = None,
+        dense: Mapping[str, str] | None = None,
         rounds: tuple[RoundRecord, ...] = (),
         search: SearchRecord | None = None,
     ) -> None:
@@ -71,6 +78,7 @@ class Masks(dict[str, Tensor]):
         self.pruning = pruning
         self.spec = MaskSpec() if spec is None else spec
         self.ignored = dict(ignored or {})
+        self.dense = dict(dense or {})
         self.rounds = rounds
         self.search = search
 
@@ -96,6 +104,8 @@ class Masks(dict[str, Tensor]):
             return super().__or__(other)
         merged = Masks({**self, **other})
         merged.ignored = {name: why for name, why in (self.ignored | other.ignored).items() if name not in merged}
+        dense = {**self.dense, **other.dense}
+        merged.dense = {name: why for name, why in dense.items() if name not in merged and name not in merged.ignored}
         _join(merged, self, other)
         return merged
 
@@ -189,3 +199,143 @@ def require_masks_of(net: nn.Module, masks: Mapping[str, Tensor]) -> None:
         if name in others and not torch.equal(*(as_matrix(masks[one]).cpu() for one in (first, name))):
             allowed = f"is another mask than that of {first}, whose weight it shares"
             raise InvalidSetting(f"masks[{name!r}]", "given", allowed)
+
+
+# Masks in a training loop of one's own.
+
+
+def hold(net: nn.Module, masks: Mapping[str, Tensor]) -> "HeldMasks":
+    """Keep pruned weights at exactly zero in a training loop of one's own, from now on until the end of a `with`.
+
+        with sf.hold(net, masks):
+            ...  # any loop, any optimizer
+
+    Args:
+        net: the network that is trained. What wraps it (DistributedDataParallel, a LightningModule, torch.compile) may.
+        masks: from `prune`, `recover` or `load`; or any dict of layer name -> bool mask, True = keep.
+    Returns:
+        a handle: a context, `zero_()`, `remove()`, and `trainer_callback()` for the Trainer of transformers.
+    Raises:
+        InvalidSetting: masks that do not fit the network, or a pruned weight that another module keeps dense.
+    """
+    require_masks_of(net, masks)
+    require_none_dense(net, masks, "masks", "given")
+    return HeldMasks(net, masks)
+
+
+class HeldMasks:
+    """What `hold` gives. Pruned weights are zeroed now, after each step of any optimizer of torch, before each forward and
+    each state dict of the network, and at the end; so neither momentum nor weight decay regrows them. Copies of the network
+    are not held.
+    """
+
+    def __init__(self, net: nn.Module, masks: Mapping[str, Tensor]) -> None:
+        self._net = net
+        self._layers = {name: net.get_submodule(name) for name in masks}
+        self._pruned = {name: like_weight(~mask, layer_weight(self._layers[name])) for name, mask in masks.items()}
+        self._handles: list[RemovableHandle] = [
+            net.register_forward_pre_hook(self._before, prepend=True),
+            net.register_state_dict_pre_hook(self._before),
+            register_optimizer_step_post_hook(self._after_step),
+        ]
+        self.zero_()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy of the network, or one that is stored whole, has hooks that do nothing."""
+        return vars(self) | {"_handles": [], "_pruned": {}}
+
+    @torch.no_grad()
+    def zero_(self) -> None:
+        """Zero every pruned weight in place, whatever it has become."""
+        for name, pruned in self._pruned.items():
+            weight = layer_weight(self._layers[name])
+            if pruned.device != weight.device:
+                pruned = self._pruned[name] = pruned.to(weight.device)
+            # Through `data`: between two forwards of one backward, autograd must not take the weight for another one.
+            weight.data.masked_fill_(pruned, 0.0)
+
+    def remove(self) -> None:
+        """Zero a last time, and hold no more."""
+        if self._handles:
+            self.zero_()
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def trainer_callback(self) -> Any:
+        """A `transformers.TrainerCallback` that zeroes after every step, and removes this handle when the training ends."""
+        from transformers import TrainerCallback
+
+        held = self
+
+        class HoldMasksCallback(TrainerCallback):
+            def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+                held.zero_()
+
+            def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+                held.remove()
+
+        return HoldMasksCallback()
+
+    def _before(self, net: nn.Module, *_: object) -> None:
+        if net is self._net and self._handles and not torch.compiler.is_compiling():  # compiled code keeps to the steps
+            self.zero_()
+
+    @torch.compiler.disable
+    def _after_step(self, *_: object) -> None:
+        self.zero_()
+
+
+class HoldMasks(pl.Callback):
+    """Lightning callback that holds masks while a Trainer fits: `pl.Trainer(callbacks=[sf.HoldMasks(masks)])`.
+
+    Args:
+        masks: as of `hold`.
+        net: whose layers they name; None: the LightningModule, or the one part of it that has all of these layers.
+    Raises:
+        InvalidSetting: when the fit begins, masks that do not fit, or no such part, or several.
+    """
+
+    def __init__(self, masks: Mapping[str, Tensor], net: nn.Module | None = None) -> None:
+        self.masks, self.net = masks, net
+        self._held: HeldMasks | None = None
+
+    def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self._held = hold(_part_with(module, self.masks) if self.net is None else self.net, self.masks)
+
+    def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
+        self._release()
+
+    def on_fit_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self._release()
+
+    def _release(self) -> None:
+        if self._held is not None:
+            self._held.remove()
+        self._held = None
+
+
+def _part_with(module: nn.Module, masks: Mapping[str, Tensor]) -> nn.Module:
+    """The module, or the one part of it, that has all layers that the masks name, with weights of their shapes."""
+
+    def has(part: nn.Module, name: str, mask: object) -> bool:
+        layer: Any = part
+        for step in name.split("."):
+            layer = getattr(layer, "_modules", {}).get(step)
+        weight = getattr(layer, "weight", None)
+        return isinstance(weight, Tensor) and isinstance(mask, Tensor) and fits(mask, weight)
+
+    found = [part for part in module.modules() if all(has(part, name, mask) for name, mask in masks.items())]
+    if len(found) != 1:
+        which = "no part" if not found else f"{len(found)} parts"
+        allowed = (
+            f"names layers that {which} of {type(module).__name__} has: give HoldMasks(masks, net=...) the network"
+        )
+        raise InvalidSetting("masks", "given", allowed)
+    return found[0]

@@ -1,11 +1,12 @@
 """Prune a network: scores of its weights become masks, and what they prune becomes zero."""
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sparsefront.allocation.base import Allocation, MeasuringAllocation
 from sparsefront.errors import InvalidSetting
@@ -18,9 +19,12 @@ from sparsefront.progress import counted
 from sparsefront.pruning.calibration import Batches, open_calibration, score_weights
 from sparsefront.pruning.collapse import collapse_warning, require_effect
 from sparsefront.pruning.layers import (
+    DenseWeight,
     Layers,
     PruningPlan,
     choose_layers,
+    count_weights,
+    dense_weights,
     ignored_layers,
     plan_pruning,
     require_whole_groups,
@@ -28,7 +32,7 @@ from sparsefront.pruning.layers import (
 )
 from sparsefront.pruning.make_masks import LayoutSearch, PruningSettings, make_masks
 from sparsefront.pruning.mask_spec import fix_spec
-from sparsefront.pruning.masked_weights import require_none_shared, require_one_sparsity
+from sparsefront.pruning.masked_weights import require_none_dense, require_none_shared, require_one_sparsity
 from sparsefront.pruning.masks import Masks
 from sparsefront.pruning.storage_check import require_storable
 from sparsefront.pruning.training_masks import AccumulateMovement
@@ -77,7 +81,8 @@ def prune(
             there is none either, the order of the modules stands for the order of the calls.
         task: instead of `loss`, for tasks of this package.
         search: how an allocation that measures the network times and evaluates it, such as `sf.Search()`; others need none.
-        tell: gets one line: how many layers are pruned, and what was left out; of a search more.
+        tell: gets a line at the beginning: how many layers are pruned, and what was left out; and one at the end: the sparsity
+            of the pruned layers and of all weights, and what else stays dense, by its kind. Of a search more.
     Returns:
         layer name -> bool mask, shaped like the weight and on its device, True = keep. A dict that also knows its pattern.
     Raises:
@@ -97,6 +102,7 @@ def prune(
     plan = plan_pruning(net, chosen, pattern=pruning.pattern, sparsity=sparsity, ignored=kept_dense)
     require_whole_groups(plan, pruning.pattern, kept_dense)
     _require_layers(net, plan, pruning)
+    require_none_dense(net, plan.layers, "ignore", ignore)
     ignored = left_out | plan.dense_reasons
     tell(_told(pruning, len(plan.layers), ignored))
     task = PlainTask(net, loss) if task is None else task
@@ -131,7 +137,10 @@ def prune(
     sparsities = {name: 1 - int(mask.sum()) / mask.numel() for name, mask in masks.items()}
     if warning := collapse_warning(sparsities, first, pruning.allocation.name):
         log.warning("prune: %s", warning)  # now: what follows may train for hours
-    return Masks(masks, pruning=pruning, spec=spec, ignored=ignored, search=record)
+    dense = dense_weights(net, {*masks, *ignored})
+    tell(_achieved(net, masks, dense))
+    others = {found.name: found.why for found in dense}
+    return Masks(masks, pruning=pruning, spec=spec, ignored=ignored, dense=others, search=record)
 
 
 def pruning_settings(
@@ -188,3 +197,13 @@ def _told(pruning: PruningSettings, pruned: int, ignored: Mapping[str, str]) -> 
     rising = f", rising to {pruning.sparsity:.4g} (schedule={name})," if first != pruning.sparsity else ""
     layers = counted(pruned, "layer")
     return f"prune: {pruning.pattern.name} at {first:.4g}{rising} in {layers}{left_out}"
+
+
+def _achieved(net: nn.Module, masks: Mapping[str, Tensor], dense: Sequence[DenseWeight]) -> str:
+    """One line: the sparsity of the pruned layers and of all weights, and how much else stays dense, by its kind."""
+    once = {id(weight_of(net, name)): mask for name, mask in masks.items()}  # layers may share a weight
+    gone, total = (sum(count) for count in zip(*((int((~m).sum()), m.numel()) for m in once.values()), strict=True))
+    kinds = Counter(found.kind for found in dense)
+    others = f"; dense: {', '.join(f'{count} {kind}' for kind, count in kinds.items())}" if kinds else ""
+    layers, whole = counted(len(masks), "layer"), gone / count_weights(net)
+    return f"prune: {gone / total:.1%} of the weights in {layers} are zero, {whole:.1%} of all in the network{others}"

@@ -17,6 +17,7 @@ from sparsefront.options import option
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.pruning.layers import weighted_layers
 from sparsefront.pruning.make_masks import PruningSettings
+from sparsefront.pruning.masked_weights import require_none_dense
 from sparsefront.pruning.masks import Masks, require_masks_of
 from sparsefront.recovery.base import Recovery, RecoverySetup, StateDict
 from sparsefront.recovery.rounds import RunContext, Source, run_rounds
@@ -87,6 +88,7 @@ def recover(
         Diverged: the loss or the weights are not finite.
     """
     require_masks_of(net, masks)
+    require_none_dense(net, masks, "masks", "given")
     _require_types(loss, recipe, trainer)
     known, chosen = Masks.of(masks), option("recovery", recovery, Recovery)
     pruning = known.pruning or PruningSettings(ElementWise(), known.sparsity)
@@ -131,7 +133,7 @@ def recover(
     left = {name: mask.to(device) for name, mask in found.masks.items()}
     # the schedule has come to its end: what is trained from here on keeps these masks
     done = known.pruning and replace(known.pruning, schedule=OneShot())
-    return Masks(left, pruning=done, spec=known.spec, ignored=known.ignored, rounds=found.records)
+    return Masks(left, pruning=done, spec=known.spec, ignored=known.ignored, dense=known.dense, rounds=found.records)
 
 
 def _data_of_round(given: Data, net: nn.Module, *, named: bool) -> Callable[[int], pl.LightningDataModule]:

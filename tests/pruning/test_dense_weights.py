@@ -1,0 +1,126 @@
+"""Every weight is accounted for: what is pruned, and of all else why it stays dense."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import sparsefront as sf
+from sparsefront.pruning.layers import count_weights
+
+TORCH = "no kernel is there for a module of its kind, {}"
+READ = "a parameter that {} reads without a call of a Linear or Conv2d"
+
+
+class Experts(nn.Module):
+    """Two experts in one parameter, and what each adds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Parameter(torch.randn(2, 16, 16))
+        self.added, self.token = nn.Parameter(torch.randn(16)), nn.Parameter(torch.randn(1, 1, 16))
+
+    def forward(self, x):
+        return (x @ self.up).mean(0) + self.added + self.token
+
+
+class Many(nn.Module):
+    """A module of each kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(32, 16), nn.Embedding(8, 16)
+        self.conv, self.up = nn.Conv1d(16, 16, 3, padding=1), nn.ConvTranspose1d(16, 16, 1)
+        self.lstm, self.gru = nn.LSTM(16, 16, batch_first=True), nn.GRU(16, 16, batch_first=True)
+        self.attention, self.norm = nn.MultiheadAttention(16, 2, batch_first=True), nn.LayerNorm(16)
+        self.experts, self.read, self.body, self.idle, self.head = Experts(), *(nn.Linear(16, 16) for _ in range(4))
+
+    def forward(self, tokens):
+        x = self.tokens(tokens) + self.places.weight[: tokens.shape[1]]
+        x = self.up(self.conv(x.mT)).mT
+        x = self.gru(self.lstm(x)[0])[0]
+        x = self.norm(self.attention(x, x, x)[0]) + self.experts(x[:, :1])
+        return self.head(self.body(F.linear(x, self.read.weight)))
+
+
+DENSE = {
+    "tokens": TORCH.format("Embedding"),
+    "places": TORCH.format("Embedding"),
+    "conv": TORCH.format("Conv1d"),
+    "up": TORCH.format("ConvTranspose1d"),
+    "lstm": TORCH.format("LSTM"),
+    "gru": TORCH.format("GRU"),
+    "attention.in_proj_weight": READ.format("MultiheadAttention"),
+    "experts.up": READ.format("Experts"),
+}
+TOKENS = torch.randint(0, 32, (2, 8), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return Many().eval()
+
+
+def test_of_any_kind_with_the_true_reason(net, capsys):
+    masks = sf.prune(net, "n_m", 0.5, example_inputs=(TOKENS,))
+    assert list(masks) == ["body"] and masks.dense == DENSE
+    assert masks.ignored == {
+        "attention.out_proj": "its weight is read without a call of it",
+        "read": "its weight is read without a call of it",
+        "idle": "the example inputs do not reach it",
+        "head": "the last Linear, the head",
+    }
+    weights = (
+        sum(parameter.numel() for parameter in net.parameters() if parameter.dim() > 1) - 16
+    )  # a token is a vector
+    assert count_weights(net) == weights
+    assert capsys.readouterr().out.splitlines()[1] == (
+        f"prune: 50.0% of the weights in 1 layer are zero, {128 / weights:.1%} of all in the network; dense: 2 Embedding, "
+        "1 Conv1d, 1 ConvTranspose1d, 1 LSTM, 1 GRU, 1 MultiheadAttention, 1 Experts"
+    )
+    report = sf.swap(net, masks, (TOKENS,))
+    assert report.others == DENSE and report.sparse_layer_share == 1 / 5
+    lines = [line.split() for line in str(report).splitlines()]
+    assert all([name, "dense:", *why.split()] in lines for name, why in DENSE.items())
+
+
+def test_layers_that_were_not_chosen_or_have_no_mask_are_among_them(net, tmp_path):
+    masks = sf.prune(net, "n_m", 0.5, layers=["body", "read"], ignore="read", tell=len)
+    unchosen = ("attention.out_proj", "idle", "head")
+    assert masks.dense == DENSE | dict.fromkeys(unchosen, "not among the layers to prune") and list(masks.ignored) == [
+        "read"
+    ]
+    sf.save(tmp_path / "pruned", net, masks)
+    loaded = sf.load(tmp_path / "pruned", Many())
+    assert (loaded.dense, loaded.ignored) == (masks.dense, masks.ignored)
+    joined = masks | sf.prune(net, "n_m", 0.5, layers="head", tell=len)
+    assert "head" not in joined.dense and "read" not in joined.dense and "idle" in joined.dense
+    report = sf.swap(net, dict(masks), (TOKENS,))
+    assert report.others == DENSE | dict.fromkeys((*unchosen, "read"), "it has no mask")
+
+
+def test_a_mask_whose_weight_is_read_is_not_called_unused(net):
+    masks = sf.prune(net, "n_m", 0.5, layers=["body", "read", "idle", "attention.out_proj"], tell=len)
+    report = sf.swap(net, masks, (TOKENS,))
+    assert report.dense_layers == {
+        "attention.out_proj": "its weight is read without a call of it",
+        "read": "its weight is read without a call of it",
+        "idle": "not called in the observed forward",
+    }
+
+
+def test_an_encoder_layer_reads_its_weights_in_one_operation():
+    net, x = (
+        nn.Sequential(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), nn.Linear(16, 4)).eval(),
+        torch.randn(2, 3, 16),
+    )
+    masks = sf.prune(net, "n_m", 0.5, layers="0.*", tell=len)
+    assert sf.swap(net, masks, (x,)).dense_layers == {"0.self_attn.out_proj": "its weight is read without a call of it"}
+
+
+def test_computed_weights_and_second_parameters_are_listed_once():
+    net = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(16, 16)), nn.Linear(16, 16), nn.Linear(16, 16))
+    net[1].lora = nn.Parameter(torch.randn(16, 2))
+    masks = sf.prune(net, "n_m", 0.5, layers="1", tell=len)
+    assert list(masks.dense) == ["0", "1.lora", "2"]

@@ -1,0 +1,175 @@
+"""Masks in a training loop of one's own: whatever steps, pruned weights are zero when anybody looks."""
+
+import copy
+import importlib.util
+import io
+
+import pytest
+import pytorch_lightning as pl
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.optim.optimizer import _global_optimizer_post_hooks as hooks_of_all
+
+import sparsefront as sf
+
+BATCHES = [(torch.randn(8, 16), torch.randint(0, 4, (8,))) for _ in range(4)]
+OPTIMIZERS = {
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.1, weight_decay=0.1),
+    "momentum": lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9, nesterov=True),
+}
+
+
+@pytest.fixture
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
+
+
+@pytest.fixture
+def masks(net) -> sf.Masks:
+    """Made of a copy: the weights of the network itself are all there."""
+    return sf.prune(copy.deepcopy(net), "element_wise", 0.5, layers=["0", "2"], tell=len)
+
+
+def is_held(net: nn.Module, masks: dict[str, torch.Tensor]) -> bool:
+    weights = {name: net.get_submodule(name).weight for name in masks}
+    return not any(weights[name][~mask].any() for name, mask in masks.items())
+
+
+def step(net: nn.Module, optimizer: torch.optim.Optimizer, batch) -> None:
+    optimizer.zero_grad()
+    F.cross_entropy(net(batch[0]), batch[1]).backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_through_momentum_and_decay_of_a_plain_loop(net, masks, name):
+    optimizer = OPTIMIZERS[name](net.parameters())
+    step(net, optimizer, BATCHES[0])  # momentum of weights that are pruned now
+    before, names = net[0].weight.clone(), list(net.state_dict())
+    with sf.hold(net, masks):
+        assert is_held(net, masks) and list(net.state_dict()) == names
+        for batch in BATCHES:
+            step(net, optimizer, batch)
+            assert is_held(net, masks)
+    assert is_held(net, masks) and (net[0].weight[masks["0"]] != before[masks["0"]]).all()
+    assert not net._forward_pre_hooks and not net._state_dict_pre_hooks and not hooks_of_all
+    step(net, optimizer, BATCHES[0])
+    assert not is_held(net, masks)
+
+
+def test_an_optimizer_that_is_none_of_torchs_is_seen_at_the_next_forward_or_state_dict_or_the_end(net, masks):
+    seen = []
+    with sf.hold(net, masks) as held:
+        net[0].register_forward_pre_hook(lambda layer, _: seen.append(layer.weight[~masks["0"]].any()))
+        net[0].weight.data.fill_(1.0)
+        net(BATCHES[0][0])
+        net[0].weight.data.fill_(1.0)
+        assert not net.state_dict()["0.weight"][~masks["0"]].any()
+        net[0].weight.data.fill_(float("nan"))
+        held.zero_()
+        assert is_held(net, masks)
+        net[0].weight.data.fill_(1.0)
+    assert seen == [False] and is_held(net, masks)
+
+
+def test_two_forwards_before_one_backward(net, masks):
+    with sf.hold(net, masks):
+        (net(BATCHES[0][0]).sum() + net(BATCHES[1][0]).sum()).backward()
+    assert net[0].weight.grad is not None
+
+
+def test_a_copy_and_a_stored_network_are_free(net, masks):
+    stored = io.BytesIO()
+    with sf.hold(net, masks):
+        copied = copy.deepcopy(net)
+        torch.save(net, stored)
+        stored.seek(0)
+        read = torch.load(stored, weights_only=False)
+        for free in (copied, read):
+            free[0].weight.data.fill_(1.0)
+            free(BATCHES[0][0])
+            assert free[0].weight.all()
+
+
+def test_where_something_fails_it_ends_too(net, masks):
+    with pytest.raises(KeyboardInterrupt), sf.hold(net, masks):
+        raise KeyboardInterrupt
+    assert not hooks_of_all and is_held(net, masks)
+
+
+def test_recover_inside_takes_nothing_off(net, masks):
+    with sf.hold(net, masks):
+        trainer = sf.TrainerSettings(accelerator="cpu", checkpoint=False)
+        sf.recover(net, masks, BATCHES, F.cross_entropy, epochs=1, trainer=trainer)
+        net[0].weight.data.fill_(1.0)
+        net(BATCHES[0][0])
+        assert is_held(net, masks)
+
+
+def test_masks_of_another_network_are_told(net):
+    with pytest.raises(sf.InvalidSetting, match=r"^masks\['9'\]=given: names no layer"):
+        sf.hold(net, {"9": torch.ones(16, 16, dtype=torch.bool)})
+
+
+class Lightning(pl.LightningModule):
+    def __init__(self, **parts: nn.Module) -> None:
+        super().__init__()
+        self.parts, self.held = nn.ModuleDict(parts), []
+
+    def training_step(self, batch, _):
+        return sum(F.cross_entropy(part(batch[0]), batch[1]) for part in self.parts.values())
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=0.1)
+
+
+def lightning(module: Lightning, callback: pl.Callback) -> None:
+    quiet = {name: False for name in ("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing")}
+    trainer = pl.Trainer(max_epochs=2, accelerator="cpu", callbacks=[callback], **quiet)
+    trainer.fit(module, torch.utils.data.DataLoader(BATCHES, batch_size=None))
+
+
+def test_in_a_lightning_trainer(net, masks):
+    lightning(Lightning(net=net), sf.HoldMasks(masks))
+    assert is_held(net, masks) and net[0].weight[masks["0"]].all() and not hooks_of_all
+
+
+def test_of_two_networks_that_fit_one_is_named(net, masks):
+    twins = {"one": net, "other": copy.deepcopy(net)}
+    with pytest.raises(
+        sf.InvalidSetting, match=r"^masks=given: names layers that 2 parts of Lightning has: give HoldMasks"
+    ):
+        lightning(Lightning(**twins), sf.HoldMasks(masks))
+    lightning(Lightning(**twins), sf.HoldMasks(masks, net=net))
+    assert is_held(net, masks) and not is_held(twins["other"], masks)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("accelerate") is None, reason="transformers.Trainer needs accelerate")
+@pytest.mark.parametrize("by_callback", [True, False])
+def test_in_a_trainer_of_transformers(tmp_path, by_callback):
+    from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    net = BertForSequenceClassification(BertConfig(vocab_size=50, **sizes))
+    masks = sf.prune(net, "n_m", 0.5, layers="bert.encoder.*", tell=len)
+    rows = [{"input_ids": torch.randint(0, 50, (8,)), "labels": torch.tensor(row % 2)} for row in range(8)]
+    settings = TrainingArguments(
+        tmp_path, max_steps=3, learning_rate=0.1, use_cpu=True, report_to=[], save_strategy="no"
+    )
+    held = sf.hold(net, masks)
+    with held:
+        callbacks = [held.trainer_callback()] if by_callback else []
+        Trainer(net, settings, train_dataset=rows, callbacks=callbacks).train()
+        assert is_held(net, masks) and bool(hooks_of_all) is not by_callback
+
+
+def test_the_callback_for_transformers_zeroes_and_ends(net, masks):
+    """Its Trainer calls these two, and may be missing here."""
+    callback = sf.hold(net, masks).trainer_callback()
+    net[0].weight.data.fill_(1.0)
+    callback.on_step_end(None, None, None, model=net)
+    assert is_held(net, masks) and hooks_of_all
+    callback.on_train_end(None, None, None, model=net)
+    assert not hooks_of_all
