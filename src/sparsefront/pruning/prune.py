@@ -88,7 +88,7 @@ def prune(
     sparsity = pruning.sparsity
     if not pruning.pattern.prunes:
         raise InvalidSetting("pattern", pruning.pattern.name, "takes no weights away: leave the network as it is")
-    open_loader = open_calibration(net, calibration, pruning.importance)
+    open_loader = open_calibration(net, calibration, pruning.importance, pruning.allocation)
     inputs = None if example_inputs is None else named_inputs_on(net, example_inputs)
     if inputs is None and layers is None and calibration is not None:
         inputs = open_loader.first_inputs()

@@ -15,6 +15,7 @@ from sparsefront.models.checkpoint import misfit_of
 from sparsefront.networks import keep_modes
 from sparsefront.options import option
 from sparsefront.patterns.element_wise import ElementWise
+from sparsefront.pruning.calibration import asked_batches
 from sparsefront.pruning.layers import weighted_layers
 from sparsefront.pruning.make_masks import PruningSettings
 from sparsefront.pruning.masks import Masks, require_masks_of
@@ -59,7 +60,8 @@ def recover(
             module is left in the mode in which it was.
         masks: from `prune` or `load`; or any dict of layer name -> bool mask, which then never changes.
         train_dataloader: batches (inputs, target), inputs alone, or dicts by name. A DataLoader is read as it is; of another
-            iterable all batches are held in memory. A LightningDataModule is prepared and set up, and its training loader is
+            iterable copies of all batches are held in memory, of one without a length no more than `limit_batches` of the
+            trainer and the recovery ask for. A LightningDataModule is prepared and set up, and its training loader is
             read. Or a function: number of a round, from 0 -> one of these.
         loss: (output, target) -> scalar; of a dict batch the target is the batch. None: the output's own `loss`.
         recovery: finetune, lr_rewind, weight_rewind, distill, square_head, obs_update, sparse_swaps, sr_ste, cast or
@@ -111,7 +113,7 @@ def recover(
     chosen.check_schedule(pruning.schedule, pruning.sparsity)
     chosen.check(setup)
     setup.trainer.check()
-    data_of_round = _data_of_round(train_dataloader, net, named=task is not None)
+    data_of_round = _data_of_round(train_dataloader, net, named=task is not None, most=_most_batches(chosen, setup))
     trained, initial = (net if given is None else given for given in (dense_net, initial_net))
     if chosen.starts_dense:
         _start_dense(net, trained)
@@ -134,22 +136,37 @@ def recover(
     return Masks(left, pruning=done, spec=known.spec, ignored=known.ignored, rounds=found.records)
 
 
-def _data_of_round(given: Data, net: nn.Module, *, named: bool) -> Callable[[int], pl.LightningDataModule]:
+def _data_of_round(
+    given: Data, net: nn.Module, *, named: bool, most: int | None
+) -> Callable[[int], pl.LightningDataModule]:
     """Number of a round, from 0 -> its data.
 
     Args:
         named: data modules are of this package, whose batches have the names that the network takes.
+        most: as of `NamedBatches`.
     """
 
     def opened(data: Iterable | pl.LightningDataModule) -> pl.LightningDataModule:
-        if not isinstance(data, pl.LightningDataModule):
-            return NamedBatches(data, net, argument="train_dataloader")
-        return data if named else NamedBatches(training_loader(data), net, argument="train_dataloader")
+        if isinstance(data, pl.LightningDataModule):
+            if named:
+                return data
+            data = training_loader(data)
+        return NamedBatches(data, net, argument="train_dataloader", most=most)
 
     if callable(given):
         return lambda index: opened(given(index))
     made = opened(given)
     return lambda index: made
+
+
+def _most_batches(recovery: Recovery, setup: RecoverySetup) -> int | None:
+    """How many batches of an epoch anything reads; None = all of them, or nobody says."""
+    asked = asked_batches(setup.pruning.importance, recovery)
+    if recovery.training is not None:
+        limit = setup.trainer.limit_batches
+        return None if limit is None or asked is None else max(limit, asked)
+    says = hasattr(recovery, "batches") or hasattr(recovery, "batch_norm_batches")
+    return asked if says else None
 
 
 def _require_heeded(name: str, value: float | None, recovery: Recovery) -> None:

@@ -1,11 +1,14 @@
 """A user's network, loss and batches as a task, so that every recovery trains them."""
 
 import inspect
+import itertools
+import logging
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from pytorch_lightning import LightningDataModule
 from torch import Tensor, nn
@@ -13,6 +16,8 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.tasks.base import Batch, Evaluator, Optimizes, Task
+
+log = logging.getLogger(__name__)
 
 # A DataLoader with the settings of another one.
 
@@ -168,14 +173,15 @@ class NamedBatches(LightningDataModule):
 
     Args:
         batches: a DataLoader, whose order and settings stay its own, and whose workers are seeded from its generator, else from
-            torch's; of any other iterable, or one over an IterableDataset, all batches are read into memory once.
+            torch's; of any other iterable, or one over an IterableDataset, copies of all batches are kept in memory.
         net: whose forward names the inputs.
         argument: as of `NamedBatch`.
+        most: batches that are asked for; of an iterable without a length no more are read. None: all.
     Raises:
-        InvalidSetting: no iterable, or an empty one.
+        InvalidSetting: no iterable, an empty one, or one that nothing bounds: see `read_batches`.
     """
 
-    def __init__(self, batches: Iterable, net: nn.Module, *, argument: str) -> None:
+    def __init__(self, batches: Iterable, net: nn.Module, *, argument: str, most: int | None = None) -> None:
         super().__init__()
         if isinstance(batches, str) or not isinstance(batches, Iterable):
             raise InvalidSetting(argument, type(batches).__name__, "is a DataLoader or another iterable of batches")
@@ -184,7 +190,7 @@ class NamedBatches(LightningDataModule):
             self._loader = batches
             self._collate: Collate = batches.collate_fn
         else:
-            read = _Read(list(batches))
+            read = _Read(read_batches(batches, most, argument=argument))
             sampler = BatchSampler(SequentialSampler(read), batch_size=1, drop_last=False)
             self._loader = DataLoader(read, batch_sampler=sampler)
             self._collate = _first
@@ -210,6 +216,77 @@ def training_loader(module: LightningDataModule) -> Iterable:
     module.prepare_data()
     module.setup("fit")
     return module.train_dataloader()
+
+
+MOST_BATCHES, MOST_BYTES = (
+    100_000,
+    16 * 2**30,
+)  # that are read of an iterable without a length, where nothing else bounds it
+
+
+def read_batches(batches: Iterable, most: int | None, *, argument: str) -> list:
+    """The batches of an iterable in a list, each a copy, since a loader may give the same tensors again with other values in
+    them. What is a list or a tuple already is taken as it is.
+
+    Args:
+        most: of an iterable without a length; one with a length is read as far as that says.
+        argument: what the batches are called in messages.
+    Raises:
+        InvalidSetting: an iterable without a length that has not ended after MOST_BATCHES or MOST_BYTES, with `most` None.
+    """
+    if isinstance(batches, list | tuple):
+        return list(batches)
+    length = _length(batches)
+    endless = InvalidSetting(
+        argument,
+        type(batches).__name__,
+        "has no length, and nothing says where to stop: limit it (sf.recover: trainer=sf.TrainerSettings(limit_batches=...); "
+        "anywhere: itertools.islice), or give a DataLoader or a list of batches",
+    )
+    if length is None and most is None and isinstance(batches, itertools.cycle):
+        raise endless
+    read: list = []
+    size, stop = 0, most if length is None else length
+    for batch in batches:
+        if len(read) == stop:  # only one with a length is asked for a batch more than it has
+            log.warning("%s has a length of %d and gives more batches: they are left out", argument, length)
+            break
+        read.append(_copied(batch))
+        size += _bytes(batch)
+        if length is None and len(read) == most:
+            break
+        if length is None and most is None and (len(read) > MOST_BATCHES or size > MOST_BYTES):
+            raise endless
+    return read
+
+
+def _length(batches: Iterable) -> int | None:
+    """What an iterable says of itself; None where it says nothing, or 0, which is told from what it gives."""
+    try:
+        return len(batches) or None  # type: ignore[arg-type]  # a TypeError is an answer
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def _copied(value: Any) -> Any:
+    """With tensors and arrays of its own."""
+    if isinstance(value, Tensor):
+        return value.clone()
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, Mapping):
+        return {key: _copied(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        parts = [_copied(part) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    return value
+
+
+def _bytes(value: Any) -> int:
+    if isinstance(value, Tensor | np.ndarray):
+        return value.nbytes
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return sum(map(_bytes, parts))
 
 
 class _Read(Dataset):
