@@ -8,8 +8,10 @@ from functools import partial
 from pathlib import Path
 
 import pytorch_lightning as pl
+import torch
 from torch import Tensor, nn
 
+from sparsefront import distributed
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.checkpoint import misfit_of
 from sparsefront.networks import keep_modes
@@ -70,7 +72,8 @@ def recover(
             beside a recovery that has its own, nor one that trains nothing.
         recipe: optimizer, learning-rate curve, weight decay; None = AdamW, linear decay, 3 epochs at 1e-3. Rewinding reads it
             as that of the dense training.
-        trainer: accelerator, precision, gradient accumulation; None = Lightning's choice, and nothing kept on disk.
+        trainer: accelerator, precision, gradient accumulation; None = Lightning's choice, and nothing kept on disk. Of several
+            devices each is a process that `python run.py` starts; here there is one.
         dense_net: the trained network before pruning: the teacher of distill, square_head and cast; obs_update, sparse_swaps
             and cast start from it. What it teaches is the mean over all predictions: classes are the last dim of outputs
             [B, classes] and [B, T, classes], and dim 1 of [B, classes, H, W].
@@ -101,15 +104,18 @@ def recover(
             raise InvalidSetting(name, None, f"recovery={chosen.name} needs it: see sf.recover")
     for name, value in (("epochs", epochs), ("lr", lr)):
         _require_heeded(name, value, chosen)
-    _require_trainable(net, chosen)
+    trainer = trainer or TrainerSettings(checkpoint=False)
+    _require_ranks(trainer, chosen, library=context is None)
     setup = RecoverySetup(
         pruning=pruning,
         recipe=_recipe(recipe, epochs, lr),
-        trainer=trainer or TrainerSettings(checkpoint=False),
+        trainer=trainer,
         architecture=lambda: net,
         prunable=prunable,
         epoch_weights=epoch_weights is not None,
+        lr_argument="lr" if task is None and getattr(chosen.training, "lr", None) is None else None,
     )
+    _require_trainable(net, chosen, setup)
     chosen.check_schedule(pruning.schedule, pruning.sparsity)
     chosen.check(setup)
     setup.trainer.check()
@@ -198,12 +204,44 @@ def _start_dense(net: nn.Module, trained: Network) -> None:
     net.load_state_dict(weights)
 
 
-def _require_trainable(net: nn.Module, recovery: Recovery) -> None:
-    """Raises InvalidSetting where the recovery trains and every parameter is frozen."""
-    if recovery.training is not None and not any(parameter.requires_grad for parameter in net.parameters()):
+def _require_trainable(net: nn.Module, recovery: Recovery, setup: RecoverySetup) -> None:
+    """Raises InvalidSetting where the recovery trains and every parameter is frozen, or one is in fp16 and cannot be trained."""
+    if recovery.training is None:
+        return
+    trained = {name: parameter for name, parameter in net.named_parameters() if parameter.requires_grad}
+    if not trained:
         raise InvalidSetting(
             "net", type(net).__name__, f"has no parameter with requires_grad, and recovery={recovery.name} trains"
         )
+    half = next((name for name, parameter in trained.items() if parameter.dtype == torch.float16), None)
+    if half is not None and (setup.recipe.optimizer == "adamw" or setup.trainer.real_precision == "16-mixed"):
+        allowed = (
+            f"has weights in {torch.float16} ({half}), in which small gradients and the epsilon of Adam are zero: train "
+            "net.float() or net.bfloat16(), the first with trainer.precision=bf16-mixed where it should be fast; net.half() is "
+            "for sf.swap, after the training"
+        )
+        raise InvalidSetting("net", type(net).__name__, allowed)
+
+
+def _require_ranks(trainer: TrainerSettings, recovery: Recovery, *, library: bool) -> None:
+    """Raises InvalidSetting for devices that train together where no processes are there that could.
+
+    Args:
+        library: no run of the program asks, which trains nothing with some recoveries, and then in one process.
+    """
+    if trainer.world_size in (1, distributed.world_size()) or not (library or recovery.training is not None):
+        return
+    key, value = (
+        ("trainer.num_nodes", trainer.num_nodes) if trainer.devices == 1 else ("trainer.devices", trainer.devices)
+    )
+    allowed = (
+        f"sf.recover trains in this process alone, and starts no others: set it to 1, or let the program train: "
+        f"python run.py {key}={value}"
+        if distributed.world_size() == 1
+        else f"{distributed.world_size()} processes are there to train together, and trainer.devices * trainer.num_nodes "
+        f"says {trainer.world_size}"
+    )
+    raise InvalidSetting(key, value, allowed)
 
 
 def _recipe(recipe: Recipe | None, epochs: int | None, lr: float | None) -> Recipe:
