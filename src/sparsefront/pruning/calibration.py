@@ -21,7 +21,7 @@ from sparsefront.networks import after_forward, before_forward, first_argument, 
 from sparsefront.pruning.masked_weights import sharing_layers
 from sparsefront.pruning.training_masks import AccumulateMovement
 from sparsefront.tasks.base import Batch, Task
-from sparsefront.tasks.plain_task import NamedBatch, NamedBatches, PlainTask, device_of, forward_names
+from sparsefront.tasks.plain_task import NamedBatch, NamedBatches, PlainTask, device_of, forward_names, tensors_first
 
 # Networks that read one text and write another one: the attention mask of a batch is that of the encoder's text
 # alone.
@@ -345,11 +345,14 @@ class Calibration:
     def __call__(self) -> Iterator[Batch]:
         return iter(self.open_loader())
 
-    def first_inputs(self) -> dict[str, Tensor]:
+    def first_inputs(self) -> dict[str, Any]:
         """What the network is called with for the first batch, on its device."""
         batch = PlainTask(self.net, None).net_inputs(next(iter(self())))
         device = device_of(self.net)
-        return {name: value.to(device, copy=True) for name, value in batch.items() if isinstance(value, Tensor)}
+        return {
+            name: value.to(device, copy=True) if isinstance(value, Tensor) else value
+            for name, value in tensors_first(batch).items()
+        }
 
 
 def open_calibration(

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from sparsefront import distributed
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.checkpoint import misfit_of
-from sparsefront.networks import keep_modes
+from sparsefront.networks import keep_modes, unwrapped
 from sparsefront.options import option
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.pruning.calibration import asked_batches
@@ -91,6 +91,7 @@ def recover(
         InvalidSetting: an argument that cannot be used, that the recovery lacks, or that does not go with the others.
         Diverged: the loss or the weights are not finite.
     """
+    net = unwrapped(net)
     require_masks_of(net, masks)
     _require_types(loss, recipe, trainer)
     known, chosen = Masks.of(masks), option("recovery", recovery, Recovery)
@@ -256,7 +257,7 @@ def _recipe(recipe: Recipe | None, epochs: int | None, lr: float | None) -> Reci
 
 def _fresh(network: Network, argument: str) -> nn.Module:
     """A copy that may be trained, or moved to another device."""
-    made = copy.deepcopy(network) if isinstance(network, nn.Module) else network()
+    made = copy.deepcopy(unwrapped(network)) if isinstance(network, nn.Module) else unwrapped(network())
     require_network(made, argument=f"{argument}()")
     return made
 

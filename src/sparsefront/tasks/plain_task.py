@@ -52,31 +52,43 @@ def similar_loader(
 Inputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 """What a forward takes: one tensor, several in order, or several by name."""
 
+Plain = bool | int | float | str | None
+"""What may stand among them, such as use_cache=False."""
 
-def named_inputs(net: nn.Module, inputs: object, *, argument: str = "example_inputs") -> dict[str, Tensor]:
+
+def named_inputs(net: nn.Module, inputs: object, *, argument: str = "example_inputs") -> dict[str, Any]:
     """The same inputs as keyword arguments of `net`.
 
     Args:
         inputs: `Inputs`; positional ones get the names that `net.forward` gives them.
         argument: what they are called in messages.
+    Returns:
+        tensors first, of which there is at least one, then plain values.
     Raises:
-        InvalidSetting: none, something else than tensors, or positional ones that the forward does not name.
+        InvalidSetting: no tensor, something else than tensors and plain values, or positional ones that the forward does not
+            name.
     """
     return inputs_by_name(forward_names(net), inputs, argument=argument)
 
 
-def inputs_by_name(names: tuple[str, ...] | None, inputs: object, *, argument: str) -> dict[str, Tensor]:
+def inputs_by_name(names: tuple[str, ...] | None, inputs: object, *, argument: str) -> dict[str, Any]:
     """`named_inputs` of a network whose `forward_names` are given."""
     named = _by_name(names, inputs, argument)
+    allowed = Tensor | Plain if any(isinstance(value, Tensor) for value in named.values()) else Tensor
     for name, value in named.items():
-        if not isinstance(value, Tensor):
+        if not isinstance(value, allowed):
             raise InvalidSetting(f"{argument}[{name!r}]", type(value).__name__, "must be a tensor")
     if not named:
         raise InvalidSetting(argument, inputs, "holds no tensor: give what the network is called with, such as (x,)")
-    return named
+    return tensors_first(named)
 
 
-def named_inputs_on(net: nn.Module, inputs: object, *, argument: str = "example_inputs") -> dict[str, Tensor]:
+def tensors_first(named: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with tensors first: of the first one the size of a batch and its device are read."""
+    return dict(sorted(named.items(), key=lambda item: not isinstance(item[1], Tensor)))
+
+
+def named_inputs_on(net: nn.Module, inputs: object, *, argument: str = "example_inputs") -> dict[str, Any]:
     """`named_inputs` that lie on one device, that of the network's parameters.
 
     Raises:
@@ -85,7 +97,7 @@ def named_inputs_on(net: nn.Module, inputs: object, *, argument: str = "example_
     named = named_inputs(net, inputs, argument=argument)
     device = device_of(net)
     for name, value in named.items():
-        if value.device != device:
+        if isinstance(value, Tensor) and value.device != device:
             raise InvalidSetting(f"{argument}[{name!r}]", value.device, f"must be on the network's device, {device}")
     return named
 
@@ -110,7 +122,7 @@ def forward_names(net: nn.Module) -> tuple[str, ...] | None:
     return tuple(parameter.name for parameter in parameters if parameter.kind in by_keyword) or None
 
 
-def _by_name(names: tuple[str, ...] | None, inputs: object, argument: str) -> dict[str, Tensor]:
+def _by_name(names: tuple[str, ...] | None, inputs: object, argument: str) -> dict[str, Any]:
     if isinstance(inputs, Mapping):
         return dict(inputs)
     positional = (inputs,) if isinstance(inputs, Tensor) else inputs
@@ -156,7 +168,7 @@ class NamedBatch:
             InvalidSetting: a batch of another form.
         """
         if isinstance(batch, Mapping):
-            return dict(batch)
+            return tensors_first(batch)
         if isinstance(batch, Sequence) and len(batch) == 1:
             return inputs_by_name(self.names, batch, argument=self.argument)
         if isinstance(batch, Sequence) and len(batch) == 2:
