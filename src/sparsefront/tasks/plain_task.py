@@ -369,12 +369,18 @@ class PlainTask(Task):
         return found
 
     def logits(self, output: Any) -> tuple[Tensor, ...]:
+        while isinstance(output, list | tuple) and len(output) == 1 and not hasattr(output, "_fields"):
+            output = output[0]
         if isinstance(output, Tensor):
             return (predictions(output),)
-        named = dict(output).items() if isinstance(output, Mapping) else vars(output).items()
-        found = tuple(value for name, value in named if name.endswith("logits") and isinstance(value, Tensor))
+        named = output._asdict() if hasattr(output, "_asdict") else output
+        named = dict(named) if isinstance(named, Mapping) else getattr(named, "__dict__", {})
+        found = tuple(value for name, value in named.items() if name.endswith("logits") and isinstance(value, Tensor))
         if not found:
-            needed = "returns logits, or a tensor of them, for recovery=distill and recipe.label_smoothing"
+            needed = (
+                f"returned {type(output).__name__}, which does not say what its logits are: a teacher and recipe.label_smoothing "
+                "need a tensor, or a dict, dataclass or named tuple with logits"
+            )
             raise InvalidSetting("net", type(self.net).__name__, needed)
         return tuple(predictions(value) for value in found)
 
