@@ -390,3 +390,59 @@ def test_a_loader_without_a_length_trains_too(trained):
     masks = sf.prune(net, "n_m", 0.5, layers=["0", "2"], tell=len)
     found = sf.recover(net, masks, torch.utils.data.DataLoader(Stream(), batch_size=8), F.cross_entropy, **SETTINGS)
     assert zeros_where_pruned(net, found)
+
+
+class Two(nn.Module):
+    """Returns two tensors, of which nothing says which are logits."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.net, self.form = net, tuple
+
+    def forward(self, x):
+        out = self.net(x)
+        return self.form((out, out))
+
+
+def first_of(output, target):
+    return F.cross_entropy(output[0], target)
+
+
+@pytest.mark.parametrize("form", [tuple, list])
+@pytest.mark.parametrize(
+    "arguments", [{"recovery": "distill"}, {"recovery": "cast"}, {"recipe": sf.Recipe(label_smoothing=0.1)}]
+)
+def test_outputs_without_named_logits_are_refused_before_any_work(trained, form, arguments):
+    net = Two(trained.net())
+    net.form = form
+    masks = sf.prune(net, "n_m", 0.5, layers=["net.0", "net.2"], tell=len)
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    with pytest.raises(InvalidSetting, match="net=Two: returned (tuple|list), which does not say what its logits are"):
+        sf.recover(net, masks, trained.loader, first_of, dense_net=Two(trained.net()), **SETTINGS, **arguments)
+    assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
+
+
+@pytest.mark.parametrize("form", [tuple, list])
+@pytest.mark.parametrize(
+    "recovery", ["finetune", "lr_rewind", "sr_ste", "obs_update", "sparse_swaps", SquareHead(hidden_layers=["net.1"])]
+)
+def test_networks_that_return_tuples_or_lists_train_by_their_loss(trained, form, recovery):
+    net, nets = Two(trained.net()), {"dense_net": Two(trained.net()), "initial_net": Two(trained.net())}
+    net.form = form
+    masks = sf.prune(net, "n_m", 0.5, layers=["net.0", "net.2"], tell=len)
+    settings = SETTINGS | (TRAINS_NOTHING if recovery in ("obs_update", "sparse_swaps") else {})
+    masks = sf.recover(net, masks, trained.loader, first_of, recovery=recovery, **nets, **settings)
+    assert zeros_where_pruned(net, masks)
+
+
+def test_looking_at_the_logits_draws_nothing(trained):
+    """A loader's own generator and torch's are afterwards where they were."""
+    weights = []
+    for recovery in (sf.recovery.Distill(hardness=0.0), "finetune"):
+        torch.manual_seed(0)
+        net, order = trained.net(), torch.Generator().manual_seed(1)
+        masks = sf.prune(net, "n_m", 0.5, tell=len)
+        loader = DataLoader(trained.loader.dataset, batch_size=32, shuffle=True, generator=order)
+        sf.recover(net, masks, loader, F.cross_entropy, recovery=recovery, dense_net=trained.dense, **SETTINGS)
+        weights.append(net[0].weight)
+    torch.testing.assert_close(*weights)

@@ -122,6 +122,8 @@ class Recovery(ABC):
     several_rounds: ClassVar[bool] = False
     mask_updates: ClassVar[bool] = False
     repeats: ClassVar[bool] = False
+    reads_logits: ClassVar[bool] = False
+    """Whether its loss compares what two networks predict."""
 
     @property
     def training(self) -> "Recovery | None":

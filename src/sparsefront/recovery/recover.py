@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from sparsefront import distributed
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.checkpoint import misfit_of
-from sparsefront.networks import keep_modes, unwrapped
+from sparsefront.networks import in_eval_mode, keep_modes, unwrapped
 from sparsefront.options import option
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.pruning.calibration import asked_batches
@@ -27,6 +27,7 @@ from sparsefront.schedule.one_shot import OneShot
 from sparsefront.tasks.base import Task
 from sparsefront.tasks.plain_task import Loss, NamedBatches, PlainTask, device_of, require_network, training_loader
 from sparsefront.training.recipe import Optimization, Recipe
+from sparsefront.training.resume import random_state, set_random_state
 from sparsefront.training.trainer import TrainerSettings
 
 Network = nn.Module | Callable[[], nn.Module]
@@ -121,6 +122,10 @@ def recover(
     chosen.check(setup)
     setup.trainer.check()
     data_of_round = _data_of_round(train_dataloader, net, named=task is not None, most=_most_batches(chosen, setup))
+    if task is None and (chosen.reads_logits or setup.recipe.label_smoothing):
+        first = data_of_round(0)
+        _require_logits(net, loss, first)
+        data_of_round = partial(_after_first, first, data_of_round)
     trained, initial = (net if given is None else given for given in (dense_net, initial_net))
     if chosen.starts_dense:
         _start_dense(net, trained)
@@ -164,6 +169,28 @@ def _data_of_round(
         return lambda index: opened(given(index))
     made = opened(given)
     return lambda index: made
+
+
+def _after_first(
+    first: pl.LightningDataModule, others: Callable[[int], pl.LightningDataModule], index: int
+) -> pl.LightningDataModule:
+    """The data of a round, of which those of round 0 were opened before."""
+    return first if index == 0 else others(index)
+
+
+def _require_logits(net: nn.Module, loss: Loss | None, data: pl.LightningDataModule) -> None:
+    """Raises InvalidSetting where what the network returns for the first batch does not name its logits. Nothing is drawn."""
+    task, loader, state = PlainTask(net, loss), data.train_dataloader(), random_state()
+    drawn, device = loader.generator.get_state(), device_of(net)
+    try:
+        batch = task.net_inputs(next(iter(loader)))
+        with in_eval_mode(net), torch.no_grad():
+            task.logits(
+                net(**{name: one.to(device) if isinstance(one, Tensor) else one for name, one in batch.items()})
+            )
+    finally:
+        loader.generator.set_state(drawn)
+        set_random_state(state)
 
 
 def _most_batches(recovery: Recovery, setup: RecoverySetup) -> int | None:
