@@ -378,8 +378,8 @@ class PlainTask(Task):
         found = tuple(value for name, value in named.items() if name.endswith("logits") and isinstance(value, Tensor))
         if not found:
             needed = (
-                f"returned {type(output).__name__}, which does not say what its logits are: a teacher and recipe.label_smoothing "
-                "need a tensor, or a dict, dataclass or named tuple with logits"
+                f"returned {type(output).__name__}, which does not say what its logits are: recovery=distill, cast and "
+                "recipe.label_smoothing need a tensor, or a dict, dataclass or named tuple with logits"
             )
             raise InvalidSetting("net", type(self.net).__name__, needed)
         return tuple(predictions(value) for value in found)
