@@ -20,6 +20,20 @@ def layer_weight(layer: nn.Module) -> Tensor:
     return weight
 
 
+def unwrapped(net: Any) -> Any:
+    """The network in `torch.compile`, DataParallel and DistributedDataParallel, in any nesting, so that its layers have the names
+    of its own; anything else as it is.
+    """
+    while isinstance(net, nn.Module):
+        if isinstance(net, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            net = net.module
+        elif "_orig_mod" in net._modules:
+            net = net._modules["_orig_mod"]
+        else:
+            break
+    return net
+
+
 # Tensors that must be finite, scores among them, and the first that is not.
 
 

@@ -226,6 +226,69 @@ BAD = {
 }
 
 
+DEVICES = sf.TrainerSettings(accelerator="cpu", checkpoint=False, devices=2)
+NODES = sf.TrainerSettings(accelerator="cpu", checkpoint=False, num_nodes=3)
+
+
+@pytest.mark.parametrize("trainer, key", [(DEVICES, "trainer.devices=2"), (NODES, "trainer.num_nodes=3")])
+@pytest.mark.parametrize("recovery", ["finetune", "obs_update"])
+def test_devices_that_nothing_starts_are_refused_before_any_work(trained, trainer, key, recovery):
+    net = trained.net()
+    masks = sf.prune(net, "n_m", 0.5, tell=len)
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    with pytest.raises(InvalidSetting, match=rf"^{key}: sf.recover trains in this process alone.*run.py {key}$"):
+        sf.recover(
+            net, masks, trained.loader, F.cross_entropy, recovery=recovery, dense_net=trained.dense, trainer=trainer
+        )
+    assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
+
+
+def test_half_precision_that_no_optimizer_here_trains_is_refused(trained):
+    net = trained.net().half()
+    masks = sf.prune(net, "n_m", 0.5, tell=len)
+    batches = [(trained.x[:32].half(), trained.y[:32])]
+    with pytest.raises(
+        InvalidSetting, match=r"^net=Sequential: has weights in torch.float16 \(0.weight\).*net.float\(\)"
+    ):
+        recover_from(net, masks, batches)
+
+
+def recover_from(net, masks, batches, **arguments):
+    return sf.recover(net, masks, batches, F.cross_entropy, **{**SETTINGS, **arguments})
+
+
+@pytest.mark.parametrize(
+    "dtype, arguments",
+    [
+        (torch.bfloat16, {}),
+        (torch.float16, {"recovery": "none", **TRAINS_NOTHING}),
+        (torch.float16, {"recipe": sf.Recipe(optimizer="sgd")}),
+    ],
+)
+def test_other_precisions_go_on(trained, dtype, arguments):
+    net = trained.net().to(dtype)
+    masks = sf.prune(net, "n_m", 0.5, tell=len)
+    recover_from(net, masks, [(trained.x[:32].to(dtype), trained.y[:32])], **arguments)
+    assert zeros_where_pruned(net, masks)
+
+
+@pytest.mark.parametrize(
+    "arguments, key",
+    [
+        ({"lr": 1000.0}, "lr"),
+        ({"lr": None, "recipe": sf.Recipe(lr=1000.0)}, "lr"),
+        ({"lr": None, "recovery": Finetune(lr=1000.0)}, "recovery.lr"),
+        ({"lr": 1000.0, "recovery": "lr_rewind"}, "lr"),
+    ],
+)
+def test_a_training_that_diverges_names_the_argument_to_lower(trained, arguments, key):
+    net = trained.net()
+    masks = sf.prune(net, "n_m", 0.5, tell=len)
+    batches = [(trained.x * 1e30, trained.y)] * 4
+    with pytest.raises(InvalidSetting, match=rf"diverged: .*; lower {key}\. "):
+        recover_from(net, masks, batches, **arguments)
+
+
 @pytest.mark.parametrize("message", BAD)
 def test_a_bad_argument_is_one_clear_line(trained, message):
     net = trained.net()
@@ -327,3 +390,59 @@ def test_a_loader_without_a_length_trains_too(trained):
     masks = sf.prune(net, "n_m", 0.5, layers=["0", "2"], tell=len)
     found = sf.recover(net, masks, torch.utils.data.DataLoader(Stream(), batch_size=8), F.cross_entropy, **SETTINGS)
     assert zeros_where_pruned(net, found)
+
+
+class Two(nn.Module):
+    """Returns two tensors, of which nothing says which are logits."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.net, self.form = net, tuple
+
+    def forward(self, x):
+        out = self.net(x)
+        return self.form((out, out))
+
+
+def first_of(output, target):
+    return F.cross_entropy(output[0], target)
+
+
+@pytest.mark.parametrize("form", [tuple, list])
+@pytest.mark.parametrize(
+    "arguments", [{"recovery": "distill"}, {"recovery": "cast"}, {"recipe": sf.Recipe(label_smoothing=0.1)}]
+)
+def test_outputs_without_named_logits_are_refused_before_any_work(trained, form, arguments):
+    net = Two(trained.net())
+    net.form = form
+    masks = sf.prune(net, "n_m", 0.5, layers=["net.0", "net.2"], tell=len)
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    with pytest.raises(InvalidSetting, match="net=Two: returned (tuple|list), which does not say what its logits are"):
+        sf.recover(net, masks, trained.loader, first_of, dense_net=Two(trained.net()), **SETTINGS, **arguments)
+    assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
+
+
+@pytest.mark.parametrize("form", [tuple, list])
+@pytest.mark.parametrize(
+    "recovery", ["finetune", "lr_rewind", "sr_ste", "obs_update", "sparse_swaps", SquareHead(hidden_layers=["net.1"])]
+)
+def test_networks_that_return_tuples_or_lists_train_by_their_loss(trained, form, recovery):
+    net, nets = Two(trained.net()), {"dense_net": Two(trained.net()), "initial_net": Two(trained.net())}
+    net.form = form
+    masks = sf.prune(net, "n_m", 0.5, layers=["net.0", "net.2"], tell=len)
+    settings = SETTINGS | (TRAINS_NOTHING if recovery in ("obs_update", "sparse_swaps") else {})
+    masks = sf.recover(net, masks, trained.loader, first_of, recovery=recovery, **nets, **settings)
+    assert zeros_where_pruned(net, masks)
+
+
+def test_looking_at_the_logits_draws_nothing(trained):
+    """A loader's own generator and torch's are afterwards where they were."""
+    weights = []
+    for recovery in (sf.recovery.Distill(hardness=0.0), "finetune"):
+        torch.manual_seed(0)
+        net, order = trained.net(), torch.Generator().manual_seed(1)
+        masks = sf.prune(net, "n_m", 0.5, tell=len)
+        loader = DataLoader(trained.loader.dataset, batch_size=32, shuffle=True, generator=order)
+        sf.recover(net, masks, loader, F.cross_entropy, recovery=recovery, dense_net=trained.dense, **SETTINGS)
+        weights.append(net[0].weight)
+    torch.testing.assert_close(*weights)

@@ -214,6 +214,35 @@ def test_hidden_states_that_a_transformers_network_records_are_those_of_the_mask
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("how", ["by the call", "by the config", "in a network of one's own"])
+def test_hidden_states_of_blocks_that_were_rewritten_are_refused(how):
+    widths = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    bert = BertModel(BertConfig(**widths, vocab_size=50)).eval()
+    net = Wraps(bert) if how == "in a network of one's own" else bert
+    inputs = {"input_ids": torch.arange(12).reshape(2, 6)}
+    unfused = copy.deepcopy(net)
+    masks = pruned(net, layers="*encoder.layer.*")
+    pruned(unfused, layers="*encoder.layer.*")
+    report = sf.swap(net, masks, inputs)
+    assert report.fusion.blocks and net(**inputs) is not None
+    asked = {} if how == "by the config" else {"output_hidden_states": True}
+    bert.config.output_hidden_states = how == "by the config"
+    for again in (net, copy.deepcopy(net)):
+        with pytest.raises(RuntimeError, match="output_hidden_states: sf.swap has rewritten blocks"):
+            again(**inputs, **asked)
+    sf.swap(unfused, masks, inputs, kernel=sf.KernelChoice(fuse=False))
+    assert len(unfused(**inputs, output_hidden_states=True).hidden_states) == 3
+
+
+class Wraps(nn.Module):
+    def __init__(self, bert):
+        super().__init__()
+        self.bert = bert
+
+    def forward(self, input_ids, output_hidden_states=False):
+        return self.bert(input_ids, output_hidden_states=output_hidden_states)
+
+
 def test_a_network_whose_outputs_cannot_be_compared_is_neither_swapped_nor_timed():
     class Classes(nn.Sequential):
         def forward(self, x):

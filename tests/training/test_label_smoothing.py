@@ -87,5 +87,5 @@ def test_the_recipe_smooths_every_training(smoothing, tmp_path):
 def test_a_network_without_logits_cannot_be_smoothed():
     task = PlainTask(nn.Linear(5, 3), lambda output, target: output["sum"])
     task.label_smoothing = 0.1
-    with pytest.raises(sf.InvalidSetting, match="returns logits"):
+    with pytest.raises(sf.InvalidSetting, match="does not say what its logits are"):
         task.training_loss({"sum": torch.ones(())}, {})

@@ -34,9 +34,13 @@ def test_an_average_has_a_decay_between_0_and_1(ema):
         Recipe(ema=ema)
 
 
-def test_a_few_processes_may_share_a_core(monkeypatch):
+def test_a_few_processes_may_share_a_core(monkeypatch, caplog):
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     TrainerSettings(accelerator="cpu", devices=8, num_nodes=2).check()
+    assert "trainer.devices=8: this CPU has 2 cores" in caplog.text
+    caplog.clear()
+    TrainerSettings(accelerator="cpu", devices=2).check()
+    assert not caplog.text
     with pytest.raises(InvalidSetting, match=r"^devices=9: trains on the CPU, whose cores take at most 8 processes"):
         TrainerSettings(accelerator="cpu", devices=9).check()
 

@@ -25,6 +25,7 @@ from sparsefront.export.packed_layers import Manifest
 from sparsefront.masks.weight_view import fits, like_weight
 from sparsefront.models.base import Model
 from sparsefront.models.checkpoint import misfit_of
+from sparsefront.networks import unwrapped
 from sparsefront.options import option_classes
 from sparsefront.patterns.base import CLASS, Pattern, from_record
 from sparsefront.pruning.layers import dense_weights, weight_of
@@ -60,6 +61,7 @@ def save(
         InvalidSetting: no masks, or masks of other layers than the network's; or a folder that cannot be made.
         ValueError: a pruned weight is not zero, or a mask breaks its pattern; names the layer.
     """
+    net = unwrapped(net)
     require_masks_of(net, masks)
     if tokenizer is not None and not hasattr(tokenizer, "save_pretrained"):
         raise InvalidSetting("tokenizer", type(tokenizer).__name__, "is no tokenizer of transformers")

@@ -14,6 +14,7 @@ from sparsefront.measure.end_to_end import EndToEnd, time_pair
 from sparsefront.measure.settings import DTYPES, Dtype, Measure
 from sparsefront.measure.timers import LatencySummary
 from sparsefront.measure.variants import Fuse
+from sparsefront.networks import unwrapped
 from sparsefront.progress import counted
 from sparsefront.tasks.plain_task import device_of, named_inputs_on, require_network
 
@@ -96,19 +97,23 @@ def benchmark(
     Args:
         dense_net, net: on the same device, in the same dtype, which is the coarsest of their weights; both are in eval mode
             afterwards.
-        example_inputs: what both are called with, such as (x,): this batch is timed.
+        example_inputs: what both are called with, such as (x,): this batch is timed; by name a value may be no tensor.
         settings: of `sf.Measure` what concerns timing: warmup, samples, repeats, execution modes, variants and seconds of
             the search; device, dtype and sizes are those of the networks and inputs.
         fuse: makes the fused graph of the dense network, one more candidate for its fastest version; None leaves it out.
     Returns:
         latencies with p20 and p80, and the speedup with its interval: `print(comparison)`.
     Raises:
-        InvalidSetting: networks on another device than the inputs, of different dtypes, or with outputs of different shapes
-            or without a floating-point tensor.
+        InvalidSetting: one network twice; or networks on another device than the inputs, of different dtypes, or with outputs of
+            different shapes or without a floating-point tensor.
         RuntimeError: no execution mode can run one of the networks.
     """
+    dense_net, net = unwrapped(dense_net), unwrapped(net)
     require_network(dense_net, argument="dense_net")
     require_network(net)
+    if dense_net is net:
+        allowed = "is the very network that dense_net is: copy.deepcopy one before sf.prune"
+        raise InvalidSetting("net", type(net).__name__, allowed)
     inputs = named_inputs_on(dense_net, example_inputs)
     named_inputs_on(net, example_inputs)
     name, other = measured_dtype(dense_net), measured_dtype(net)

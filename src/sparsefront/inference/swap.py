@@ -34,7 +34,7 @@ from sparsefront.measure.memory import stored_bytes
 from sparsefront.measure.problems import LayerInput, UncalledLayers, observe_problems, theoretical_dense_flops
 from sparsefront.measure.timers import launch_in_use
 from sparsefront.measure.variants import adds_shortcut
-from sparsefront.networks import ReadTensors, layer_weight
+from sparsefront.networks import ReadTensors, layer_weight, unwrapped
 from sparsefront.progress import bar
 from sparsefront.pruning.layers import dense_weights
 from sparsefront.pruning.masks import Masks, require_masks_of
@@ -327,7 +327,8 @@ def swap(
         net: pruned; its tensors stay on their device and in their dtypes, and it is in eval mode afterwards.
         masks: from `prune`, `recover` or `load`; or any dict of layer name -> bool mask, whose structure then decides how
             a layer is stored.
-        example_inputs: what the network is called with, such as (x,), of the batch size that is wanted.
+        example_inputs: what the network is called with, such as (x,), of the batch size that is wanted; by name a value may be no
+            tensor, such as use_cache=False.
         kernel: auto, sparse (never dense), reference, none; the name of a kernel or of a storage family; or a KernelChoice.
         packed: the same layers in their storage formats, as an export holds them; None: they are packed now.
     Returns:
@@ -338,7 +339,7 @@ def swap(
         ValueError: a pruned weight is not zero, or a mask breaks its pattern; names the layer.
         RuntimeError: the network's outputs are not the same after the swap.
     """
-    choice = kernel_choice(kernel)
+    choice, net = kernel_choice(kernel), unwrapped(net)
     require_network(net)
     if any(isinstance(module, SparseLayer) for module in net.modules()):
         raise InvalidSetting("net", type(net).__name__, "was swapped already: give a copy of the pruned network")
@@ -361,9 +362,10 @@ def _swap(
     others = {found.name: found.why for found in dense_weights(net, set(layers), unchosen="it has no mask")}
     with torch.inference_mode(), uncalled, read:
         expected = floating_tensors(net(**inputs))
-    device = next(iter(inputs.values())).device
+    device, recorded = next(iter(inputs.values())).device, _recorded(net)
     with keys_of("kernel"):
         report = swap_layers(net, packed, problems, choice, device=device, dtype=None, inputs=inputs)
+    _refuse_lost(net, recorded)
     release_formats(net)
     with torch.inference_mode():
         error = output_error(net(**inputs), expected)
@@ -373,6 +375,42 @@ def _swap(
             f"{limit:.0e} is rounding; nothing is measured"
         )
     return replace(report.counting(uncalled.problems, read.names), others=others)
+
+
+# Networks of transformers record hidden states and attentions of modules of some classes, when a call asks for them. Of blocks
+# that were rewritten there are none left, and it would return an empty tuple.
+
+
+def _recorded(net: nn.Module) -> dict[tuple[str, str], int]:
+    """(network in `net` that records, argument that asks for it) -> of how many modules it records."""
+    found: dict[tuple[str, str], int] = {}
+    for name, module in net.named_modules():
+        for what, recorder in (getattr(module, "_can_record_outputs", None) or {}).items():
+            classes = [
+                getattr(one, "target_class", one) for one in (recorder if isinstance(recorder, list) else [recorder])
+            ]
+            kinds = tuple(one for one in classes if isinstance(one, type))
+            asks = "output_attentions" if what.endswith("attentions") else f"output_{what}"
+            count = sum(isinstance(part, kinds) for part in module.modules())
+            found[name, asks] = found.get((name, asks), 0) + count
+    return found
+
+
+def _refuse_lost(net: nn.Module, before: Mapping[tuple[str, str], int]) -> None:
+    """Calls that ask for what is no longer recorded of every module end with an error."""
+    after = _recorded(net)
+    for (name, asks), count in before.items():
+        if name in dict(net.named_modules()) and after.get((name, asks), 0) < count:
+            net.get_submodule(name).register_forward_pre_hook(partial(_require_not_asked, asks), with_kwargs=True)
+
+
+def _require_not_asked(asks: str, module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+    asked = kwargs.get(asks)
+    if asked or (asked is None and getattr(getattr(module, "config", None), asks, False)):
+        raise RuntimeError(
+            f"{asks}: sf.swap has rewritten blocks whose outputs this network would have returned; swap a copy with "
+            f"config.{asks}=True, or with kernel=sf.KernelChoice(fuse=False)"
+        )
 
 
 def kernel_choice(kernel: str | KernelChoice) -> KernelChoice:

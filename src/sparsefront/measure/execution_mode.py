@@ -261,7 +261,7 @@ def fastest_execution_mode(
         InvalidSetting: the network returns nothing that can be compared.
     """
     with torch.inference_mode():
-        static = {name: value.clone() for name, value in inputs.items()}
+        static = {name: value.clone() if isinstance(value, Tensor) else value for name, value in inputs.items()}
     ready: dict[str, Callable[[], Any]] = {}
     not_timed: dict[str, str] = {}
     for name in execution_modes:

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sparsefront import distributed
+from sparsefront.allocation.base import Allocation
 from sparsefront.errors import InvalidSetting
 from sparsefront.gpu import give_way
 from sparsefront.importance.base import Importance
@@ -20,7 +21,7 @@ from sparsefront.networks import after_forward, before_forward, first_argument, 
 from sparsefront.pruning.masked_weights import sharing_layers
 from sparsefront.pruning.training_masks import AccumulateMovement
 from sparsefront.tasks.base import Batch, Task
-from sparsefront.tasks.plain_task import NamedBatch, NamedBatches, PlainTask, device_of, forward_names
+from sparsefront.tasks.plain_task import NamedBatch, NamedBatches, PlainTask, device_of, forward_names, tensors_first
 
 # Networks that read one text and write another one: the attention mask of a batch is that of the encoder's text
 # alone.
@@ -299,7 +300,10 @@ class NetworkCalibration:
         return layer_weight(next(iter(self._modules.values()))).device
 
     def _on_device(self, batch: Batch) -> Batch:
-        return {key: value.to(self._device) if torch.is_tensor(value) else value for key, value in batch.items()}
+        """Copies: some are kept while the loader gives the next batch, perhaps in the same tensors."""
+        return {
+            key: value.to(self._device, copy=True) if torch.is_tensor(value) else value for key, value in batch.items()
+        }
 
     def _forward(self, batch: Batch) -> Any:
         return self._task.net(**self._task.net_inputs(batch))
@@ -341,27 +345,51 @@ class Calibration:
     def __call__(self) -> Iterator[Batch]:
         return iter(self.open_loader())
 
-    def first_inputs(self) -> dict[str, Tensor]:
+    def first_inputs(self) -> dict[str, Any]:
         """What the network is called with for the first batch, on its device."""
         batch = PlainTask(self.net, None).net_inputs(next(iter(self())))
-        return {name: value.to(device_of(self.net)) for name, value in batch.items() if isinstance(value, Tensor)}
+        device = device_of(self.net)
+        return {
+            name: value.to(device, copy=True) if isinstance(value, Tensor) else value
+            for name, value in tensors_first(batch).items()
+        }
 
 
-def open_calibration(net: nn.Module, batches: Batches | None, importance: Importance) -> Calibration:
-    """The loader of calibration batches.
+def open_calibration(
+    net: nn.Module, batches: Batches | None, importance: Importance, allocation: Allocation
+) -> Calibration:
+    """The loader of calibration batches. Of an iterable without a length no more are read than these two ask for.
 
     Raises:
-        InvalidSetting: none are given, and the importance needs them; or they have another form.
+        InvalidSetting: none are given, and the importance needs them; they have another form; or nothing bounds them.
     """
     if callable(batches):
         by_name = NamedBatch(forward_names(net), list, argument="calibration")
         return Calibration(net, partial(_opened, batches, by_name))
     if batches is not None:
-        return Calibration(net, NamedBatches(batches, net, argument="calibration").train_dataloader)
+        most = asked_batches(importance, allocation)
+        return Calibration(net, NamedBatches(batches, net, argument="calibration", most=most).train_dataloader)
     if importance.source in ("gradients", "inputs"):
         allowed = f"importance={importance.name} comes from {importance.source}: give batches, such as a DataLoader"
         raise InvalidSetting("calibration", None, allowed)
     return Calibration(net, list)
+
+
+def asked_batches(importance: Importance, *others: object) -> int | None:
+    """How many batches of data these parts ask for, at least 1; None where the importance does not say.
+
+    Args:
+        others: a part that says nothing of batches asks for none.
+    """
+    asked = [
+        count
+        for part in (importance, *others)
+        for name in ("batches", "calibration_batches", "batch_norm_batches")
+        if isinstance(count := getattr(part, name, None), int)
+    ]
+    if importance.source in ("gradients", "inputs") and not isinstance(getattr(importance, "batches", None), int):
+        return None
+    return max(asked, default=1)
 
 
 def _opened(open_loader: Callable[[], Iterable], by_name: NamedBatch) -> Iterator[Batch]:

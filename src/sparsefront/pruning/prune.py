@@ -12,7 +12,7 @@ from sparsefront.allocation.base import Allocation, MeasuringAllocation
 from sparsefront.errors import InvalidSetting
 from sparsefront.importance.base import Importance
 from sparsefront.masks.weight_view import like_weight
-from sparsefront.networks import require_finite
+from sparsefront.networks import require_finite, unwrapped
 from sparsefront.options import option
 from sparsefront.patterns.base import Pattern
 from sparsefront.progress import counted
@@ -64,7 +64,8 @@ def prune(
     """Decide which weights go, and set them to zero in place.
 
     Args:
-        net: any network with Linear or Conv2d layers, on any device.
+        net: any network with Linear or Conv2d layers, on any device; of `torch.compile`, DataParallel and
+            DistributedDataParallel what is in it, as in all functions here.
         pattern: name of a pattern, or one with settings: `sf.patterns.TileWise(64)`.
         sparsity: fraction of zeros over the pruned layers, in [0, 1).
         granularity: of a pattern given by name: size of the group that is kept or pruned together; None = its own default.
@@ -77,8 +78,9 @@ def prune(
         layers: names, glob patterns, or a predicate of (name, module); None = every Linear and Conv2d but the first
             convolution and the last Linear that the example inputs reach.
         ignore: names or glob patterns of layers that stay dense; or a dict of them -> why.
-        example_inputs: what the network is called with, such as (x,); None: the first batch of `calibration`, and where
-            there is none either, the order of the modules stands for the order of the calls.
+        example_inputs: what the network is called with, such as (x,); by name a value may be no tensor, such as use_cache=False.
+            None: the first batch of `calibration`, and where there is none either, the order of the modules stands for the order
+            of the calls.
         task: instead of `loss`, for tasks of this package.
         search: how an allocation that measures the network times and evaluates it, such as `sf.Search()`; others need none.
         tell: gets a line at the beginning: how many layers are pruned, and what was left out; and one at the end: the sparsity
@@ -88,12 +90,13 @@ def prune(
     Raises:
         InvalidSetting: an argument that cannot be used; names it, its value and what is allowed.
     """
+    net = unwrapped(net)
     require_network(net)
     pruning = pruning_settings(pattern, sparsity, granularity, importance, allocation, schedule)
     sparsity = pruning.sparsity
     if not pruning.pattern.prunes:
         raise InvalidSetting("pattern", pruning.pattern.name, "takes no weights away: leave the network as it is")
-    open_loader = open_calibration(net, calibration, pruning.importance)
+    open_loader = open_calibration(net, calibration, pruning.importance, pruning.allocation)
     inputs = None if example_inputs is None else named_inputs_on(net, example_inputs)
     if inputs is None and layers is None and calibration is not None:
         inputs = open_loader.first_inputs()

@@ -42,6 +42,7 @@ class RecoverySetup:
         architecture: gives the network without its weights, for checks; also on the meta device.
         prunable: names of the layers of a network that may be pruned.
         epoch_weights: whether the weights of the dense run's epochs can be had.
+        lr_argument: what sets the learning rate, for messages, where it is no setting of a run; None = the plan's `lr_key`.
     """
 
     pruning: PruningSettings
@@ -50,6 +51,7 @@ class RecoverySetup:
     architecture: Callable[[], nn.Module]
     prunable: Callable[[nn.Module], list[str]]
     epoch_weights: bool
+    lr_argument: str | None = None
 
 
 @dataclass(eq=False)
@@ -120,6 +122,8 @@ class Recovery(ABC):
     several_rounds: ClassVar[bool] = False
     mask_updates: ClassVar[bool] = False
     repeats: ClassVar[bool] = False
+    reads_logits: ClassVar[bool] = False
+    """Whether its loss compares what two networks predict."""
 
     @property
     def training(self) -> "Recovery | None":

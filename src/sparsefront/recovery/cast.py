@@ -51,6 +51,7 @@ class Cast(TrainingRecovery):
     name: ClassVar[str] = "cast"
     needs: ClassVar[tuple[str, ...]] = ("dense_net",)
     starts_dense: ClassVar[bool] = True
+    reads_logits: ClassVar[bool] = True
 
     def check(self, setup: RecoverySetup) -> None:
         super().check(setup)

@@ -37,6 +37,7 @@ class Distill(TaughtRecovery):
     teacher: str | None = None
 
     name: ClassVar[str] = "distill"
+    reads_logits: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

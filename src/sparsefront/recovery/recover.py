@@ -8,13 +8,16 @@ from functools import partial
 from pathlib import Path
 
 import pytorch_lightning as pl
+import torch
 from torch import Tensor, nn
 
+from sparsefront import distributed
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.checkpoint import misfit_of
-from sparsefront.networks import keep_modes
+from sparsefront.networks import in_eval_mode, keep_modes, unwrapped
 from sparsefront.options import option
 from sparsefront.patterns.element_wise import ElementWise
+from sparsefront.pruning.calibration import asked_batches
 from sparsefront.pruning.layers import weighted_layers
 from sparsefront.pruning.make_masks import PruningSettings
 from sparsefront.pruning.masked_weights import require_none_dense
@@ -25,6 +28,7 @@ from sparsefront.schedule.one_shot import OneShot
 from sparsefront.tasks.base import Task
 from sparsefront.tasks.plain_task import Loss, NamedBatches, PlainTask, device_of, require_network, training_loader
 from sparsefront.training.recipe import Optimization, Recipe
+from sparsefront.training.resume import random_state, set_random_state
 from sparsefront.training.trainer import TrainerSettings
 
 Network = nn.Module | Callable[[], nn.Module]
@@ -60,7 +64,8 @@ def recover(
             module is left in the mode in which it was.
         masks: from `prune` or `load`; or any dict of layer name -> bool mask, which then never changes.
         train_dataloader: batches (inputs, target), inputs alone, or dicts by name. A DataLoader is read as it is; of another
-            iterable all batches are held in memory. A LightningDataModule is prepared and set up, and its training loader is
+            iterable copies of all batches are held in memory, of one without a length no more than `limit_batches` of the
+            trainer and the recovery ask for. A LightningDataModule is prepared and set up, and its training loader is
             read. Or a function: number of a round, from 0 -> one of these.
         loss: (output, target) -> scalar; of a dict batch the target is the batch. None: the output's own `loss`.
         recovery: finetune, lr_rewind, weight_rewind, distill, square_head, obs_update, sparse_swaps, sr_ste, cast or
@@ -69,7 +74,8 @@ def recover(
             beside a recovery that has its own, nor one that trains nothing.
         recipe: optimizer, learning-rate curve, weight decay; None = AdamW, linear decay, 3 epochs at 1e-3. Rewinding reads it
             as that of the dense training.
-        trainer: accelerator, precision, gradient accumulation; None = Lightning's choice, and nothing kept on disk.
+        trainer: accelerator, precision, gradient accumulation; None = Lightning's choice, and nothing kept on disk. Of several
+            devices each is a process that `python run.py` starts; here there is one.
         dense_net: the trained network before pruning: the teacher of distill, square_head and cast; obs_update, sparse_swaps
             and cast start from it. What it teaches is the mean over all predictions: classes are the last dim of outputs
             [B, classes] and [B, T, classes], and dim 1 of [B, classes, H, W].
@@ -87,6 +93,7 @@ def recover(
         InvalidSetting: an argument that cannot be used, that the recovery lacks, or that does not go with the others.
         Diverged: the loss or the weights are not finite.
     """
+    net = unwrapped(net)
     require_masks_of(net, masks)
     require_none_dense(net, masks, "masks", "given")
     _require_types(loss, recipe, trainer)
@@ -101,19 +108,26 @@ def recover(
             raise InvalidSetting(name, None, f"recovery={chosen.name} needs it: see sf.recover")
     for name, value in (("epochs", epochs), ("lr", lr)):
         _require_heeded(name, value, chosen)
-    _require_trainable(net, chosen)
+    trainer = trainer or TrainerSettings(checkpoint=False)
+    _require_ranks(trainer, chosen, library=context is None)
     setup = RecoverySetup(
         pruning=pruning,
         recipe=_recipe(recipe, epochs, lr),
-        trainer=trainer or TrainerSettings(checkpoint=False),
+        trainer=trainer,
         architecture=lambda: net,
         prunable=prunable,
         epoch_weights=epoch_weights is not None,
+        lr_argument="lr" if task is None and getattr(chosen.training, "lr", None) is None else None,
     )
+    _require_trainable(net, chosen, setup)
     chosen.check_schedule(pruning.schedule, pruning.sparsity)
     chosen.check(setup)
     setup.trainer.check()
-    data_of_round = _data_of_round(train_dataloader, net, named=task is not None)
+    data_of_round = _data_of_round(train_dataloader, net, named=task is not None, most=_most_batches(chosen, setup))
+    if task is None and (chosen.reads_logits or setup.recipe.label_smoothing):
+        first = data_of_round(0)
+        _require_logits(net, loss, first)
+        data_of_round = partial(_after_first, first, data_of_round)
     trained, initial = (net if given is None else given for given in (dense_net, initial_net))
     if chosen.starts_dense:
         _start_dense(net, trained)
@@ -136,22 +150,59 @@ def recover(
     return Masks(left, pruning=done, spec=known.spec, ignored=known.ignored, dense=known.dense, rounds=found.records)
 
 
-def _data_of_round(given: Data, net: nn.Module, *, named: bool) -> Callable[[int], pl.LightningDataModule]:
+def _data_of_round(
+    given: Data, net: nn.Module, *, named: bool, most: int | None
+) -> Callable[[int], pl.LightningDataModule]:
     """Number of a round, from 0 -> its data.
 
     Args:
         named: data modules are of this package, whose batches have the names that the network takes.
+        most: as of `NamedBatches`.
     """
 
     def opened(data: Iterable | pl.LightningDataModule) -> pl.LightningDataModule:
-        if not isinstance(data, pl.LightningDataModule):
-            return NamedBatches(data, net, argument="train_dataloader")
-        return data if named else NamedBatches(training_loader(data), net, argument="train_dataloader")
+        if isinstance(data, pl.LightningDataModule):
+            if named:
+                return data
+            data = training_loader(data)
+        return NamedBatches(data, net, argument="train_dataloader", most=most)
 
     if callable(given):
         return lambda index: opened(given(index))
     made = opened(given)
     return lambda index: made
+
+
+def _after_first(
+    first: pl.LightningDataModule, others: Callable[[int], pl.LightningDataModule], index: int
+) -> pl.LightningDataModule:
+    """The data of a round, of which those of round 0 were opened before."""
+    return first if index == 0 else others(index)
+
+
+def _require_logits(net: nn.Module, loss: Loss | None, data: pl.LightningDataModule) -> None:
+    """Raises InvalidSetting where what the network returns for the first batch does not name its logits. Nothing is drawn."""
+    task, loader, state = PlainTask(net, loss), data.train_dataloader(), random_state()
+    drawn, device = loader.generator.get_state(), device_of(net)
+    try:
+        batch = task.net_inputs(next(iter(loader)))
+        with in_eval_mode(net), torch.no_grad():
+            task.logits(
+                net(**{name: one.to(device) if isinstance(one, Tensor) else one for name, one in batch.items()})
+            )
+    finally:
+        loader.generator.set_state(drawn)
+        set_random_state(state)
+
+
+def _most_batches(recovery: Recovery, setup: RecoverySetup) -> int | None:
+    """How many batches of an epoch anything reads; None = all of them, or nobody says."""
+    asked = asked_batches(setup.pruning.importance, recovery)
+    if recovery.training is not None:
+        limit = setup.trainer.limit_batches
+        return None if limit is None or asked is None else max(limit, asked)
+    says = hasattr(recovery, "batches") or hasattr(recovery, "batch_norm_batches")
+    return asked if says else None
 
 
 def _require_heeded(name: str, value: float | None, recovery: Recovery) -> None:
@@ -183,12 +234,44 @@ def _start_dense(net: nn.Module, trained: Network) -> None:
     net.load_state_dict(weights)
 
 
-def _require_trainable(net: nn.Module, recovery: Recovery) -> None:
-    """Raises InvalidSetting where the recovery trains and every parameter is frozen."""
-    if recovery.training is not None and not any(parameter.requires_grad for parameter in net.parameters()):
+def _require_trainable(net: nn.Module, recovery: Recovery, setup: RecoverySetup) -> None:
+    """Raises InvalidSetting where the recovery trains and every parameter is frozen, or one is in fp16 and cannot be trained."""
+    if recovery.training is None:
+        return
+    trained = {name: parameter for name, parameter in net.named_parameters() if parameter.requires_grad}
+    if not trained:
         raise InvalidSetting(
             "net", type(net).__name__, f"has no parameter with requires_grad, and recovery={recovery.name} trains"
         )
+    half = next((name for name, parameter in trained.items() if parameter.dtype == torch.float16), None)
+    if half is not None and (setup.recipe.optimizer == "adamw" or setup.trainer.real_precision == "16-mixed"):
+        allowed = (
+            f"has weights in {torch.float16} ({half}), in which small gradients and the epsilon of Adam are zero: train "
+            "net.float() or net.bfloat16(), the first with trainer.precision=bf16-mixed where it should be fast; net.half() is "
+            "for sf.swap, after the training"
+        )
+        raise InvalidSetting("net", type(net).__name__, allowed)
+
+
+def _require_ranks(trainer: TrainerSettings, recovery: Recovery, *, library: bool) -> None:
+    """Raises InvalidSetting for devices that train together where no processes are there that could.
+
+    Args:
+        library: no run of the program asks, which trains nothing with some recoveries, and then in one process.
+    """
+    if trainer.world_size in (1, distributed.world_size()) or not (library or recovery.training is not None):
+        return
+    key, value = (
+        ("trainer.num_nodes", trainer.num_nodes) if trainer.devices == 1 else ("trainer.devices", trainer.devices)
+    )
+    allowed = (
+        f"sf.recover trains in this process alone, and starts no others: set it to 1, or let the program train: "
+        f"python run.py {key}={value}"
+        if distributed.world_size() == 1
+        else f"{distributed.world_size()} processes are there to train together, and trainer.devices * trainer.num_nodes "
+        f"says {trainer.world_size}"
+    )
+    raise InvalidSetting(key, value, allowed)
 
 
 def _recipe(recipe: Recipe | None, epochs: int | None, lr: float | None) -> Recipe:
@@ -203,7 +286,7 @@ def _recipe(recipe: Recipe | None, epochs: int | None, lr: float | None) -> Reci
 
 def _fresh(network: Network, argument: str) -> nn.Module:
     """A copy that may be trained, or moved to another device."""
-    made = copy.deepcopy(network) if isinstance(network, nn.Module) else network()
+    made = copy.deepcopy(unwrapped(network)) if isinstance(network, nn.Module) else unwrapped(network())
     require_network(made, argument=f"{argument}()")
     return made
 

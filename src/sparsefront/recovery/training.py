@@ -119,7 +119,7 @@ def fit_round(round: Round, plan: TrainingPlan, callbacks: tuple[pl.Callback, ..
         callbacks=(*round.callbacks, *callbacks),
         resume_dir=round.resume_dir,
         stage=f"recover{number}",
-        lr_key=plan.lr_key,
+        lr_key=round.setup.lr_argument or plan.lr_key,
     )
 
 

@@ -1,11 +1,14 @@
 """A user's network, loss and batches as a task, so that every recovery trains them."""
 
 import inspect
+import itertools
+import logging
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from pytorch_lightning import LightningDataModule
 from torch import Tensor, nn
@@ -13,6 +16,8 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.tasks.base import Batch, Evaluator, Optimizes, Task
+
+log = logging.getLogger(__name__)
 
 # A DataLoader with the settings of another one.
 
@@ -47,31 +52,43 @@ def similar_loader(
 Inputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 """What a forward takes: one tensor, several in order, or several by name."""
 
+Plain = bool | int | float | str | None
+"""What may stand among them, such as use_cache=False."""
 
-def named_inputs(net: nn.Module, inputs: object, *, argument: str = "example_inputs") -> dict[str, Tensor]:
+
+def named_inputs(net: nn.Module, inputs: object, *, argument: str = "example_inputs") -> dict[str, Any]:
     """The same inputs as keyword arguments of `net`.
 
     Args:
         inputs: `Inputs`; positional ones get the names that `net.forward` gives them.
         argument: what they are called in messages.
+    Returns:
+        tensors first, of which there is at least one, then plain values.
     Raises:
-        InvalidSetting: none, something else than tensors, or positional ones that the forward does not name.
+        InvalidSetting: no tensor, something else than tensors and plain values, or positional ones that the forward does not
+            name.
     """
     return inputs_by_name(forward_names(net), inputs, argument=argument)
 
 
-def inputs_by_name(names: tuple[str, ...] | None, inputs: object, *, argument: str) -> dict[str, Tensor]:
+def inputs_by_name(names: tuple[str, ...] | None, inputs: object, *, argument: str) -> dict[str, Any]:
     """`named_inputs` of a network whose `forward_names` are given."""
     named = _by_name(names, inputs, argument)
+    allowed = Tensor | Plain if any(isinstance(value, Tensor) for value in named.values()) else Tensor
     for name, value in named.items():
-        if not isinstance(value, Tensor):
+        if not isinstance(value, allowed):
             raise InvalidSetting(f"{argument}[{name!r}]", type(value).__name__, "must be a tensor")
     if not named:
         raise InvalidSetting(argument, inputs, "holds no tensor: give what the network is called with, such as (x,)")
-    return named
+    return tensors_first(named)
 
 
-def named_inputs_on(net: nn.Module, inputs: object, *, argument: str = "example_inputs") -> dict[str, Tensor]:
+def tensors_first(named: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with tensors first: of the first one the size of a batch and its device are read."""
+    return dict(sorted(named.items(), key=lambda item: not isinstance(item[1], Tensor)))
+
+
+def named_inputs_on(net: nn.Module, inputs: object, *, argument: str = "example_inputs") -> dict[str, Any]:
     """`named_inputs` that lie on one device, that of the network's parameters.
 
     Raises:
@@ -80,7 +97,7 @@ def named_inputs_on(net: nn.Module, inputs: object, *, argument: str = "example_
     named = named_inputs(net, inputs, argument=argument)
     device = device_of(net)
     for name, value in named.items():
-        if value.device != device:
+        if isinstance(value, Tensor) and value.device != device:
             raise InvalidSetting(f"{argument}[{name!r}]", value.device, f"must be on the network's device, {device}")
     return named
 
@@ -105,7 +122,7 @@ def forward_names(net: nn.Module) -> tuple[str, ...] | None:
     return tuple(parameter.name for parameter in parameters if parameter.kind in by_keyword) or None
 
 
-def _by_name(names: tuple[str, ...] | None, inputs: object, argument: str) -> dict[str, Tensor]:
+def _by_name(names: tuple[str, ...] | None, inputs: object, argument: str) -> dict[str, Any]:
     if isinstance(inputs, Mapping):
         return dict(inputs)
     positional = (inputs,) if isinstance(inputs, Tensor) else inputs
@@ -151,7 +168,7 @@ class NamedBatch:
             InvalidSetting: a batch of another form.
         """
         if isinstance(batch, Mapping):
-            return dict(batch)
+            return tensors_first(batch)
         if isinstance(batch, Sequence) and len(batch) == 1:
             return inputs_by_name(self.names, batch, argument=self.argument)
         if isinstance(batch, Sequence) and len(batch) == 2:
@@ -168,14 +185,15 @@ class NamedBatches(LightningDataModule):
 
     Args:
         batches: a DataLoader, whose order and settings stay its own, and whose workers are seeded from its generator, else from
-            torch's; of any other iterable, or one over an IterableDataset, all batches are read into memory once.
+            torch's; of any other iterable, or one over an IterableDataset, copies of all batches are kept in memory.
         net: whose forward names the inputs.
         argument: as of `NamedBatch`.
+        most: batches that are asked for; of an iterable without a length no more are read. None: all.
     Raises:
-        InvalidSetting: no iterable, or an empty one.
+        InvalidSetting: no iterable, an empty one, or one that nothing bounds: see `read_batches`.
     """
 
-    def __init__(self, batches: Iterable, net: nn.Module, *, argument: str) -> None:
+    def __init__(self, batches: Iterable, net: nn.Module, *, argument: str, most: int | None = None) -> None:
         super().__init__()
         if isinstance(batches, str) or not isinstance(batches, Iterable):
             raise InvalidSetting(argument, type(batches).__name__, "is a DataLoader or another iterable of batches")
@@ -184,7 +202,7 @@ class NamedBatches(LightningDataModule):
             self._loader = batches
             self._collate: Collate = batches.collate_fn
         else:
-            read = _Read(list(batches))
+            read = _Read(read_batches(batches, most, argument=argument))
             sampler = BatchSampler(SequentialSampler(read), batch_size=1, drop_last=False)
             self._loader = DataLoader(read, batch_sampler=sampler)
             self._collate = _first
@@ -210,6 +228,77 @@ def training_loader(module: LightningDataModule) -> Iterable:
     module.prepare_data()
     module.setup("fit")
     return module.train_dataloader()
+
+
+MOST_BATCHES, MOST_BYTES = (
+    100_000,
+    16 * 2**30,
+)  # that are read of an iterable without a length, where nothing else bounds it
+
+
+def read_batches(batches: Iterable, most: int | None, *, argument: str) -> list:
+    """The batches of an iterable in a list, each a copy, since a loader may give the same tensors again with other values in
+    them. What is a list or a tuple already is taken as it is.
+
+    Args:
+        most: of an iterable without a length; one with a length is read as far as that says.
+        argument: what the batches are called in messages.
+    Raises:
+        InvalidSetting: an iterable without a length that has not ended after MOST_BATCHES or MOST_BYTES, with `most` None.
+    """
+    if isinstance(batches, list | tuple):
+        return list(batches)
+    length = _length(batches)
+    endless = InvalidSetting(
+        argument,
+        type(batches).__name__,
+        "has no length, and nothing says where to stop: limit it (sf.recover: trainer=sf.TrainerSettings(limit_batches=...); "
+        "anywhere: itertools.islice), or give a DataLoader or a list of batches",
+    )
+    if length is None and most is None and isinstance(batches, itertools.cycle):
+        raise endless
+    read: list = []
+    size, stop = 0, most if length is None else length
+    for batch in batches:
+        if len(read) == stop:  # only one with a length is asked for a batch more than it has
+            log.warning("%s has a length of %d and gives more batches: they are left out", argument, length)
+            break
+        read.append(_copied(batch))
+        size += _bytes(batch)
+        if length is None and len(read) == most:
+            break
+        if length is None and most is None and (len(read) > MOST_BATCHES or size > MOST_BYTES):
+            raise endless
+    return read
+
+
+def _length(batches: Iterable) -> int | None:
+    """What an iterable says of itself; None where it says nothing, or 0, which is told from what it gives."""
+    try:
+        return len(batches) or None  # type: ignore[arg-type]  # a TypeError is an answer
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def _copied(value: Any) -> Any:
+    """With tensors and arrays of its own."""
+    if isinstance(value, Tensor):
+        return value.clone()
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, Mapping):
+        return {key: _copied(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        parts = [_copied(part) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    return value
+
+
+def _bytes(value: Any) -> int:
+    if isinstance(value, Tensor | np.ndarray):
+        return value.nbytes
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return sum(map(_bytes, parts))
 
 
 class _Read(Dataset):
@@ -280,12 +369,18 @@ class PlainTask(Task):
         return found
 
     def logits(self, output: Any) -> tuple[Tensor, ...]:
+        while isinstance(output, list | tuple) and len(output) == 1 and not hasattr(output, "_fields"):
+            output = output[0]
         if isinstance(output, Tensor):
             return (predictions(output),)
-        named = dict(output).items() if isinstance(output, Mapping) else vars(output).items()
-        found = tuple(value for name, value in named if name.endswith("logits") and isinstance(value, Tensor))
+        named = output._asdict() if hasattr(output, "_asdict") else output
+        named = dict(named) if isinstance(named, Mapping) else getattr(named, "__dict__", {})
+        found = tuple(value for name, value in named.items() if name.endswith("logits") and isinstance(value, Tensor))
         if not found:
-            needed = "returns logits, or a tensor of them, for recovery=distill and recipe.label_smoothing"
+            needed = (
+                f"returned {type(output).__name__}, which does not say what its logits are: recovery=distill, cast and "
+                "recipe.label_smoothing need a tensor, or a dict, dataclass or named tuple with logits"
+            )
             raise InvalidSetting("net", type(self.net).__name__, needed)
         return tuple(predictions(value) for value in found)
 

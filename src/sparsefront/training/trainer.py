@@ -173,7 +173,7 @@ class TrainerSettings:
     progress_bar: bool = True
 
     def check(self) -> None:
-        """Require the GPU that the settings ask for.
+        """Require the GPU that the settings ask for; of more processes than the CPU has cores the log says so.
 
         Raises:
             InvalidSetting: accelerator gpu, more devices than there are GPUs or than cores can take, fp16 on a CPU, a hook
@@ -188,10 +188,15 @@ class TrainerSettings:
             raise InvalidSetting("accelerator", "gpu", "torch finds no CUDA device here; use auto or cpu")
         if self.on_gpu and self.devices > found:
             raise InvalidSetting("devices", self.devices, f"torch finds {found} CUDA device(s) here")
-        most = PROCESSES_A_CORE * (os.cpu_count() or 1)
+        cores = os.cpu_count() or 1
+        most = PROCESSES_A_CORE * cores
         if not self.on_gpu and self.devices > most:
             raise InvalidSetting(
                 "devices", self.devices, f"trains on the CPU, whose cores take at most {most} processes"
+            )
+        if not self.on_gpu and self.devices > cores and distributed.world_size() == 1:  # once, not by every process
+            log.warning(
+                "trainer.devices=%d: this CPU has %d cores, so the processes wait for each other", self.devices, cores
             )
         if self.precision == "16-mixed" and not self.on_gpu:  # Lightning would take bf16 instead
             raise InvalidSetting("precision", self.precision, "needs a GPU; a CPU takes auto, 32-true or bf16-mixed")

@@ -1,0 +1,97 @@
+"""Networks in wrappers, and inputs that are no tensors."""
+
+import copy
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+import sparsefront as sf
+
+TRAINER = sf.TrainerSettings(accelerator="cpu", checkpoint=False)
+QUICK = sf.Measure(warmup=0, samples=5, repeats=2, autotune_seconds=0.0)
+X, Y = torch.randn(8, 16, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 4
+
+
+class Cached(nn.Sequential):
+    """As networks of transformers, whose forward has switches."""
+
+    def forward(self, x, use_cache=True, scale=None):
+        assert not use_cache
+        return super().forward(x if scale is None else x * scale)
+
+
+def network(kind=nn.Sequential) -> nn.Module:
+    torch.manual_seed(0)
+    return kind(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
+
+
+@pytest.fixture
+def alone(tmp_path):
+    """A group of this one process."""
+    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+WRAPPERS = {
+    "compiled": torch.compile,
+    "DataParallel": nn.DataParallel,
+    "DDP": nn.parallel.DistributedDataParallel,
+    "compiled DDP": lambda net: torch.compile(nn.parallel.DistributedDataParallel(net)),
+}
+
+
+@pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
+def test_a_wrapped_network_goes_all_the_way_under_its_own_names(wrap, alone, tmp_path):
+    net = network()
+    dense, wrapped = wrap(copy.deepcopy(net)), wrap(net)
+    masks = sf.prune(wrapped, "tile_wise", 0.5, granularity=4, tell=len)
+    assert list(masks) == ["0", "2"] and not net[0].weight[~masks["0"]].any()
+    masks = sf.recover(
+        wrapped, masks, [(X, Y)], F.cross_entropy, recovery="distill", dense_net=dense, epochs=1, trainer=TRAINER
+    )
+    sf.save(tmp_path / "export", wrapped, masks)
+    again = network()
+    assert list(sf.load(tmp_path / "export", again)) == ["0", "2"]
+    assert all(torch.equal(tensor, net.state_dict()[name]) for name, tensor in again.state_dict().items())
+    report = sf.swap(wrapped, masks, (X,))
+    assert list(report.layers) == ["0", "2"] and report.layers["0"].is_sparse and type(net[0]) is not nn.Linear
+    assert sf.benchmark(dense, wrapped, (X,), settings=QUICK).dense_ms > 0
+
+
+@pytest.mark.parametrize("wrap", [lambda net: net, nn.DataParallel], ids=["itself", "wrapped"])
+def test_one_network_is_not_compared_with_itself(wrap):
+    net = network()
+    with pytest.raises(sf.InvalidSetting, match=r"^net=Sequential: is the very network that dense_net is"):
+        sf.benchmark(net, wrap(net), (X,))
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [{"use_cache": False, "x": X}, {"x": X, "use_cache": False, "scale": None}, (X, False)],
+    ids=["by name", "None too", "in order"],
+)
+def test_inputs_may_hold_plain_values(inputs):
+    net = network(Cached)
+    dense = copy.deepcopy(net)
+    masks = sf.prune(net, "tile_wise", 0.5, granularity=4, example_inputs=inputs, tell=len)
+    assert list(masks) == ["0", "2"]
+    assert sf.swap(net, masks, inputs).layers["0"].is_sparse
+    assert sf.benchmark(dense, net, inputs, settings=QUICK).dense_ms > 0
+
+
+def test_so_may_batches():
+    net = network(Cached)
+    batches = [{"use_cache": False, "x": X, "label": Y}]
+    masks = sf.prune(net, "n_m", 0.5, importance="wanda", calibration=batches, tell=len)
+    sf.recover(net, masks, batches, lambda output, batch: F.cross_entropy(output, batch["label"]), trainer=TRAINER)
+
+
+def test_inputs_without_a_tensor_are_told():
+    with pytest.raises(sf.InvalidSetting, match=r"example_inputs\['use_cache'\]=bool: must be a tensor"):
+        sf.prune(network(Cached), "n_m", 0.5, example_inputs={"use_cache": False})
+    with pytest.raises(sf.InvalidSetting, match=r"example_inputs\['x'\]=list: must be a tensor"):
+        sf.prune(network(Cached), "n_m", 0.5, example_inputs={"x": [1.0]})
