@@ -43,8 +43,8 @@ from sparsefront.results.tables import MOST_ROWS, print_group
 # The command line of `compare.py`.
 
 USAGE = """\
-usage: python compare.py [results ...] [out=DIR] [sort=COLUMN] [axis=AXIS] [rows=N] [source=wandb project=NAME entity=NAME]
-                         [log=wandb project=NAME entity=NAME]
+usage: python compare.py [results ...] [out=DIR] [title=TEXT] [sort=COLUMN] [axis=AXIS] [rows=N]
+                         [source=wandb project=NAME entity=NAME] [log=wandb project=NAME entity=NAME]
 
 Prints the runs, a table for each set that may be compared (model, data, samples evaluated, recovery steps, device, batch, dtype,
 modes searched), with what differs inside a set below it; where there is something to choose, a second one: mean ± standard
@@ -57,6 +57,7 @@ filters that stay in the page's address, a ranking, missing cells, the runs as C
                files, or the NAME.front.txt of a search; default: results. A CSV file of points needs pattern, sparsity_target and
                masked, sparse or latency_sparse_ms, named as in rows.csv; other columns are ignored, and named
   out=DIR      where the two files go; default: results/compare
+  title=TEXT   of the page; default: models and data of the runs
   sort=COLUMN  any field of a result: speedup (default), sparse (its accuracy), latency_sparse_ms, sparsity_achieved, pattern ...;
                the best comes first, sort=-COLUMN turns the order round
   axis=AXIS    speedup (default): over the dense baseline of the same process; or latency_ms: milliseconds, which differ
@@ -80,6 +81,7 @@ class Request:
     paths: list[Path] = field(default_factory=list)
     picked_before: list[str] = field(default_factory=list)  # what lists of runs say of those that they leave out
     out: str = "results/compare"
+    title: str | None = None
     sort: str = "speedup"
     axis: str = SPEEDUP.name
     rows: str = str(MOST_ROWS)
@@ -103,7 +105,7 @@ def parse(arguments: Sequence[str]) -> Request:
         InvalidSetting: an unknown key or option, an unknown source, or no number of lines.
     """
     request = Request()
-    keys = ("out", "sort", "axis", "rows", "store", "source", "log", "project", "entity")
+    keys = ("out", "title", "sort", "axis", "rows", "store", "source", "log", "project", "entity")
     for argument in arguments:
         key, equals, value = argument.partition("=")
         if equals and key in keys:
@@ -409,6 +411,7 @@ def _value(text: str) -> Any:
 
 
 MOST_READERS = 4
+MOST_SUBJECTS = 3  # in the page's title
 
 
 @ending_with_its_reader()
@@ -473,7 +476,7 @@ def _compare(request: Request) -> None:
             write_comparison(
                 results,
                 out / "compare.html",
-                title="; ".join([f"{counted(len(results), 'run')} compared", *request.picked_before]),
+                title=request.title or "; ".join([_title(groups, len(results)), *request.picked_before]),
                 axis=axis,
                 verdicts_of=verdicts_of,
                 folder_of=reading.folder_of,
@@ -486,6 +489,13 @@ def _compare(request: Request) -> None:
         print(out / name)
     if logging is not None:
         print(log_comparison(groups, results, out / "compare.html", logging=logging, sweep=_sweep(request)))
+
+
+def _title(groups: Sequence[ComparableResults], runs: int) -> str:
+    """What was compared, by the names that the runs have."""
+    subjects = dict.fromkeys(group.title.partition(" · ")[0] for group in groups)
+    names = ", ".join(list(subjects)[:MOST_SUBJECTS]) + (" ..." if len(subjects) > MOST_SUBJECTS else "")
+    return f"{names}: {counted(runs, 'run')} compared"
 
 
 def _sweep(request: Request) -> str | None:
