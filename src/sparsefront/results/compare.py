@@ -309,7 +309,7 @@ def _published(file: Path) -> _Published | None:
         return None
     for columns, what, module in _OTHER_TABLES:
         if columns <= set(header):
-            drawn = f"python -m experiments.{module} makes its tables and pictures"
+            drawn = f"python -m experiments.{module} makes or draws it"
             return _Published([], another=f"holds {what}, not accuracy and latency of networks; {drawn}")
     fields = {item.name for item in result_fields()}.difference(_NOT_FILLED, _shortened_mappings(lines))
     named = {name: name if name in fields else _OTHER_NAMES.get(name) for name in header}
