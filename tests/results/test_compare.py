@@ -174,7 +174,7 @@ def test_paths_sort_and_out_are_taken_from_the_command_line(tmp_path, make_resul
     [
         ((), "no results found"),
         (("nowhere",), "nowhere: no such file or folder"),
-        (("color=red",), "no such option; there are out, sort, axis, rows, store, source, log, project, entity"),
+        (("color=red",), "no such option; there are out, title, sort, axis, rows, store, source, log, project, entity"),
         (("--fast",), "no such option"),
         (("axis=seconds",), "axis=seconds: is one of speedup, latency_ms"),
         (("store=a.csv",), "store=a.csv: is a file that --rebuild writes"),

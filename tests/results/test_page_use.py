@@ -166,8 +166,8 @@ def test_headings_and_lines_are_pressed_by_the_keyboard_too(shown, mixed):
         "new KeyboardEvent('keydown', {{ key: '{}', bubbles: true, cancelable: true }})); }}"
     )
     page.evaluate(press.format("#points th:nth-child(10)", "Enter"))
-    assert page.evaluate("state.sort") == "speedup"
-    assert page.evaluate("document.activeElement.innerText") == "speedup ▲", "though the headings were drawn anew"
+    assert page.evaluate("state.sort") == "-speedup"
+    assert page.evaluate("document.activeElement.innerText") == "speedup ▼", "though the headings were drawn anew"
     page.evaluate(press.format("#points tbody tr:nth-child(3)", " "))
     assert page.evaluate("document.activeElement.matches('tr.chosen:nth-child(3)')")
     assert "python run.py" in page.evaluate("document.querySelector('#details').innerText")

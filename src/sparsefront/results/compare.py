@@ -1,9 +1,11 @@
 """Compare runs: the command line of `compare.py`, tables, a plot, a page, and the same in W&B."""
 
 import gc
+import json
 import os
+import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -20,7 +22,7 @@ from sparsefront.results.comparable import SPEEDUP, ComparableResults, Point, ax
 from sparsefront.results.loggers import COMPARE_JOB, WandbLogging, read_wandb_results
 from sparsefront.results.page.comparison import write_comparison
 from sparsefront.results.plots import drawn_beside
-from sparsefront.results.record import Result
+from sparsefront.results.record import Identity, Result, alternatives, missing_columns, result_fields
 from sparsefront.results.run_folder import failed_runs
 from sparsefront.results.statistics import verdicts
 from sparsefront.results.store import (
@@ -30,16 +32,19 @@ from sparsefront.results.store import (
     STORE_FILE,
     Reading,
     merge_stores,
+    parse_lines,
     read_results,
+    read_table_text,
     rebuild_store,
+    whole_lines,
 )
 from sparsefront.results.tables import MOST_ROWS, print_group
 
 # The command line of `compare.py`.
 
 USAGE = """\
-usage: python compare.py [results ...] [out=DIR] [sort=COLUMN] [axis=AXIS] [rows=N] [source=wandb project=NAME entity=NAME]
-                         [log=wandb project=NAME entity=NAME]
+usage: python compare.py [results ...] [out=DIR] [title=TEXT] [sort=COLUMN] [axis=AXIS] [rows=N]
+                         [source=wandb project=NAME entity=NAME] [log=wandb project=NAME entity=NAME]
 
 Prints the runs, a table for each set that may be compared (model, data, samples evaluated, recovery steps, device, batch, dtype,
 modes searched), with what differs inside a set below it; where there is something to choose, a second one: mean ± standard
@@ -49,8 +54,10 @@ gets one of what decides. Writes compare.png and compare.html: fronts, a latency
 filters that stay in the page's address, a ranking, missing cells, the runs as CSV and JSON; the same sets apart.
 
   results      folders (searched for row.json, in linked folders too; where there is none, for rows.csv), CSV files or row.json
-               files, or the NAME.front.txt of a search; default: results
+               files, or the NAME.front.txt of a search; default: results. A CSV file of points needs pattern, sparsity_target and
+               masked, sparse or latency_sparse_ms, named as in rows.csv; other columns are ignored, and named
   out=DIR      where the two files go; default: results/compare
+  title=TEXT   of the page; default: models and data of the runs
   sort=COLUMN  any field of a result: speedup (default), sparse (its accuracy), latency_sparse_ms, sparsity_achieved, pattern ...;
                the best comes first, sort=-COLUMN turns the order round
   axis=AXIS    speedup (default): over the dense baseline of the same process; or latency_ms: milliseconds, which differ
@@ -74,6 +81,7 @@ class Request:
     paths: list[Path] = field(default_factory=list)
     picked_before: list[str] = field(default_factory=list)  # what lists of runs say of those that they leave out
     out: str = "results/compare"
+    title: str | None = None
     sort: str = "speedup"
     axis: str = SPEEDUP.name
     rows: str = str(MOST_ROWS)
@@ -97,7 +105,7 @@ def parse(arguments: Sequence[str]) -> Request:
         InvalidSetting: an unknown key or option, an unknown source, or no number of lines.
     """
     request = Request()
-    keys = ("out", "sort", "axis", "rows", "store", "source", "log", "project", "entity")
+    keys = ("out", "title", "sort", "axis", "rows", "store", "source", "log", "project", "entity")
     for argument in arguments:
         key, equals, value = argument.partition("=")
         if equals and key in keys:
@@ -236,7 +244,174 @@ def _place(point: Point, front: set[tuple[float, float]]) -> list[Any]:
     return [point.x, low, high, (point.x, point.quality) in front, " ".join(point.candidate.runs)]
 
 
+# Tables of points that a study publishes: fewer columns than a store has, some under other names.
+
+# A column -> the field of a result that it fills, where that has no column of its own name.
+_OTHER_NAMES = {
+    "sparsity": "sparsity_target",
+    "test_sparse": "sparse",
+    "kernel": "kernel_mode",
+    "kernels": "latency_kernel",
+    "batch": "batch_size",
+    "latency_ms": "latency_sparse_ms",
+    "latency_p20_ms": "latency_sparse_p20_ms",
+    "latency_p80_ms": "latency_sparse_p80_ms",
+    "dense_latency_ms": "latency_dense_ms",
+    "device": "gpu",
+    "torch": "torch_version",
+    "date": "time",
+    "call": "time",
+}
+_MEASURED = ("masked", "sparse", "latency_sparse_ms")  # a table of points has one of these
+_NOT_FILLED = ("record_sha256", "outcomes_file", "samples_file")  # they tell of a record and of files that are not here
+_READ_APART = ("choice", "level", "distribution", "overrides", "unsupported")
+_NOT_RECORDED = "not recorded"
+# Columns that tell a table of something else -> what it holds, and what draws it.
+_OTHER_TABLES: tuple[tuple[set[str], str, str], ...] = (
+    ({"shape", "latency_us", "baseline_us"}, "latencies of single products", "operators.draw"),
+    ({"shapes", "crossover", "verdict"}, "the sparsity from which kernels of single products win", "operators.draw"),
+    ({"next_kernel", "crosses_at_m"}, "the fastest kernels of single products by M", "operators.draw"),
+    ({"in_channels", "filter", "latency_us"}, "latencies of single convolutions", "convolutions.summary"),
+    ({"residual", "keep_sums", "median_us"}, "latencies of single LayerNorms", "norm.measure"),
+    ({"line", "what", "latency_ms"}, "latencies of one pattern, run in several ways", "end_to_end.summary"),
+    ({"side", "us_per_forward"}, "times of the kernels of a forward pass", "end_to_end.summary"),
+    ({"thread", "way", "verdict"}, "latencies of single layers", "complaints.page"),
+    ({"level", "seeds", "difference"}, "differences between a search and single patterns", "search.summary"),
+    ({"call", "workers", "wall_s"}, "wall times of sweeps", "sweeps.minilm"),
+    ({"devices", "samples_per_s"}, "training throughput", "ddp.throughput"),
+    ({"devices", "wall_ms", "exchange_ms"}, "times of a training step", "ddp.throughput"),
+    ({"rank", "masks_sha256"}, "digests of masks and weights on every rank", "ddp.throughput"),
+    ({"setting", "retained"}, "what masks retain of the magnitude, without training", "pattern_retention.draw"),
+    ({"edit", "tried", "unseen"}, "edits of results that were tried", "faults.edits"),
+    ({"fault", "tried", "lost"}, "faults that were tried", "faults.processes"),
+    ({"file", "command", "outcome"}, "what commands say of damaged files", "faults.corrupt_files"),
+)
+
+
+@dataclass(frozen=True)
+class _Published:
+    """A table of points as results, and what of it is no part of them, a line each; or why it holds no results."""
+
+    results: list[Result]
+    told: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    another: str | None = None
+
+
+def _published(file: Path) -> _Published | None:
+    """The points of a CSV file that is no store; None where reading it as a store tells more."""
+    try:
+        text = read_table_text(file)
+        header, lines = parse_lines(whole_lines(text))
+    except (OSError, ValueError):
+        return None
+    if not missing_columns(header):
+        return None
+    for columns, what, module in _OTHER_TABLES:
+        if columns <= set(header):
+            drawn = f"python -m experiments.{module} makes or draws it"
+            return _Published([], another=f"holds {what}, not accuracy and latency of networks; {drawn}")
+    fields = {item.name for item in result_fields()}.difference(_NOT_FILLED, _shortened_mappings(lines))
+    named = {name: name if name in fields else _OTHER_NAMES.get(name) for name in header}
+    filled = set(named.values())
+    if not filled & set(_MEASURED):
+        return None
+    single = {"choice", "level"} <= set(header)
+    if missing := [name for name in ("pattern", "sparsity_target") if name not in filled and not single]:
+        lacks = f"has no column {', '.join(missing)}"
+        needs = f"a table of points needs pattern, sparsity_target and one of {', '.join(_MEASURED)}"
+        return _Published([], another=f"{lacks}; {needs}")
+    ignored = [name for name in header if named[name] is None and name not in _READ_APART]
+    told = [f"{file}: columns that are ignored: {', '.join(ignored)}"] if ignored else []
+    refused = sum(bool(line.get("unsupported")) for line in lines)
+    problems = [f"{file}: {counted(refused, 'point')} refused before a run (column unsupported)"] if refused else []
+    results = []
+    for number, line in enumerate(lines, start=1):
+        if line.get("unsupported"):
+            continue
+        try:
+            results.append(Result.from_flat(_cells(line, named, number=number, table=file.name.partition(".")[0])))
+        except ValueError as error:
+            problems.append(f"{file}, point {number}: {error}")
+    return _Published(results, told, problems)
+
+
+def _shortened_mappings(lines: Sequence[Mapping[str, str]]) -> set[str]:
+    """Fields that are mappings or lists, of which a table has words in place of JSON."""
+    nested = [item.name for item in result_fields() if {dict, list} & set(alternatives(item.hint))]
+    return {name for name in nested if any(line.get(name, "")[:1] not in ("", "{", "[") for line in lines)}
+
+
+def _cells(line: Mapping[str, str], named: Mapping[str, str | None], *, number: int, table: str) -> dict[str, str]:
+    """A line of a store, as far as a line of a published table tells it.
+
+    Args:
+        named: column -> field.
+        number: of the line, which names a run that has no name.
+        table: the file's name, which stands for the model where no column and no override tells it.
+    """
+    cells = {name: line[column] for column, name in named.items() if name is not None and line.get(column)}
+    parameters: dict[str, dict[str, Any]] = {}
+    for part, key, value in _overrides(line.get("overrides", "")):
+        if key is None or key in ("variant", "size", "name", "task", "seed"):
+            cells.setdefault(_field_of(part, key), value)
+        elif part in ("pattern", "importance", "allocation", "schedule", "recovery", "recipe", "dataset"):
+            parameters.setdefault(part, {})[key] = _value(value)
+    if choice := line.get("choice"):
+        level = line.get("level", "")
+        name, _, granularity = choice.partition(":")
+        if name == "search":  # below a sparsity that the overrides tell, or any
+            cells |= {"pattern": "mixed", "allocation": "latency_search"}
+            cells.setdefault("sparsity_target", "1")
+            parameters.setdefault("allocation", {})["speedup"] = _value(level)
+        else:
+            cells |= {"pattern": name, "granularity": granularity, "sparsity_target": level}
+    if line.get("distribution"):
+        parameters.setdefault("pattern", {})["distribution"] = line["distribution"]
+    cells |= {f"{part}_parameters": json.dumps(held) for part, held in parameters.items()}
+    if cells.keys() & {"latency_sparse_ms", "speedup"}:
+        cells.setdefault("latency_device", "cuda" if cells.get("gpu") else "cpu")
+    defaults = {"run_id": f"{table}-{number}", "time": "", "seed": "0", "model": table, "metric_name": "quality"}
+    others = dict.fromkeys(("config_hash", "python", "torch_version", "dataset"), _NOT_RECORDED)
+    fields = {item.name for item in result_fields()}
+    return defaults | others | {"schema_version": _VERSION} | {name: cells[name] for name in cells if name in fields}
+
+
+_VERSION = str(Identity.schema_version)  # the default of the field
+
+
+def _overrides(text: str) -> Iterator[tuple[str, str | None, str]]:
+    """(part, parameter or None, value) of what was given to `run.py`."""
+    try:
+        given = shlex.split(text)
+    except ValueError:
+        return
+    for override in given:
+        name, equals, value = override.partition("=")
+        part, _, key = name.partition(".")
+        if equals and value:
+            yield part, key or None, value
+
+
+def _field_of(part: str, key: str | None) -> str:
+    """The field of an option, and of those parameters that have one: `model.size` is the model's variant."""
+    names = {"kernel": "kernel_mode", "sparsity": "sparsity_target", "dataset.task": "dataset_task"}
+    names |= dict.fromkeys(("model.variant", "model.size", "model.name"), "model_variant") | {
+        "recovery.seed": "recovery_seed"
+    }
+    name = part if key is None else f"{part}.{key}"
+    return names.get(name, name)
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
 MOST_READERS = 4
+MOST_SUBJECTS = 3  # in the page's title
 
 
 @ending_with_its_reader()
@@ -301,7 +476,7 @@ def _compare(request: Request) -> None:
             write_comparison(
                 results,
                 out / "compare.html",
-                title="; ".join([f"{counted(len(results), 'run')} compared", *request.picked_before]),
+                title=request.title or "; ".join([_title(groups, len(results)), *request.picked_before]),
                 axis=axis,
                 verdicts_of=verdicts_of,
                 folder_of=reading.folder_of,
@@ -314,6 +489,13 @@ def _compare(request: Request) -> None:
         print(out / name)
     if logging is not None:
         print(log_comparison(groups, results, out / "compare.html", logging=logging, sweep=_sweep(request)))
+
+
+def _title(groups: Sequence[ComparableResults], runs: int) -> str:
+    """What was compared, by the names that the runs have."""
+    subjects = dict.fromkeys(group.title.partition(" · ")[0] for group in groups)
+    names = ", ".join(list(subjects)[:MOST_SUBJECTS]) + (" ..." if len(subjects) > MOST_SUBJECTS else "")
+    return f"{names}: {counted(runs, 'run')} compared"
 
 
 def _sweep(request: Request) -> str | None:
@@ -352,7 +534,19 @@ def _readers() -> int:
 def _read(request: Request) -> Reading:
     if request.source == "wandb":
         return read_wandb_results(entity=request.entity, project=request.project)
-    return read_results(request.paths or [Path("results")], processes=_readers())
+    paths = request.paths or [Path("results")]
+    published = {path: table for path in paths if path.suffix == ".csv" and (table := _published(path)) is not None}
+    reading = read_results([path for path in paths if path not in published], processes=_readers())
+    for path, table in published.items():
+        if table.another is not None:
+            if len(paths) == 1:
+                raise InvalidSetting("results", path, table.another)
+            reading.problems.append(f"{path}: {table.another}")
+        for line in table.told:
+            print(printable(line), file=sys.stderr)
+        reading.problems += table.problems
+        reading.results += [result for result in table.results if result not in reading.results]
+    return reading
 
 
 def _source_text(request: Request) -> str:

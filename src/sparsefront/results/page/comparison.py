@@ -16,20 +16,28 @@ from sparsefront.results.candidates import (
     unlike_the_rest,
     val_quality,
 )
-from sparsefront.results.columns import measured_cells
+from sparsefront.results.columns import measured_cells, times
 from sparsefront.results.comparable import (
     CPU_NOTE,
     LATENCY,
     SPEEDUP,
     Axis,
     ComparableResults,
+    Point,
     by_pattern,
     split_comparable,
 )
 from sparsefront.results.page.run import json_for_page, run_details, script_text, write_page
 from sparsefront.results.plots import DENSE_COLOR, pattern_color, recovery_marker
 from sparsefront.results.record import Result, alternatives, result_fields
-from sparsefront.results.statistics import budget_sentences, pattern_ranking, settings_apart
+from sparsefront.results.statistics import (
+    FASTER,
+    against_dense,
+    budget_sentences,
+    lost_for_choice,
+    pattern_ranking,
+    settings_apart,
+)
 
 # The runs of a comparison as columns: every field that is one value, in few characters.
 
@@ -103,6 +111,7 @@ def section_text(group: ComparableResults, verdicts: Sequence[str]) -> dict[str,
     return {
         "title": group.title,
         "runs": counted(len(group.results), "run"),
+        "headline": headline(group),
         "sentences": budget_sentences(group),
         "decided_on": "held-out data"
         if group.picked_by == "val"
@@ -113,6 +122,45 @@ def section_text(group: ComparableResults, verdicts: Sequence[str]) -> dict[str,
         "notes": group.notes(),
         "shared": group.columns[1],
     }
+
+
+HEADLINE_POINTS = 1.0
+"""How many points below dense the headline allows."""
+MOST_NAMED = 4
+
+
+def headline(group: ComparableResults) -> str:
+    """The fastest within `HEADLINE_POINTS` of dense, in one sentence; none is named where intervals of speedups overlap."""
+    within = f"within {HEADLINE_POINTS:g} point of dense"
+    known = [
+        (lost, point) for point in group.speedup_points if (lost := lost_for_choice(point.candidate, group)) is not None
+    ]
+    if not known:
+        untimed = not group.speedup_points
+        return "Nothing here was timed." if untimed else "Nothing here may be picked: no held-out data decides."
+    near = [point for lost, point in known if lost <= HEADLINE_POINTS]
+    faster = [point for point in near if against_dense(point) == FASTER]
+    if not faster:
+        return f"Nothing {within} counts as faster than dense."
+    best = max(faster, key=lambda point: point.x)
+    low = _ends(best)[0]
+    rivals = [point for point in near if point is not best and _ends(point)[1] >= low]
+    if not rivals:
+        interval = "" if best.x_interval is None else f" ({' – '.join(map(times, best.x_interval))})"
+        return f"{within.capitalize()} the fastest is {_named(best)}: {times(best.x)}{interval}."
+    alike = sorted([best, *rivals], key=lambda point: -point.x)
+    more = f" and {len(alike) - MOST_NAMED} more" if len(alike) > MOST_NAMED else ""
+    names = f"{', '.join(map(_named, alike[:MOST_NAMED]))}{more}"
+    ends = f"{times(min(_ends(one)[0] for one in alike))} – {times(max(_ends(one)[1] for one in alike))}"
+    return f"{within.capitalize()} no single one is surely the fastest: {names} overlap ({ends})."
+
+
+def _ends(point: Point) -> tuple[float, float]:
+    return point.x_interval or (point.x, point.x)
+
+
+def _named(point: Point) -> str:
+    return f"{point.candidate.pattern} at sparsity {point.sparsity:.3g}"
 
 
 def section_data(group: ComparableResults, places: Mapping[int, int]) -> dict[str, Any]:
@@ -199,6 +247,7 @@ def write_comparison(
         path,
         "comparison.html.jinja",
         title=title,
+        description=f"{groups[0].title}: {headline(groups[0])}",
         failed=failed,
         sections=[section_text(group, verdicts_of(group)) for group in groups],
         data=Markup(json_for_page(data)),

@@ -49,6 +49,8 @@ async function copyText(text, button) {
     document.execCommand("copy");
     area.remove();
   }
+  const label = button.dataset.label ?? button.textContent;
+  button.dataset.label = label;
   button.textContent = "copied";
-  setTimeout(() => (button.textContent = "copy"), 1200);
+  setTimeout(() => (button.textContent = label), 1200);
 }

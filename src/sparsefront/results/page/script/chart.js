@@ -25,18 +25,38 @@ function drawChart(svg, chart) {
   for (const spot of bright) {
     const { point } = spot, color = colorOf(point), hollow = point.dense === "continued" || chart.hollow(point);
     parts.push(`<path class="bars" stroke="${color}" d="${barsOf(spot, chart, x, y)}"/>`);
-    parts.push(`<path class="mark" d="${outline(point, spot, 5)}" stroke="${color}" fill="${hollow ? "#fff" : color}"/>`);
+    parts.push(`<path class="mark${point.dense ? " dense" : ""}${hollow ? " hollow" : ""}" d="${outline(point, spot, 5)}" stroke="${color}" fill="${hollow ? "#fff" : color}"/>`);
   }
   for (const [name, point] of [["winner", chart.winner], ["selected", chart.selected]]) {
     const spot = placed.find((candidate) => candidate.point === point);
     if (spot) parts.push(`<circle class="${name}" cx="${spot.x}" cy="${spot.y}" r="${name === "winner" ? 11 : 8}"/>`);
   }
-  svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+  const legend = chart.legend ? legendOf(shown) : { text: "", height: 0 };
+  svg.setAttribute("viewBox", `0 0 ${width} ${height + legend.height}`);
   const inside = { x: left, y: top, width: width - left - right, height: height - top - bottom }; // bars end at the axes
   const box = Object.entries(inside).map(([name, value]) => `${name}="${value}"`).join(" ");
   const view = Object.values(inside).join(" ");
-  svg.innerHTML = `${axisLines(x, y, chart)}<svg ${box} viewBox="${view}">${parts.join("")}</svg>`;
+  svg.innerHTML = `${axisLines(x, y, chart)}<svg ${box} viewBox="${view}">${parts.join("")}</svg>${legend.text}`;
   return placed;
+}
+
+// Colors of the patterns and shapes of the recoveries that are drawn, below the axis.
+function legendOf(points) {
+  const { patterns, recoveries, dense } = DATA.styles, pruned = points.filter((point) => !point.dense), line = 18;
+  const names = (of) => [...new Set(pruned.map(of))].sort();
+  const kinds = names((point) => point.recovery);
+  const keys = [...names((point) => point.pattern).map((name) => [name, "circle", patterns[name], ""]),
+    ...(kinds.length > 1 ? kinds : []).map((name) => [name, recoveries[name], "#777", ""]),
+    ...(points.some((point) => point.dense) ? [["dense", "star", dense, "dense"]] : [])];
+  let right = SIZE.left, row = 0;
+  const texts = keys.map(([name, symbol, color, kind]) => {
+    const width = 26 + 7 * name.length;
+    if (right > SIZE.left && right + width > SIZE.width) [right, row] = [SIZE.left, row + 1];
+    const at = right, y = SIZE.height + 10 + line * row;
+    right += width;
+    return `<path class="key ${kind}" d="${SYMBOLS[symbol](at + 5, y - 4, 4)}" fill="${color}"/><text x="${at + 14}" y="${y}">${escaped(name)}</text>`;
+  });
+  return { text: `<g class="legend">${texts.join("")}</g>`, height: keys.length ? line * (row + 1) : 0 };
 }
 
 function axisLines(x, y, chart) {

@@ -37,6 +37,7 @@ const hasHeldOut = (section) => section.picked_by === "val";
 function draw(name, chart) {
   const svg = document.getElementById(`chart-${name}`);
   svg.closest("figure").hidden = chart.points.length === 0;
+  chart.legend = [...document.querySelectorAll("figure")].find((figure) => !figure.hidden)?.contains(svg);
   spotsOf.set(svg, drawChart(svg, chart));
 }
 
@@ -71,6 +72,32 @@ function watchPointer(svg, select) {
   svg.addEventListener("click", (event) => {
     const point = nearestPoint(svg, event);
     if (point && !point.dense) select(point);
+  });
+}
+
+// Arrow keys move through the points from left to right, Enter opens the one that has the focus.
+function watchKeys(svg, select) {
+  const tip = document.getElementById("tip"), moves = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1 };
+  let focused = null;
+  svg.addEventListener("keydown", (event) => {
+    const spots = (spotsOf.get(svg) ?? []).filter(({ point }) => !point.dense).sort((a, b) => a.x - b.x || a.y - b.y);
+    const place = spots.findIndex(({ point }) => point.runs.join() === focused);
+    if (event.key === "Enter" && place >= 0) select(spots[place].point);
+    const next = { Home: 0, End: spots.length - 1 }[event.key] ?? (event.key in moves ? place + moves[event.key] : null);
+    if (next === null || !spots.length) return;
+    event.preventDefault();
+    const spot = spots[Math.min(Math.max(next, 0), spots.length - 1)], box = svg.getBoundingClientRect(), size = box.width / SIZE.width;
+    focused = spot.point.runs.join();
+    svg.querySelector(".focused")?.remove();
+    svg.insertAdjacentHTML("beforeend", `<circle class="focused" cx="${spot.x}" cy="${spot.y}" r="9"/>`);
+    tip.textContent = tipText(spot.point);
+    tip.hidden = false;
+    tip.style.left = `${Math.max(0, Math.min(box.left + scrollX + spot.x * size + 14, scrollX + innerWidth - 340))}px`;
+    tip.style.top = `${box.top + scrollY + spot.y * size + 14}px`;
+  });
+  svg.addEventListener("blur", () => {
+    svg.querySelector(".focused")?.remove();
+    [focused, tip.hidden] = [null, true];
   });
 }
 

@@ -74,6 +74,15 @@ function showSection() {
   changed();
 }
 
+// All that was chosen, but for the section.
+function reset() {
+  const { section } = state;
+  history.replaceState(null, "", "#");
+  Object.assign(state, readAddress(), { section });
+  linesShown = LINES_AT_ONCE;
+  showSection();
+}
+
 function start() {
   const shownRuns = () => now.view.points.flatMap((point) => point.runs);
   const on = (id, kind, react) => document.getElementById(id).addEventListener(kind, react);
@@ -86,13 +95,29 @@ function start() {
   on("split", "change", (event) => ((state.split = event.target.value), changed()));
   on("within", "change", (event) => ((state.within = event.target.value ? Number(event.target.value) : null), changed()));
   on("csv", "click", () => download("runs.csv", csvOf(shownRuns()), "text/csv"));
+  on("table-csv", "click", () => download("table.csv", csvText(tableLines(now.view.points)), "text/csv"));
+  on("table-latex", "click", () => download("table.tex", latexOf(tableLines(now.view.points)), "text/plain"));
+  on("figure", "click", () => {
+    const text = figureText();
+    if (text) download("figure.svg", text, "image/svg+xml");
+  });
+  on("link", "click", (event) => copyText(location.href.split("#")[0] + address(), event.currentTarget));
+  on("reset", "click", reset);
   on("points", "keydown", pressed);
   on("json", "click", () => download("runs.json", JSON.stringify(recordsOf(shownRuns()), null, 1), "application/json"));
   document.addEventListener("click", (event) => {
     const button = event.target.closest("[data-copy]");
     if (button) copyText(button.parentElement.querySelector("code").textContent, button);
   });
-  for (const svg of document.querySelectorAll("svg.chart")) watchPointer(svg, (point) => now.select(point));
+  for (const svg of document.querySelectorAll("svg.chart")) {
+    watchPointer(svg, (point) => now.select(point));
+    watchKeys(svg, (point) => now.select(point));
+  }
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape") return;
+    document.getElementById("tip").hidden = true;
+    if (state.point !== null) (state.point = null), changed();
+  });
   addEventListener("hashchange", () => (Object.assign(state, readAddress()), showSection()));
   document.body.classList.add("live");
   showSection();

@@ -1,31 +1,32 @@
-// The points of a section as a table: a heading sorts it, a line shows its details; long tables grow on demand.
+// The points of a section as a table: a heading sorts it, the best first, a line shows its details; long tables grow on demand.
 const LINES_AT_ONCE = 100;
 const TABLE = [
   { head: "pattern", value: (point) => point.label, cell: (point) => `${iconOf("pattern", point.pattern)}${escaped(point.label)}` },
-  { head: "sparsity", value: (point) => point.sparsity, text: fractionText },
-  { head: "recovery", value: (point) => point.recovery },
-  { head: "settings", value: (point) => point.settings },
-  { head: "runs", value: (point) => point.runs.length, text: String },
-  { head: "held out", value: (point) => point.val, text: percentText },
-  { head: "test", value: (point) => point.quality, cell: qualityText },
-  { head: "points lost", value: (point) => point.lost, text: pointsText },
-  { head: "latency", value: (point) => point.latency_ms, text: millisecondsText },
-  { head: "speedup", value: (point) => point.speedup, text: timesText },
-  { head: "picked by held out", value: (point) => point.picked ?? "" },
-  { head: "≠", value: (point) => (point.unlike.length ? point.unlike.join("; ") : ""),
+  { head: "sparsity", most: true, value: (point) => point.sparsity, text: fractionText },
+  { head: "recovery", minor: true, value: (point) => point.recovery },
+  { head: "settings", minor: true, value: (point) => point.settings },
+  { head: "runs", minor: true, most: true, value: (point) => point.runs.length, text: String },
+  { head: "held out", minor: true, most: true, value: (point) => point.val, text: percentText },
+  { head: "test", most: true, value: (point) => point.quality, cell: qualityText },
+  { head: "points lost", minor: true, value: (point) => point.lost, text: pointsText },
+  { head: "latency", minor: true, value: (point) => point.latency_ms, text: millisecondsText },
+  { head: "speedup", most: true, value: (point) => point.speedup, text: timesText },
+  { head: "picked by held out", minor: true, value: (point) => point.picked ?? "" },
+  { head: "≠", minor: true, value: (point) => (point.unlike.length ? point.unlike.join("; ") : ""),
     cell: (point) => (point.unlike.length ? `<abbr class="badge" title="${escaped(point.unlike.join("; "))}">≠</abbr>` : "") },
 ];
 let linesShown = LINES_AT_ONCE;
 
 function showTable(view, { select, changed }) {
   const table = document.getElementById("points"), lines = sorted(view.points);
-  table.tHead.innerHTML = `<tr>${TABLE.map(({ head }) => `<th tabindex="0">${head}${arrow(head)}</th>`).join("")}</tr>`;
+  table.tHead.innerHTML = `<tr>${TABLE.map(({ head, minor }) => `<th tabindex="0"${minor ? ' class="minor"' : ""}>${head}${arrow(head)}</th>`).join("")}</tr>`;
   table.tBodies[0].innerHTML = lines.slice(0, linesShown).map((point, place) =>
     `<tr tabindex="0" data-place="${place}" class="${point === view.selected ? "chosen" : ""}">${TABLE.map((column) => cellOf(column, point)).join("")}</tr>`).join("");
   table.tHead.onclick = (event) => {
-    const head = TABLE[event.target.closest("th")?.cellIndex]?.head;
-    if (!head) return;
-    state.sort = state.sort === head ? `-${head}` : head;
+    const column = TABLE[event.target.closest("th")?.cellIndex];
+    if (!column) return;
+    const orders = column.most ? [`-${column.head}`, column.head] : [column.head, `-${column.head}`];
+    state.sort = orders[state.sort === orders[0] ? 1 : 0];
     changed();
   };
   table.tBodies[0].onclick = (event) => select(lines[event.target.closest("tr").dataset.place]);
@@ -52,7 +53,8 @@ function pressed(event) {
 function cellOf(column, point) {
   const value = column.value(point), numeric = column.text !== undefined;
   const content = column.cell ? column.cell(point) : escaped(numeric ? column.text(value) : value);
-  return `<td${numeric || column.head === "test" ? ' class="number"' : ""}>${content}</td>`;
+  const kinds = [numeric || column.head === "test" ? "number" : "", column.minor ? "minor" : ""].filter(Boolean).join(" ");
+  return `<td${kinds && ` class="${kinds}"`}>${content}</td>`;
 }
 
 // Empty values stay last whatever the direction.
