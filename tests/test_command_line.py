@@ -71,12 +71,23 @@ def test_the_configuration_shows_the_allocation_that_runs(tmp_path, finish):
         (["sparsity=1.5"], "sparsity=1.5: must be a number of at least 0 and below 1 (the fraction of zeros)"),
         (["sparsity=many"], "sparsity=many: must be a number of at least 0 and below 1 (the fraction of zeros)"),
         (["sparsity=${nowhere}"], "sparsity: Interpolation key 'nowhere' not found"),
-        (["+pattern=tile_wize"], "Available options in 'pattern'"),
-        (["pattern=tile_wize"], "Available options in 'pattern'"),
-        (["sparsty=0.5"], "sparsty=0.5: unknown key; the root takes sparsity, granularity, seed, "),
+        (["+pattern=tile_wize"], "pattern=tile_wize: no such option; did you mean tile_wise?"),
+        (["pattern=tile_wize"], "pattern=tile_wize: no such option; did you mean tile_wise?"),
+        (
+            ["sparsty=0.5"],
+            "sparsty=0.5: unknown key; did you mean sparsity? the root takes sparsity, granularity, seed, ",
+        ),
         (["pattern.n=3"], "pattern.n=3: unknown key of pattern=tile_wise; choose pattern=n_m, which takes it"),
         (["pattern.k=3"], "pattern.k=3: unknown key; pattern takes granularity, element_overlay, "),
-        (["-m", "seed=1,2", "recipe.lrr=3"], "recipe.lrr=3: unknown key; recipe takes batch_size, epochs, lr, "),
+        (
+            ["-m", "seed=1,2", "recipe.lrr=3"],
+            "recipe.lrr=3: unknown key; did you mean lr? recipe takes batch_size, epochs, lr, ",
+        ),
+        (["pattern=tilewise"], "pattern=tilewise: no such option; did you mean tile_wise? there are block_2_4, "),
+        (["model=resnet"], "model=resnet: no such option; did you mean resnet50? there are bert, "),
+        (["-m", "pattern=n_m,TileWise"], "pattern=TileWise: no such option; did you mean tile_wise? there are "),
+        (["experiment=bert"], "experiment=bert: no such option; did you mean "),
+        (["recovery.epoch=3"], "recovery.epoch=3: unknown key; did you mean epochs? recovery takes epochs, lr"),
         (["recovery=[distill]"], "recovery=[distill]: takes one option: recovery=NAME"),
         (["trainer.devices=4096"], "trainer.devices=4096: trains on the CPU, whose cores take at most"),
         (["-m", "sparsity=interval(0.5,0.9)"], "sparsity=interval(0.5,0.9): needs hydra/sweeper=optuna"),
@@ -122,7 +133,7 @@ def test_hydra_adds_its_advice_to_unexpected_failures_alone(monkeypatch, failure
 
 def test_a_sweep_with_a_typo_leaves_no_folder(tmp_path, finish):
     done = finish(tmp_path, "-m", "pattern=n_m,tile_wize")
-    assert done.returncode != 0 and "Available options in 'pattern'" in done.stderr
+    assert done.returncode != 0 and "pattern=tile_wize: no such option; did you mean tile_wise?" in done.stderr
     assert "points finished" not in done.stdout
     assert not (tmp_path / "results").exists()
 

@@ -4,23 +4,62 @@ import json
 import os
 import re
 import shlex
+import textwrap
 from abc import ABC
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from PIL import Image
 from program_server import ProgramServer
+from pytorch_lightning import LightningDataModule
+from torch.utils.data import DataLoader, TensorDataset
 
 import sparsefront
 from sparsefront.config.validate import BASES
+from sparsefront.data.digits import Digits
+from sparsefront.pipeline import run_experiment
 
 ROOT = Path(sparsefront.__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "extending.md").read_text()
 FILES = re.findall(r"```(?:python|yaml)\n# (\S+)\n(.*?)```", DOCUMENT, flags=re.DOTALL)
-COMMANDS = {group: command for command, group in re.findall(r"```sh\n(python .*? (\w+)=\w+)\n```", DOCUMENT)}
+COMMANDS = {
+    group: command for command, group in re.findall(r"```sh\n(python .*?--config-dir.*? (\w+)=\w+)\n```", DOCUMENT)
+}
 KINDS = {group for group, base in BASES.items() if issubclass(base, ABC)} - {"logger"}
 QUICK = ["debug=tiny", "logger=none", "trainer=cpu", "measure.device=cpu", "kernel=none", "measure.variants=[]"]
 QUICK += ["report.html=false"]
 SMALL = ["model.dim=64", "model.depth=1"]  # of vit_small
+
+
+def write_class_folders(folder: Path) -> None:
+    noise = np.random.RandomState(0)
+    for name in ("cat", "dog"):
+        (folder / name).mkdir(parents=True)
+        for number in range(10):
+            Image.fromarray(noise.randint(0, 255, (40, 40, 3), dtype=np.uint8)).save(folder / name / f"{number}.jpg")
+
+
+def write_table(folder: Path) -> None:
+    folder.mkdir()
+    for split in ("train", "test"):
+        rows = "".join(f"film {row} is seen,{('bad', 'good')[row % 2]}\n" for row in range(20))
+        (folder / f"{split}.csv").write_text(f"text,label\n{rows}", encoding="utf-8")
+
+
+class Tutorial(LightningDataModule):
+    def __init__(self, batch_size: int) -> None:
+        super().__init__()
+        self.batch_size = batch_size
+
+    def setup(self, stage: str) -> None:
+        self.rows = TensorDataset(torch.randn(40, 1, 8, 8), torch.arange(40) % 10)
+
+    def train_dataloader(self) -> DataLoader:
+        return DataLoader(self.rows, self.batch_size, shuffle=True)
+
+    val_dataloader = test_dataloader = train_dataloader
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +86,8 @@ def arguments(group: str, command: str) -> list[str]:
 
 def test_there_is_an_example_of_each_kind():
     assert COMMANDS.keys() == KINDS
-    assert len(FILES) == 2 * len(COMMANDS) == DOCUMENT.count("```python\n") + DOCUMENT.count("```yaml\n")
+    methods = DOCUMENT.count("```python\n    def ")
+    assert len(FILES) == 2 * len(COMMANDS) == DOCUMENT.count("```python\n") - methods + DOCUMENT.count("```yaml\n")
 
 
 def test_its_commands_run(home: Path):
@@ -63,3 +103,27 @@ def test_its_commands_run(home: Path):
         pair = f"{row['choice']['model']}_{row['choice']['dataset']}"
         default = f"there is none named {pair}, so that the values of recipe=default hold"
         assert (default in said) == (group in ("model", "dataset"))
+
+
+@pytest.mark.parametrize(
+    ("option", "write", "small"),
+    [
+        ("imagefolder", write_class_folders, ["dataset.image_size=32", "dataset.num_workers=0"]),
+        ("text", write_table, ["model.size=tiny"]),
+    ],
+)
+def test_data_of_one_s_own_needs_no_class(composed, tmp_path, option, write, small):
+    (command,) = re.findall(rf"```sh\npython \S+ (dataset={option} .*)\n```", DOCUMENT)
+    write(tmp_path / "DIR")
+    typed = command.replace("=DIR", f"={tmp_path / 'DIR'}").split()
+    run_experiment(composed(*QUICK, *small, "recovery=none", *typed))
+
+
+def test_a_data_module_is_returned_as_it_is(composed, monkeypatch):
+    """The page's method, on a module that a tutorial would have."""
+    (method,) = re.findall(r"```python\n(    def data_module.*?)```", DOCUMENT, flags=re.DOTALL)
+    names = {"MyDataModule": lambda path, batch_size: Tutorial(batch_size)}
+    exec(textwrap.dedent(method), names)
+    monkeypatch.setattr(Digits, "path", None, raising=False)
+    monkeypatch.setattr(Digits, "data_module", names["data_module"])
+    run_experiment(composed(*QUICK, *SMALL, "recovery=none"))

@@ -25,6 +25,17 @@ def test_a_run_gives_its_record_its_network_and_its_masks(places):
     assert finished.masks.sparsity == 0.5 and finished.masks.pruning.pattern == sf.patterns.NM()
     weights = {name: finished.network.get_submodule(name).weight for name in finished.masks}
     assert all(not weights[name][~mask].any() for name, mask in finished.masks.items())
+    quality, speed = finished.record.quality, finished.record.speed
+    lines = str(finished).splitlines()
+    assert lines[0].split()[:3] == ["accuracy,", "dense", f"{quality.dense:.4f}"]
+    names = ["accuracy, masked", "accuracy, sparse", "latency, dense", "latency, sparse", "speedup", "sparsity"]
+    assert [line.split("  ")[0] for line in lines[1:-1]] == names and lines[-1] == str(finished.folder)
+    assert lines[5].split()[1:] == [
+        f"{speed.speedup:.2f}",
+        *("95", "%", "interval", f"{speed.speedup_low:.2f}", "to", f"{speed.speedup_high:.2f}"),
+    ]
+    page = finished._repr_html_()
+    assert page.count("<tr>") == 7 and f"<td>{quality.sparse:.4f}</td>" in page and str(finished.folder) in page
     again = sf.load_run(finished.folder)
     assert again.record == finished.record
     state = finished.network.state_dict()
@@ -55,13 +66,14 @@ def test_a_network_is_read_without_the_checkpoint_that_it_began_with(places, tmp
 def test_stages_that_end_before_the_report_give_no_record(places):
     finished = sf.run(*TINY, *places, "pattern=n_m", "sparsity=0.5", "stages=[dense,prune,recover,export]")
     assert finished.record is None and finished.masks.sparsity == 0.5
+    assert str(finished).splitlines() == ["result  none  stages ended before the report", str(finished.folder)]
 
 
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("patern=n_m", "patern=n_m: unknown key; the root takes sparsity, "),
-        ("pattern=nm", "overrides=pattern=nm: .*Could not find 'pattern/nm' Available options in 'pattern': block_2_4"),
+        ("patern=n_m", r"patern=n_m: unknown key; did you mean pattern\? the root takes sparsity, "),
+        ("pattern=nm", r"pattern=nm: no such option; did you mean n_m\? there are block_2_4"),
         ("sparsity=half", r"^sparsity=half: must be a number of at least 0 and below 1 \(the fraction of zeros\)$"),
         ("sparsity=2", r"sparsity=2.0: must be a number of at least 0 and below 1"),
         ("pattern.n=3", "pattern.n=3: unknown key of pattern=tile_wise; choose pattern=n_m, which takes it"),

@@ -49,7 +49,7 @@ def test_good_values_arrive():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"cout": 2}, "group.cout=2: unknown key; group takes count, rate"),
+        ({"cout": 2}, "group.cout=2: unknown key; did you mean count\\? group takes count, rate"),
         ({"count": "two"}, "group.count=two: must be a whole number"),
         ({"count": True}, "group.count=True: must be a whole number"),
         ({"rate": "fast"}, "group.rate=fast: must be a number"),

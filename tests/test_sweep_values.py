@@ -47,7 +47,7 @@ REJECTED = {
     "what holds for all": (["seed=1,2", "recipe.lr=-1"], "recipe.lr=-1: must be"),
     "a key of no option": (
         ["seed=1,2", "recipe.lrr=1"],
-        "recipe.lrr=1: unknown key; recipe takes batch_size, epochs, lr, ",
+        "recipe.lrr=1: unknown key; did you mean lr? recipe takes batch_size, epochs, lr, ",
     ),
     "a key of one option alone": (
         ["pattern=n_m,tile_wise", "pattern.n=1"],

@@ -128,6 +128,15 @@ def closest(name: str, names: Sequence[str], most: int = 5) -> str:
     return ", ".join(list(dict.fromkeys(holding + alike))[:most])
 
 
+def did_you_mean(name: str, names: Sequence[str]) -> str:
+    """`did you mean tile_wise? `, to be put before all names there are; empty where none is much like it."""
+    plain = {other.lower(): other for other in names}
+    alike = difflib.get_close_matches(name.lower(), plain, n=1)
+    holding = [other for other in plain if len(name) > 2 and name.lower() in other]
+    found = [plain[other] for other in dict.fromkeys([*alike, *holding])][:2]
+    return f"did you mean {' or '.join(found)}? " if found else ""
+
+
 def first_line(error: BaseException) -> str:
     """The first line of an exception's message, since compilers add pages to it; its type where it says nothing."""
     return str(error).strip().partition("\n")[0] or type(error).__name__

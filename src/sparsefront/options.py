@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sparsefront.errors import InvalidSetting, Obstacle, first_line
+from sparsefront.errors import InvalidSetting, Obstacle, did_you_mean, first_line
 
 # The options of a package: every class that its modules define with a `name` of its own; and classes that files name.
 
@@ -147,8 +147,10 @@ def option(argument: str, given: object, kind: type[Option], **settings: object)
         return given
     classes = option_classes(package)
     if not isinstance(given, str) or given not in classes:
-        offered = ", ".join(name for name, found in classes.items() if issubclass(found, kind))
-        raise InvalidSetting(argument, given, f"is one of {offered}, or a {kind.__name__}")
+        offered = [name for name, found in classes.items() if issubclass(found, kind)]
+        allowed = f"is one of {', '.join(offered)}, or a {kind.__name__}"
+        hint = did_you_mean(given, offered) if isinstance(given, str) else ""
+        raise InvalidSetting(argument, given, f"{hint}it {allowed}" if hint else allowed)
     found = classes[given]
     taken = inspect.signature(found).parameters
     for name in set_here.keys() - taken.keys():

@@ -1,5 +1,6 @@
 """Runs of the program from Python, and what finished ones left, which somebody else may have written."""
 
+import html
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,7 +30,7 @@ from sparsefront.config.command_line import (
 )
 from sparsefront.config.settings import build_settings, options_of
 from sparsefront.data.base import Dataset
-from sparsefront.errors import InvalidSetting, first_line, keys_of, yaml_complaint
+from sparsefront.errors import InvalidSetting, first_line, keys_of, printable, yaml_complaint
 from sparsefront.export.save import load
 from sparsefront.models.base import Model
 from sparsefront.options import CONF, shortened
@@ -219,6 +220,48 @@ class FinishedRun:
     record: Result | None
     overrides: tuple[str, ...] = ()
     trust: tuple[str, ...] | None = ()
+
+    def __str__(self) -> str:
+        """Accuracy, latency, speedup and sparsity, a line each, and the folder."""
+        rows = self._table()
+        left, middle = (max(len(row[column]) for row in rows) for column in (0, 1))
+        lines = [f"{name:<{left}}  {value:>{middle}}  {note}".rstrip() for name, value, note in rows]
+        return printable("\n".join([*lines, str(self.folder)]), lines=True)
+
+    def _repr_html_(self) -> str:
+        """The same for a notebook."""
+        rows = (tuple(map(html.escape, map(printable, row))) for row in self._table())
+        cells = "".join(f"<tr><th>{name}</th><td>{value}</td><td>{note}</td></tr>" for name, value, note in rows)
+        return f"<table>{cells}</table><code>{html.escape(printable(self.folder))}</code>"
+
+    def _table(self) -> list[tuple[str, str, str]]:
+        """What was measured: name, value and a note of each."""
+        if self.record is None:
+            return [("result", "none", "stages ended before the report")]
+        quality, speed, sparsity = self.record.quality, self.record.speed, self.record.sparsity
+        rows = []
+        for network in ("dense", "masked", "sparse"):
+            value, error = (getattr(quality, f"{network}{end}") for end in ("", "_standard_error"))
+            if value is not None:
+                note = "" if error is None else f"± {error:.4f}"
+                rows.append((f"{quality.metric_name}, {network}", f"{value:.4f}", note))
+        for network in ("dense", "sparse"):
+            if (milliseconds := getattr(speed, f"latency_{network}_ms")) is not None:
+                mode = getattr(speed, f"execution_mode_{network}") or ""
+                rows.append(
+                    (
+                        f"latency, {network}",
+                        f"{milliseconds:.3f} ms",
+                        ", ".join(filter(None, (speed.latency_device, mode))),
+                    )
+                )
+        if speed.speedup is not None:
+            known = speed.speedup_low is not None and speed.speedup_high is not None
+            note = f"95 % interval {speed.speedup_low:.2f} to {speed.speedup_high:.2f}" if known else ""
+            rows.append(("speedup", f"{speed.speedup:.2f}", note))
+        if sparsity.sparsity_achieved is not None:
+            rows.append(("sparsity", f"{sparsity.sparsity_achieved:.4f}", f"of {sparsity.sparsity_target:g}"))
+        return rows or [("result", "none", "nothing was measured")]
 
     @cached_property
     def network(self) -> nn.Module:

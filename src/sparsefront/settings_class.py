@@ -17,7 +17,7 @@ from pydantic.dataclasses import dataclass
 from pydantic.fields import FieldInfo
 from typing_extensions import TypedDict
 
-from sparsefront.errors import InvalidSetting, UnknownKey
+from sparsefront.errors import InvalidSetting, UnknownKey, did_you_mean
 
 # Types of settings that several classes share; `pydantic` itself has PositiveInt, NonNegativeFloat and the like.
 
@@ -226,7 +226,11 @@ def checked_arguments(kind: type, values: Mapping[str, Any], *, taker: str | Non
     accepted, who = parameters_of(kind), taker or kind.__name__
     for key, value in values.items():
         if key not in accepted:
-            raise UnknownKey(key, value, f"unknown key; {who} takes {', '.join(accepted) or 'no keys'}")
+            raise UnknownKey(
+                key,
+                value,
+                f"unknown key; {did_you_mean(key, list(accepted))}{who} takes {', '.join(accepted) or 'no keys'}",
+            )
     for key in _missing(kind, accepted, values):
         where = f": set {taker}.{key}" if taker else ""
         raise InvalidSetting(key, None, f"is required by {kind.__name__}{where}")

@@ -168,7 +168,7 @@ def test_what_is_no_network_is_told(call, argument, tmp_path):
 
 
 BAD = {
-    "pattern=tile: is one of block_2_4, block_wise, ": {"pattern": "tile"},
+    "pattern=tile: did you mean tile_2_4 or tile_wise\\? it is one of block_2_4, block_wise, ": {"pattern": "tile"},
     "pattern=dense: takes no weights away": {"pattern": "dense"},
     "granularity=8: pattern=n_m takes no granularity": {"granularity": 8},
     r"granularity=8: give it to TileWise\(...\), not beside pattern=": {
@@ -191,7 +191,7 @@ BAD = {
         "sparsity": 0.001,
         "layers": "mlp",
     },
-    "importance=taylr: is one of fisher, magnitude, ": {"importance": "taylr"},
+    "importance=taylr: did you mean taylor\\? it is one of fisher, magnitude, ": {"importance": "taylr"},
     "allocation=global_threshold: pattern n_m can meet latency_aware, per_layer": {"allocation": "global_threshold"},
     "calibration=None: importance=wanda comes from inputs: give batches": {"importance": "wanda"},
     "calibration=int: is a DataLoader or another iterable": {"importance": "wanda", "calibration": 3},

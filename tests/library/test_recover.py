@@ -191,7 +191,7 @@ def test_one_that_fails_leaves_no_mask_for_the_next(trained):
 
 
 BAD = {
-    "recovery=fine: is one of cast, distill, finetune, ": {"recovery": "fine"},
+    "recovery=fine: did you mean finetune\\? it is one of cast, distill, finetune, ": {"recovery": "fine"},
     "dense_net=None: recovery=distill needs it": {"recovery": "distill"},
     "initial_net=None: recovery=sr_ste needs it": {"recovery": "sr_ste"},
     "epoch_weights=None: recovery=weight_rewind needs it": {"recovery": "weight_rewind"},

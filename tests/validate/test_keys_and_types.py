@@ -7,7 +7,10 @@ from sparsefront.errors import InvalidSetting
 
 REJECTED = {
     "unknown key in a group": (["+pattern.width=3"], r"pattern\.width=3: unknown key; pattern takes granularity"),
-    "unknown key at the root": (["+sparsty=0.5"], "sparsty=0.5: unknown key; the root takes sparsity"),
+    "unknown key at the root": (
+        ["+sparsty=0.5"],
+        r"sparsty=0.5: unknown key; did you mean sparsity\? the root takes sparsity",
+    ),
     "wrong type in a group": (["recipe.epochs=many"], r"recipe\.epochs=many: must be a whole number"),
     "batch 0": (["recipe.batch_size=0"], r"recipe\.batch_size=0: must be a whole number of at least 1"),
     "key of several other options": (

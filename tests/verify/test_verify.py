@@ -71,7 +71,7 @@ def test_what_was_stored_is_verified(row, cache, capsys):
         assert f"accuracy, {network}: holds" in said and f"accuracy, {network}, held out: holds" in said
     assert said.count(", equal\n") == 6, "the same weights on the same processor give the same metric"
     assert "sparsity: holds" in said and "speedup: " in said and "its interval\n" in said
-    assert said.endswith("verified\n") and "DIFFERS" not in said.replace("speedup: DIFFERS", "")
+    assert said.splitlines()[-1] in ("verified", "verified, speedup not repeated") and "DIFFERS" not in said
 
 
 EDITED_NUMBERS = {
@@ -93,7 +93,7 @@ def test_edited_numbers_are_refused(row, capsys, group, name, value):
     edit(row, group, name, value)
     assert main([str(row)]) == 1
     found = capsys.readouterr()
-    assert found.err.startswith("refused: record: was edited") and found.out == "differs\n", "nothing is measured"
+    assert "refused: record: was edited" in found.err and found.out == "differs\n", "nothing is measured"
 
 
 def test_a_number_that_is_stated_twice_is_refused(row, capsys):
@@ -328,12 +328,32 @@ def test_other_threads_of_the_same_processor_are_told(row, capsys):
     assert re.search(told, capsys.readouterr().out)
 
 
+def test_several_rows_have_a_last_line_each_and_the_worst_status(row, finished, tmp_path, capsys):
+    other = tmp_path / "other"
+    shutil.copytree(finished, other, symlinks=False)
+    edit(other / "row.json", "quality", "sparse", 1.0)
+    assert main([str(row), str(other), "--record-only"]) == 1
+    found = capsys.readouterr()
+    last = [line for line in found.out.splitlines() if "row.json: " in line]
+    assert last == [f"{row}: not evaluated", f"{other / 'row.json'}: differs"]
+    assert main([str(row), str(row), "--checkpoint", str(tmp_path)]) == 2
+    assert "is of one row" in capsys.readouterr().err
+
+
+def test_what_is_done_is_told_on_stderr(row, cache, capsys):
+    assert main([str(row), *cache]) == 0
+    told = capsys.readouterr().err
+    for doing in (f"reading the record {row} ...", "evaluating dense on 32 samples ...", "timing dense and sparse"):
+        assert doing in told
+
+
 def test_a_speedup_outside_of_its_interval_is_said(row, capsys, monkeypatch):
     """It cannot be forged alone: it follows from the samples. So the timing here is another one."""
     monkeypatch.setattr(evaluate, "measured_swap", slower(evaluate.measured_swap))
     assert main([str(row)]) == 0
     said = capsys.readouterr().out
-    assert "speedup: DIFFERS" in said and "not within its interval" in said and said.endswith("\nverified\n")
+    assert "speedup: not repeated, " in said and "not within its interval" in said and "DIFFERS" not in said
+    assert said.endswith("\nverified, speedup not repeated\n")
     edit(row, "speed", "speedup_low", 50.0, forge=True)
     assert main([str(row)]) == 1
     assert "refused: record: was edited: it states speedup_low=50.0, where samples.json" in capsys.readouterr().err

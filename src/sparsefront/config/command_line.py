@@ -31,7 +31,7 @@ from sparsefront.artifacts.lease import LeaseLost
 from sparsefront.config import schema as config
 from sparsefront.config.settings import options_of, require_root_type, searched_folders
 from sparsefront.config.sweeps import begin_sweep, check_values, count_points, point_check, point_of_sweep, values_of
-from sparsefront.errors import InvalidSetting, Obstacle, PassingObstacle, first_line, yaml_complaint
+from sparsefront.errors import InvalidSetting, Obstacle, PassingObstacle, did_you_mean, first_line, yaml_complaint
 from sparsefront.options import CONF, missing_package
 from sparsefront.processes import end_with_parent
 from sparsefront.results.run_folder import discard_if_empty, make_writable, occupied, record_failure
@@ -162,6 +162,7 @@ def normalize_arguments(arguments: Sequence[str]) -> list[str]:
     if not any(flag.partition("=")[0] in OWN_ROOT for flag in flags):
         _require_root_keys(overrides)
         _require_root_types(overrides)
+        _require_options(overrides, option_folders(arguments))
     return flags + overrides
 
 
@@ -186,7 +187,9 @@ def _require_root_keys(overrides: Sequence[str]) -> None:
         key, _, value = override.partition("=")
         root = re.match(r"\w+", key)  # none of an addition (+) or a removal (~): these wait until all is composed
         if root and root[0] not in (*ROOT_KEYS, *OPTIONAL, "hydra"):
-            raise InvalidSetting(key, value, f"unknown key; the root takes {', '.join(ROOT_KEYS)}")
+            raise InvalidSetting(
+                key, value, f"unknown key; {did_you_mean(root[0], ROOT_KEYS)}the root takes {', '.join(ROOT_KEYS)}"
+            )
 
 
 def _require_root_types(overrides: Sequence[str]) -> None:
@@ -200,6 +203,27 @@ def _require_root_types(overrides: Sequence[str]) -> None:
             override = parser.parse_override(text)
             for given in values_of(override) if override.is_sweep_override() else [override.get_value_string()]:
                 require_root_type(key, parser.parse_override(f"{key}={given}").value(), given)
+
+
+def _require_options(overrides: Sequence[str], folders: Sequence[Path]) -> None:
+    """Hydra would list those there are below a stack trace."""
+    if any(text.startswith("hydra.searchpath=") and "pkg://" in text for text in overrides):
+        return  # of a package, which is not imported to look
+    parser = OverridesParser.create()
+    for text in overrides:
+        group = text.partition("=")[0]
+        if group not in GROUPS:
+            continue
+        with suppress(HydraException):
+            override = parser.parse_override(text)
+            given = values_of(override) if override.is_choice_sweep() else [override.value()]
+            for name in given:
+                if not isinstance(name, str) or not re.fullmatch(r"[\w./-]+", name) or group == "recipe":
+                    continue  # `validate` tells of a recipe
+                if not any((folder / group / f"{name.removesuffix('.yaml')}.yaml").is_file() for folder in folders):
+                    names = options_of(group, folders)
+                    allowed = f"no such option; {did_you_mean(name, names)}there are {', '.join(names)}"
+                    raise InvalidSetting(group, name, allowed)
 
 
 def _require_plugins(arguments: Sequence[str]) -> None:

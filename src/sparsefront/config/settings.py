@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import AfterValidator, Field, ValidationError
 
 from sparsefront.config.schema import CONTROLS, GROUPS, STAGES, Config
-from sparsefront.errors import InvalidSetting, UnknownKey, closest, first_line, keys_of
+from sparsefront.errors import InvalidSetting, UnknownKey, closest, did_you_mean, first_line, keys_of
 from sparsefront.options import TARGET, classes_named_in, trusted_class
 from sparsefront.results.record import result_fields
 from sparsefront.settings_class import (
@@ -275,7 +275,11 @@ def check_root(config: DictConfig) -> None:
     known = [f.name for f in fields(Config)]
     for key in config:
         if key not in known:
-            raise InvalidSetting(str(key), config[key], f"unknown key; the root takes {', '.join(known)}")
+            raise InvalidSetting(
+                str(key),
+                config[key],
+                f"unknown key; {did_you_mean(str(key), list(known))}the root takes {', '.join(known)}",
+            )
     check_root_types(config)
     names = [field.name for field in result_fields()]
     for name in map(field_of, config.optimize):

@@ -24,7 +24,7 @@ from sparsefront.config.settings import (
     plain,
     searched_folders,
 )
-from sparsefront.errors import InvalidSetting
+from sparsefront.errors import InvalidSetting, did_you_mean
 from sparsefront.models.base import prunable_layers
 from sparsefront.pruning.collapse import require_effect
 from sparsefront.pruning.layers import (
@@ -264,7 +264,7 @@ def _recipe_taken(choices: dict[str, str]) -> str:
     if chosen in recipes:
         return chosen
     if chosen != pair:
-        raise InvalidSetting("recipe", chosen, f"there are {', '.join(recipes)}")
+        raise InvalidSetting("recipe", chosen, f"{did_you_mean(chosen, list(recipes))}there are {', '.join(recipes)}")
     log.info("recipe: there is none named %s, so that the values of recipe=default hold", pair)
     return "default"
 

@@ -2,24 +2,32 @@
 
 import copy
 import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.utilities.seed import isolate_rng
 from safetensors.torch import load_file
 from torch import nn
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
+from sparsefront import distributed
 from sparsefront.artifacts.content_digest import digest, file_digest
 from sparsefront.artifacts.store import ArtifactStore
 from sparsefront.config.experiment import Experiment
+from sparsefront.data.base import SPLIT_SEED
+from sparsefront.data.split_data import NoRows, SplitData
 from sparsefront.errors import InvalidSetting, keys_of
 from sparsefront.networks import first_non_finite, tensors_digest
 from sparsefront.stages.keys import reseed, stage_seed
 from sparsefront.tasks.base import Optimizes, Task
 from sparsefront.tasks.classification import ImageClassification, SequenceClassification
 from sparsefront.tasks.extractive_qa import ExtractiveQA
+from sparsefront.tasks.plain_task import similar_loader
 from sparsefront.training.recipe import Optimization
 
 # Tasks by the name that data sets and models call them.
@@ -73,6 +81,8 @@ def require_rows_and_classes(experiment: Experiment, data: pl.LightningDataModul
         InvalidSetting: no rows, other than of a `val` into which nothing is to be held out; one class, with its number and how
             many rows there are.
     """
+    if isinstance(data, PreparedData):
+        data.require_fitting(split)
     if not hasattr(data, "part"):
         return
     info, part = experiment.dataset.info, data.part(split)
@@ -113,15 +123,196 @@ def open_data(experiment: Experiment, *, seed: int = 0, batch_size: int | None =
     Args:
         seed: of the order and the augmentations of train.
         batch_size: null = the recipe's.
+    Raises:
+        InvalidSetting: the data set gives something else than a data module.
     """
     tokenizer = getattr(experiment.model, "tokenizer", None)
     with keys_of("dataset"):
-        return experiment.dataset.data_module(
+        module = experiment.dataset.data_module(
             batch_size=batch_size or experiment.recipe.batch_size,
             seed=seed,
             cache_dir=experiment.cache_dir / "data",
             tokenizer_from=None if tokenizer is None else keys_of("model")(tokenizer),
         )
+    return module if isinstance(module, SplitData) else PreparedData(module, experiment, seed)
+
+
+# A LightningDataModule that knows nothing of sparsefront.
+
+_STEPS = {"fit": ("fit",), "validate": ("fit", "validate"), "test": ("test",), None: ("fit", "validate", "test")}
+_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+
+
+class PreparedData(pl.LightningDataModule):
+    """A user's data module, prepared before it is asked for a loader, with batches by name in an order that `seed` decides.
+
+    `prepare_data` and `setup` are called as a Trainer calls them, each once, and draw the same numbers in every run and
+    stage: a `random_split` holds out the same rows. Every call of a loader gives a new one that starts from the same order.
+
+    Args:
+        module: of the user.
+        experiment: whose data set it is.
+        seed: of the order of train, where its loader has no generator.
+    Raises:
+        InvalidSetting: no data module, or one with hooks that only a Trainer's own loop would call.
+    """
+
+    def __init__(self, module: pl.LightningDataModule, experiment: Experiment, seed: int) -> None:
+        super().__init__()
+        self._experiment, self._seed, self._done = experiment, seed, set[str]()
+        if not isinstance(module, pl.LightningDataModule):
+            raise self._unusable(f"gives a LightningDataModule as its data_module, and not {type(module).__name__}")
+        self.module = module
+        for hook in _HOOKS:
+            if _defines(module, hook):
+                raise self._unusable(f"defines {hook}, which evaluation never calls: move it to collate_fn or the rows")
+
+    def __getattr__(self, name: str) -> Any:
+        """What a task's evaluator asks of the data, such as its rows."""
+        if name == "module":  # not there yet: of a copy in the making
+            raise AttributeError(name)
+        return getattr(self.module, name)
+
+    def prepare_data(self) -> None:
+        """With `setup`, on the first rank before the others."""
+
+    def setup(self, stage: str | None = None) -> None:
+        missing = [step for step in ("prepare", *_STEPS[stage]) if step not in self._done]
+        if not missing:
+            return
+        self._done.update(missing)
+        with isolate_rng():
+            for step in missing:
+                reseed(SPLIT_SEED)
+                if step != "prepare":
+                    self.module.setup(step)
+                    continue
+                for first in (True, False):
+                    if first == (distributed.rank() == 0):
+                        self.module.prepare_data()
+                    distributed.all_gather(None)
+
+    def train_dataloader(self) -> DataLoader:
+        self.setup("fit")
+        return self._named("train", self.module.train_dataloader(), self._seed)
+
+    def val_dataloader(self) -> DataLoader:
+        self.setup("validate")
+        if not _defines(self.module, "val_dataloader"):
+            if self._experiment.dataset.valid_fraction:
+                raise self._unusable(
+                    "has no val_dataloader: define it, or choose nothing with dataset.valid_fraction=0"
+                )
+            return DataLoader(NoRows())
+        return self._named("val", self.module.val_dataloader(), SPLIT_SEED)
+
+    def test_dataloader(self) -> DataLoader:
+        self.setup("test")
+        if not _defines(self.module, "test_dataloader"):
+            raise self._unusable("has no test_dataloader, on which results are reported")
+        return self._named("test", self.module.test_dataloader(), SPLIT_SEED)
+
+    def require_fitting(self, split: str) -> None:
+        """Look at the first batch here, where a complaint is one line: a worker's would come as its traceback.
+
+        Raises:
+            InvalidSetting: see `_named`; or labels beyond the classes of `info`.
+        """
+        loader: DataLoader = getattr(self, f"{split}_dataloader")()
+        if len(loader) == 0:
+            return
+        with isolate_rng():
+            rows, data = next(iter(loader.batch_sampler)), loader.dataset
+            fetched = data.__getitems__(rows) if hasattr(data, "__getitems__") else [data[row] for row in rows]
+            batch = loader.collate_fn(fetched)
+        info, labels = self._experiment.dataset.info, batch.get("labels")
+        if info.kind not in KINDS or info.num_classes < 2:
+            return
+        if labels.ndim != 1 or labels.is_floating_point():
+            form = f"{str(labels.dtype).removeprefix('torch.')} {list(labels.shape)}"
+            raise self._unusable(f"{split} gives labels of {form}: a class number per row is needed")
+        if labels.min() < 0 or labels.max() >= info.num_classes:
+            found = f"class {int(labels.min() if labels.min() < 0 else labels.max())}"
+            raise self._unusable(f"{split} has labels of {found}, and info names {info.num_classes} classes from 0")
+
+    def _named(self, split: str, given: Any, seed: int) -> DataLoader:
+        """The loader with its own rows and settings; one order for all calls, so that outcomes of networks can be paired.
+
+        Raises:
+            InvalidSetting: something else than one DataLoader over rows that can be counted, or one without batches.
+        """
+        if not isinstance(given, DataLoader) or isinstance(given.dataset, IterableDataset):
+            what = "an IterableDataset" if isinstance(given, DataLoader) else type(given).__name__
+            raise self._unusable(f"gives {what} for {split}: one DataLoader over a dataset with a length is needed")
+        try:
+            count = len(given)
+        except TypeError:  # of a batch sampler without a length
+            raise self._unusable(f"gives batches of unknown number for {split}: define __len__") from None
+        if count == 0:
+            raise self._unusable(f"{split} holds no batch")
+        generator = torch.Generator().manual_seed(seed if given.generator is None else given.generator.initial_seed())
+        collate, batches = given.collate_fn, given.batch_sampler
+        if batches is None:  # of rows that are batches already
+            collate, batches = _Only(collate), BatchSampler(given.sampler, 1, drop_last=False)
+        for sampler in (batches, getattr(batches, "sampler", None)):
+            if hasattr(sampler, "generator"):
+                sampler.generator = generator
+        named = _Named(collate, self._experiment.dataset.info.kind, split, *_source(self._experiment))
+        return similar_loader(given, batch_sampler=batches, collate_fn=named, generator=generator)
+
+    def _unusable(self, how: str) -> InvalidSetting:
+        return InvalidSetting("dataset", self._experiment.choices["dataset"], how)
+
+
+def _defines(module: pl.LightningDataModule, hook: str) -> bool:
+    return getattr(type(module), hook) is not getattr(pl.LightningDataModule, hook)
+
+
+@dataclass(frozen=True, eq=False)
+class _Only:
+    """Of a batch of one row, which is a batch itself."""
+
+    collate: Callable[[Any], Any]
+
+    def __call__(self, rows: list) -> Any:
+        return self.collate(rows[0])
+
+
+@dataclass(frozen=True, eq=False)
+class _Named:
+    """Makes a batch a dict; workers are sent it, so that it holds no network."""
+
+    collate: Callable[[list], Any]
+    kind: str
+    split: str
+    key: str
+    value: str
+
+    def __call__(self, rows: list) -> dict[str, torch.Tensor]:
+        """A pair of an image task becomes `x` and `labels`; a mapping is taken as it is.
+
+        Raises:
+            InvalidSetting: another form, or no labels.
+        """
+        batch = self.collate(rows)
+        if self.kind == "image_classification" and isinstance(batch, Sequence) and len(batch) == 2:
+            batch = {"x": batch[0], "labels": batch[1]}
+        needed = {"image_classification": ("x", "labels"), "sequence_classification": ("labels",)}.get(self.kind, ())
+        if not isinstance(batch, Mapping) or any(not isinstance(batch.get(name), torch.Tensor) for name in needed):
+            pair = "pairs (images, labels), or " if self.kind == "image_classification" else ""
+            wanted = f"{pair}dicts of tensors" + (f" with {' and '.join(needed)}" if needed else "")
+            given = f"dicts with {', '.join(map(str, batch))}" if isinstance(batch, Mapping) else _form(batch)
+            raise InvalidSetting(
+                self.key, self.value, f"{self.split} gives {given} as batches; {self.kind} takes {wanted}"
+            )
+        batch = dict(batch)
+        if self.kind == "image_classification" and not batch["labels"].is_floating_point():
+            batch["labels"] = batch["labels"].long()
+        return batch
+
+
+def _form(batch: Any) -> str:
+    return f"{type(batch).__name__}s of {len(batch)}" if isinstance(batch, Sequence) else f"{type(batch).__name__}s"
 
 
 @lru_cache(maxsize=1)

@@ -1,4 +1,4 @@
-"""python -m sparsefront.verify row.json [OVERRIDES]"""
+"""python -m sparsefront.verify row.json [row.json ...] [OVERRIDES]"""
 
 import os
 import sys
@@ -23,7 +23,16 @@ from sparsefront.provenance import code_commit
 from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.results.record import Result
 from sparsefront.runs import configured
-from sparsefront.verify.evaluate import DIFFERS, ON_CPU, SKIPPED, Composed, experiment_of, measure_again
+from sparsefront.verify.evaluate import (
+    DIFFERS,
+    NOT_REPEATED,
+    ON_CPU,
+    SKIPPED,
+    Composed,
+    experiment_of,
+    measure_again,
+    tell,
+)
 from sparsefront.verify.stored import (
     check_built,
     check_export,
@@ -36,8 +45,9 @@ from sparsefront.verify.stored import (
     uncovered,
 )
 
-VERIFIED, NOT_TIMED, OTHER, NOT_EVALUATED = "verified", "verified, not timed here", "differs", "not evaluated"
-STATUS = {VERIFIED: 0, NOT_TIMED: 0, OTHER: 1, NOT_EVALUATED: 2}
+OTHER, NOT_EVALUATED, VERIFIED = "differs", "not evaluated", "verified"
+NOT_TIMED, OTHER_SPEED = "verified, not timed here", "verified, speedup not repeated"
+STATUS = {OTHER: 1, NOT_EVALUATED: 2, NOT_TIMED: 0, OTHER_SPEED: 0, VERIFIED: 0}  # the worst first
 TRUST = "trust="
 
 DESCRIPTION = """\
@@ -49,23 +59,25 @@ samples.json, metrics from outcomes.npz). Then the export: files as stored, prun
 read the same weights, manifest and spec what the configuration builds and the masks obey. One that was edited is refused, and
 nothing is measured. Then the data: it must be what the result was measured on. Then the networks are evaluated again, and timed
 where the result's GPU (or processor) is: metrics must be equal, up to a tenth of a point or one sample; the speedup lies within
-the record's interval, or it is said that it does not.
+the record's interval, or it is said that it does not. What is done meanwhile is told on stderr.
 
   python -m sparsefront.verify results/RUN/row.json
   python -m sparsefront.verify results/RUN/row.json dataset.path=DIR     no path of a record is followed: name yours
   python -m sparsefront.verify results/RUN/row.json --cache-dir DIR      the cache that holds its dense network and its export
   python -m sparsefront.verify row.json --checkpoint DIR pattern=n_m ... a record without its run's folder
   python -m sparsefront.verify results/RUN/row.json trust=[mylab.patterns]   classes of a package of its author's, whose code runs
+  python -m sparsefront.verify results/A/row.json results/B/row.json         several, one after another; the status is the worst
   python -m sparsefront.verify results/RUN/row.json --record-only        digests and what follows from them, nothing is evaluated
 
 Digests show that a record was edited. They do not show who made it: who edits a result can also write a new sha256 into
 it. Against forging only measuring again helps, and that compares nothing but what can be measured here.
 
-The last line is one of
-  verified                   all that could be looked at holds (a speedup that does not is only said)     status 0
-  verified, not timed here   the same, but for the speedup: this is another device                        status 0
-  differs                    edited, or measuring again gives something else                              status 1
-  not evaluated              with --record-only, or it cannot be verified here, for the reason told       status 2
+The last line (of each of several rows, after its name) is one of
+  verified                         all that could be looked at holds                                         status 0
+  verified, not timed here         the same, but for the speedup: this is another device                     status 0
+  verified, speedup not repeated   the same, but for the speedup: now it lies outside of its interval        status 0
+  differs                          edited, or measuring again gives something else                           status 1
+  not evaluated                    with --record-only, or it cannot be verified here, for the reason told    status 2
 """
 
 
@@ -73,23 +85,34 @@ The last line is one of
 def main(arguments: Sequence[str]) -> int:
     """Run the command; returns the exit status."""
     options = _parser().parse_intermixed_args(arguments)
-    row = options.row / "row.json" if options.row.is_dir() else options.row
-    try:
-        word = _verify(row, options)
-    except InvalidSetting as error:
-        word = OTHER if isinstance(error, Edited) else NOT_EVALUATED
-        print(f"{'refused' if isinstance(error, Edited) else 'cannot be verified'}: {error}", file=sys.stderr)
-    print(word, flush=True)
-    return STATUS[word]
+    more = [
+        text for text in options.overrides if "=" not in text and not text.startswith("~")
+    ]  # no override is like it
+    options.overrides = [text for text in options.overrides if text not in more]
+    rows, words = [options.row, *map(Path, more)], set()
+    for given in rows:
+        row = given / "row.json" if given.is_dir() else given
+        try:
+            if more and options.checkpoint is not None:
+                raise InvalidSetting("--checkpoint", options.checkpoint, "is of one row: verify each by itself")
+            word = _verify(row, options)
+        except InvalidSetting as error:
+            word = OTHER if isinstance(error, Edited) else NOT_EVALUATED
+            print(f"{'refused' if isinstance(error, Edited) else 'cannot be verified'}: {error}", file=sys.stderr)
+        print(printable(f"{row}: {word}") if more else word, flush=True)
+        words.add(word)
+    return STATUS[next(word for word in STATUS if word in words)]
 
 
 def _verify(row: Path, options: argparse.Namespace) -> str:
     trust, overrides = _trusted(options.overrides)
+    tell(f"reading the record {row} ...")
     result = read_record(row)
     check_numbers(result, row)
     print("record: holds, and so do its files that are here")
     export = find_export(result, row, options.checkpoint, options.cache_dir or Path(Config().cache_dir))
     if export is not None:
+        tell("checking masks and weights ...")
         check_export(result, export)
         print(printable(f"masks and weights: hold, in {export.directory}"))
     if pictures := uncovered(row.parent):
@@ -103,13 +126,15 @@ def _verify(row: Path, options: argparse.Namespace) -> str:
         spec = MaskSpec() if export is None else check_built(experiment, export, trust)
         for finding in measure_again(experiment, result, export, spec, stored_outcomes(result, row), given):
             print(printable(finding), flush=True)
-            if finding.verdict == DIFFERS and finding.decides:
+            if finding.verdict == DIFFERS:
                 words.add(OTHER)
+            elif finding.verdict == NOT_REPEATED:
+                words.add(OTHER_SPEED)
             elif finding.verdict == SKIPPED and finding.what in ("speedup", "latency") and not finding.decides:
                 words.add(NOT_TIMED)
             elif finding.verdict == SKIPPED and export is None and finding.what == "accuracy, dense":
                 words.add(NOT_EVALUATED)  # of a dense result there is nothing else
-    return next(word for word in (OTHER, NOT_EVALUATED, NOT_TIMED, VERIFIED) if word in words)
+    return next(word for word in STATUS if word in words)
 
 
 @contextmanager
@@ -154,7 +179,7 @@ def _parser() -> argparse.ArgumentParser:
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("row", type=Path, help="row.json of a run, or the run's folder")
+    parser.add_argument("row", type=Path, help="row.json of a run, or the run's folder; more may follow")
     parser.add_argument(
         "overrides", nargs="*", help="Hydra overrides, after those that the run recorded; trust=[PACKAGE]"
     )

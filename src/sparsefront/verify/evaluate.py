@@ -2,6 +2,7 @@
 
 import copy
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
@@ -15,7 +16,7 @@ from sparsefront.allocation.base import MeasuringAllocation
 from sparsefront.artifacts.content_digest import digest
 from sparsefront.artifacts.store import ArtifactStore
 from sparsefront.config.experiment import Experiment
-from sparsefront.errors import InvalidSetting, Obstacle
+from sparsefront.errors import InvalidSetting, Obstacle, printable
 from sparsefront.export.checkpoint import Export
 from sparsefront.inference.swap_report import KEEPS_ALL, SwapReport
 from sparsefront.measure.accuracy import Evaluation
@@ -109,7 +110,7 @@ def _first_other_choice(name: str, here: Any, stored: Any) -> tuple[str, Any, An
     return name, here, stored
 
 
-HOLDS, DIFFERS, SKIPPED = "holds", "DIFFERS", "not verified"
+HOLDS, DIFFERS, SKIPPED, NOT_REPEATED = "holds", "DIFFERS", "not verified", "not repeated"
 POINT = 0.001  # a tenth of a point, or one sample: what other rounding of the same weights may change
 OTHER_OUTCOMES = 0.01  # of the samples, or two: likewise
 CLOSE = 1e-6  # of an outcome that is no class: likewise
@@ -120,9 +121,9 @@ class Finding:
     """One thing that was looked at.
 
     Args:
-        what: in words. verdict: HOLDS, DIFFERS or SKIPPED.
+        what: in words. verdict: HOLDS, DIFFERS or SKIPPED; of a latency, which varies by itself, NOT_REPEATED.
         told: both values, or why it was not looked at.
-        decides: the result is not verified where this differs; latencies vary by themselves, so they do not.
+        decides: the result is not verified where this was not looked at.
     """
 
     what: str
@@ -132,6 +133,16 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{self.what}: {self.verdict}, {self.told}"
+
+
+def tell(doing: str) -> None:
+    """What is done now, on stderr: the answers alone are on stdout."""
+    print(printable(doing), file=sys.stderr, flush=True)
+
+
+def _tell_evaluating(network: str, result: Result) -> None:
+    samples = result.quality.evaluated_samples
+    tell(f"evaluating {network}" + ("" if samples is None else f" on {counted(samples, 'sample')}") + " ...")
 
 
 def measure_again(
@@ -153,9 +164,11 @@ def measure_again(
     Raises:
         Obstacle: the data is not what the result was measured on.
     """
+    tell("reading the data ...")
     yield _data(experiment, result)
     yield _choice(experiment, result, given)
     yield _budgets(experiment, result)
+    tell("looking for the dense weights ...")
     dense = _dense_net(experiment, result)
     if export is None:
         if dense is None:
@@ -189,14 +202,18 @@ def measure_again(
         yield Finding("speedup", SKIPPED, "the record has none: no kernel was swapped in")
         return
     if (elsewhere := _other_device(result, bench)) is not None:
+        tell("swapping kernels in ...")
         sparse = swap_in(bench, copy.deepcopy(masked), export)
+        _tell_evaluating("sparse", result)
         yield from _compare("sparse", evaluate_splits(bench, sparse.net, "sparse"), result, outcomes)
         yield _kernels(result, export, sparse, bench, same_device=False)
         yield Finding("speedup", SKIPPED, elsewhere, decides=False)
         return
     # without the dense weights their layers are timed with others: latencies do not depend on values
+    tell("swapping kernels in, and timing dense and sparse in turn ...")
     beside = bench.ready(dense or masked)
     sparse, speed, _ = measured_swap(bench, beside, lambda: copy.deepcopy(masked), export)
+    _tell_evaluating("sparse", result)
     yield from _compare("sparse", evaluate_splits(bench, sparse.net, "sparse"), result, outcomes)
     yield _kernels(result, export, sparse, bench, same_device=same_dtype)
     yield _speedup(result, speed)
@@ -208,6 +225,7 @@ NO_DENSE = Finding("accuracy, dense", SKIPPED, "the dense weights of the record 
 def _evaluated(
     side: str, bench: EvalContext, net: nn.Module, result: Result, outcomes: Mapping[str, Outcomes] | None
 ) -> Iterator[Finding]:
+    _tell_evaluating(side, result)
     return _compare(side, evaluate_splits(bench, bench.ready(net), side), result, outcomes)
 
 
@@ -487,5 +505,5 @@ def _speedup(result: Result, speed: dict) -> Finding:
         f"({speed['speedup_low']:.3f} to {speed['speedup_high']:.3f})"
     )
     within = low <= now <= high
-    verdict = HOLDS if within else DIFFERS
+    verdict = HOLDS if within else NOT_REPEATED
     return Finding("speedup", verdict, f"{told}: {'within' if within else 'not within'} its interval", decides=False)

@@ -1,0 +1,176 @@
+"""A data set's data module may be any of Lightning's: without generators, with pairs as batches, prepared by its hooks."""
+
+from typing import Any
+
+import pytest
+import torch
+from pytorch_lightning import LightningDataModule
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, random_split
+
+from sparsefront.config.validate import validate
+from sparsefront.data.digits import Digits
+from sparsefront.errors import InvalidSetting
+from sparsefront.pipeline import run_experiment
+from sparsefront.stages.network import open_data
+
+QUICK = [
+    "debug=tiny",
+    "trainer=cpu",
+    "measure.device=cpu",
+    "pattern=n_m",
+    "model.dim=64",
+    "model.depth=1",
+    "kernel=none",
+]
+QUICK += ["dataset=digits"]
+
+
+class Plain(LightningDataModule):
+    """As a tutorial writes it: nothing is there before `prepare_data` and `setup`, and nothing has a generator."""
+
+    classes = 2
+    workers = 0
+
+    def __init__(self, batch_size: int) -> None:
+        super().__init__()
+        self.batch_size = batch_size
+        self.calls: list[str | None] = []
+
+    def prepare_data(self) -> None:
+        self.calls.append("prepare")
+        self.drawn = torch.Generator().manual_seed(0)
+
+    def setup(self, stage: str | None = None) -> None:
+        self.calls.append(stage)
+        labels = torch.arange(60) % self.classes
+        rows = TensorDataset(torch.randn(60, 1, 8, 8, generator=self.drawn), labels)
+        if stage == "fit":
+            self.train, self.val = random_split(rows, [40, 20])
+        if stage == "test":
+            self.test = rows
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(self.train, self.batch_size, shuffle=True, num_workers=self.workers)
+
+    def val_dataloader(self) -> Any:
+        return DataLoader(self.val, self.batch_size)
+
+    def test_dataloader(self) -> Any:
+        return DataLoader(self.test, self.batch_size, shuffle=True)
+
+
+class ByName(Plain):
+    def collate(self, rows: list) -> dict[str, torch.Tensor]:
+        return {"x": torch.stack([x for x, _ in rows]), "labels": torch.stack([label for _, label in rows])}
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(self.train, self.batch_size, shuffle=True, collate_fn=self.collate)
+
+
+class WholeBatches(Plain):
+    def train_dataloader(self) -> Any:
+        images, labels = self.train.dataset.tensors
+        return DataLoader([(images[:20], labels[:20]), (images[20:40], labels[20:40])], batch_size=None, shuffle=True)
+
+
+class Triples(Plain):
+    workers = 1
+
+    def train_dataloader(self) -> Any:
+        self.train = TensorDataset(*self.train.dataset.tensors, torch.zeros(60))
+        return super().train_dataloader()
+
+
+class OtherNames(Plain):
+    def train_dataloader(self) -> Any:
+        return DataLoader([{"pixel_values": torch.zeros(1, 8, 8), "labels": 0}] * 9, self.batch_size)
+
+
+class TooManyClasses(Plain):
+    classes = 11
+
+
+class Streamed(Plain):
+    def train_dataloader(self) -> Any:
+        class Stream(IterableDataset):
+            def __iter__(self) -> Any:
+                yield torch.zeros(1, 8, 8), 0
+
+        return DataLoader(Stream(), self.batch_size)
+
+
+class Several(Plain):
+    def test_dataloader(self) -> Any:
+        return [super().test_dataloader()]
+
+
+class OnGpu(Plain):
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        return batch
+
+
+class NoVal(Plain):
+    val_dataloader = LightningDataModule.val_dataloader
+
+
+@pytest.fixture
+def own(composed, monkeypatch):
+    """The configuration of a run whose data set, of ten classes, gives this data module."""
+
+    def make(module: Any, *overrides: str) -> Any:
+        monkeypatch.setattr(Digits, "data_module", lambda self, *, batch_size, **_: module(batch_size))
+        return composed(*QUICK, *overrides)
+
+    return make
+
+
+@pytest.mark.parametrize("module", [Plain, ByName, WholeBatches])
+def test_any_data_module_trains_and_is_measured(own, module):
+    run_experiment(own(module, "recovery=finetune"))
+
+
+def test_hooks_are_called_once_and_hold_out_the_same_rows(own):
+    experiment = validate(own(Plain))
+    first, other = (open_data(experiment, seed=seed) for seed in (0, 1))
+    for data in (first, other):
+        for _ in range(2):
+            data.setup()
+            data.setup("fit")
+        assert data.module.calls == ["prepare", "fit", "validate", "test"]
+    assert first.module.val.indices == other.module.val.indices
+
+
+def test_the_seed_decides_the_order_of_train_and_no_other(own):
+    experiment = validate(own(Plain))
+
+    def order(seed: int, split: str) -> torch.Tensor:
+        return torch.cat([batch["x"] for batch in getattr(open_data(experiment, seed=seed), f"{split}_dataloader")()])
+
+    torch.manual_seed(1)
+    first = order(0, "train")
+    torch.manual_seed(2)
+    assert torch.equal(first, order(0, "train")) and not torch.equal(first, order(1, "train"))
+    assert torch.equal(order(0, "test"), order(1, "test"))
+
+
+def test_without_val_nothing_can_be_chosen(own):
+    run_experiment(own(NoVal, "dataset.valid_fraction=0"))
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (lambda batch_size: [batch_size], "gives a LightningDataModule as its data_module, and not list"),
+        (Triples, "train gives lists of 3 as batches; image_classification takes pairs"),
+        (OtherNames, "train gives dicts with pixel_values, labels as batches; .* with x and labels"),
+        (TooManyClasses, "train has labels of class 10, and info names 10 classes"),
+        (Streamed, "gives an IterableDataset for train: one DataLoader over a dataset with a length"),
+        (Several, "gives list for test: one DataLoader"),
+        (OnGpu, "defines on_after_batch_transfer, which evaluation never calls"),
+        (NoVal, "has no val_dataloader"),
+    ],
+)
+def test_what_cannot_be_used_is_told_in_one_line_before_training(own, monkeypatch, module, message):
+    monkeypatch.setattr("sparsefront.stages.dense.fit", None)
+    with pytest.raises(InvalidSetting, match=f"^dataset=digits: {message}"):
+        run_experiment(own(module))
