@@ -58,10 +58,10 @@ def test_layers_with_sparsities_of_their_own_tighten_towards_them(pattern):
     assert LatencyAware().mismatch(pattern) is None
     own = {"dense": 0.0, "least": levels[0], "most": levels[-1]}
     allocation, final = OfItsOwn(own), levels[-1]
-    masks = layout = None
+    masks = spec = None
     for update, share in enumerate((0.3, 0.7, 1.0)):
         importance = {layer: scores(24, 96, seed=10 * update + i) for i, layer in enumerate(own)}
-        layout = layout or fix_spec(importance, pattern, allocation, final)
+        spec = spec or fix_spec(importance, pattern, allocation, final)
         tighter = make_masks(
             importance,
             pattern,
@@ -69,15 +69,15 @@ def test_layers_with_sparsities_of_their_own_tighten_towards_them(pattern):
             share * final,
             final_sparsity=final,
             previous=masks,
-            layout=layout,
+            spec=spec,
         )
         assert masks is None or not any((tighter[layer] & ~masks[layer]).any() for layer in masks)
         masks = tighter
-    assert masks["dense"].all() and "dense" not in layout.permutations
+    assert masks["dense"].all() and "dense" not in spec.permutations
     for layer in ("least", "most"):
         if own[layer] > 0:
             assert_near(pattern, masks[layer], own[layer])
-            pattern.check(masks[layer], own[layer], layout.permutation(layer))
+            pattern.check(masks[layer], own[layer], spec.permutation(layer))
 
 
 def test_a_layer_that_a_threshold_empties_obeys_and_is_stored(pattern):
@@ -102,10 +102,10 @@ def test_masks_on_the_way_to_a_final_sparsity_are_nested_and_end_in_the_structur
     """New scores at every update, as in training; what is gone stays gone."""
     for final in expressible(pattern, (24, 96)):
         for name in met(pattern):
-            masks = layout = None
+            masks = spec = None
             for update, share in enumerate((0.0, 0.35, 0.6, 0.85, 0.97, 1.0)):
                 importance = {layer: scores(24, 96, seed=10 * update + i) for i, layer in enumerate("ab")}
-                layout = layout or fix_spec(importance, pattern, ALLOCATIONS[name], final)
+                spec = spec or fix_spec(importance, pattern, ALLOCATIONS[name], final)
                 tighter = make_masks(
                     importance,
                     pattern,
@@ -113,13 +113,13 @@ def test_masks_on_the_way_to_a_final_sparsity_are_nested_and_end_in_the_structur
                     share * final,
                     final_sparsity=final,
                     previous=masks,
-                    layout=layout,
+                    spec=spec,
                 )
                 if masks is not None:
                     assert not any((tighter[layer] & ~masks[layer]).any() for layer in masks)
                 masks = tighter
             for layer, mask in masks.items():
-                pattern.check(mask, final, layout.permutation(layer))
+                pattern.check(mask, final, spec.permutation(layer))
             if pattern.name != "dense":
                 slack = sum(pattern.rounding_unit((24, 96)) for _ in masks)
                 assert abs(sum(map(pruned, masks.values())) - final * 2 * 24 * 96) <= slack
@@ -154,11 +154,11 @@ def test_masks_that_have_arrived_lose_less_than_a_group_to_new_scores(pattern):
         for name in met(pattern):
             first = {layer: scores(24, 96, seed=i) for i, layer in enumerate("ab")}
             second = {layer: scores(24, 96, seed=9 + i) for i, layer in enumerate("ab")}
-            layout = fix_spec(first, pattern, ALLOCATIONS[name], final)
-            masks = make_masks(first, pattern, ALLOCATIONS[name], final, layout=layout)
-            again = make_masks(second, pattern, ALLOCATIONS[name], final, layout=layout, previous=masks)
+            spec = fix_spec(first, pattern, ALLOCATIONS[name], final)
+            masks = make_masks(first, pattern, ALLOCATIONS[name], final, spec=spec)
+            again = make_masks(second, pattern, ALLOCATIONS[name], final, spec=spec, previous=masks)
             for layer, mask in again.items():
-                pattern.check(mask, final, layout.permutation(layer))
+                pattern.check(mask, final, spec.permutation(layer))
                 assert not (mask & ~masks[layer]).any()
             lost = sum(pruned(again[layer]) - pruned(masks[layer]) for layer in masks)
             assert lost <= sum(pattern.rounding_unit((24, 96)) for _ in masks)

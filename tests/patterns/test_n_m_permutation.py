@@ -140,10 +140,10 @@ def test_more_rounds_never_keep_less():
 def test_masks_obey_the_permutation_that_was_fixed():
     pattern = NM(2, 4, permutation="search")
     layers = {"a": scores(8, 32, seed=1), "b": scores(12, 16, seed=2)}
-    layout = fix_spec(layers, pattern, PerLayer(), 0.5)
-    masks = make_masks(layers, pattern, PerLayer(), 0.5, layout=layout)
+    spec = fix_spec(layers, pattern, PerLayer(), 0.5)
+    masks = make_masks(layers, pattern, PerLayer(), 0.5, spec=spec)
     for layer, mask in masks.items():
-        permutation = layout.permutation(layer)
+        permutation = spec.permutation(layer)
         pattern.check(mask, 0.5, permutation)
         assert torch.equal(mask, pattern.mask(layers[layer], 0.5))
         stored = store(layers[layer], mask, pattern.storage(tuple(mask.shape), 0.5), permutation)
@@ -155,13 +155,13 @@ def test_masks_obey_the_permutation_that_was_fixed():
 
 def test_masks_on_the_way_nest_in_one_order():
     pattern, masks = NM(1, 4, permutation="search"), None
-    layout = fix_spec({"a": scores(8, 32)}, pattern, PerLayer(), 0.75)
+    spec = fix_spec({"a": scores(8, 32)}, pattern, PerLayer(), 0.75)
     for update, sparsity in enumerate((0.0, 0.3, 0.5, 0.75)):
         layers = {"a": scores(8, 32, seed=10 + update)}
-        tighter = make_masks(layers, pattern, PerLayer(), sparsity, final_sparsity=0.75, previous=masks, layout=layout)
+        tighter = make_masks(layers, pattern, PerLayer(), sparsity, final_sparsity=0.75, previous=masks, spec=spec)
         assert masks is None or not (tighter["a"] & ~masks["a"]).any()
         masks = tighter
-    pattern.check(masks["a"], 0.75, layout.permutation("a"))
+    pattern.check(masks["a"], 0.75, spec.permutation("a"))
 
 
 @pytest.mark.parametrize(

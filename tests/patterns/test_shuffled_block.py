@@ -165,15 +165,13 @@ def test_masks_tighten_within_one_order(allocation):
     """New scores at every update; the permutation is fixed with the first."""
     pattern, layers = ShuffledBlock(granularity=4), "ab"
     first = {layer: scores(24, 32, seed=i) for i, layer in enumerate(layers)}
-    layout = fix_spec(first, pattern, allocation, 0.8)
+    spec = fix_spec(first, pattern, allocation, 0.8)
     masks = None
     for update, sparsity in enumerate((0.0, 0.3, 0.6, 0.8)):
         importance = {layer: scores(24, 32, seed=10 * update + i) for i, layer in enumerate(layers)}
-        tighter = make_masks(
-            importance, pattern, allocation, sparsity, final_sparsity=0.8, previous=masks, layout=layout
-        )
+        tighter = make_masks(importance, pattern, allocation, sparsity, final_sparsity=0.8, previous=masks, spec=spec)
         for layer, mask in tighter.items():
-            pattern.check(mask, sparsity, layout.permutation(layer))
+            pattern.check(mask, sparsity, spec.permutation(layer))
             assert masks is None or not (mask & ~masks[layer]).any()
         masks = tighter
     pruned = sum(int((~mask).sum()) for mask in masks.values())
