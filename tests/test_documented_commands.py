@@ -44,7 +44,8 @@ SMALL = ("model.dim=64", "model.depth=2")  # of the default model
 NOT_HERE = {  # they need a GPU or install something
     "make test-gpu",
     "pytest -m gpu",
-    "pip install -e .",
+    "pip install .",
+    "pip install timm",
     *(f'pip install -e ".[{extra}]"' for extra in ("sweep", "joblib", "ray", "submitit")),
     "pre-commit install",
     "python -m sparsefront_kernels.bench",
