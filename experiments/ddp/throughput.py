@@ -104,7 +104,7 @@ def _same(ranks: list[dict[str, Any]]) -> bool:
 
 
 def merge_lines(path: Path, lines: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
-    """Write lines in place of those of the same way to train. Others of their kind of device stay where network, commit and
+    """Replace the lines of the same way to train. Others of their kind of device stay where network, commit and
     PyTorch are the same, or else go: they would be compared. Lines of other kinds of devices stay.
 
     Returns:

@@ -314,7 +314,7 @@ def gemm_share(times_us: dict[str, float]) -> float | None:
 
 
 def write_profile(file: Path, key: dict[str, str], side: str, times_us: dict[str, float]) -> None:
-    """Put the longest kernels of a row into a CSV, and what the others take together, in place of an earlier profile of it.
+    """Put the longest kernels of a row into a CSV, and what the others take together, instead of an earlier profile of it.
 
     One process at a time: what another one added while the file is written anew would be lost.
     """

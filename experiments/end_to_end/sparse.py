@@ -167,7 +167,7 @@ def make_sparse(
 
 
 def without_kernels(dense: Dense, masks: Masks, sparse: Sparse, why: str) -> Sparse:
-    """The dense version, with zeros among its weights, in place of a swapped network that is slower as a whole."""
+    """The dense version, with zeros among its weights, instead of a swapped network that is slower as a whole."""
     errors = Errors(*(2 * [sparse.errors.dense_outputs]), *(2 * [sparse.errors.dense_logits]))
     report = kept_dense(sparse.report, masked_net(dense, masks), why)
     return Sparse(report, errors, dense.call, f"dense: {dense.variant}")

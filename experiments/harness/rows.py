@@ -1,4 +1,4 @@
-"""Rows of a measurement: their text, where and when they were made, and newer ones in place of older ones.
+"""Rows of a measurement: their text, where and when they were made, and newer ones replace older ones.
 
 A row is column -> cell. `sparsefront.results.store` reads a file and adds a row as soon as it is measured, so that a stopped
 measurement goes on where it was; here is what makes such a row, and what writes files whose rows are all known.

@@ -56,7 +56,7 @@ def test_reasons_stand_in_the_error_when_nothing_runs(net, inputs):
 
 @pytest.fixture
 def pretend_gpu(monkeypatch):
-    """Let the CPU try every execution mode with `make` in place of the real one, timed by the CPU's clock."""
+    """Let the CPU try every execution mode with `make` instead of the real one, timed by the CPU's clock."""
 
     def pretend(make):
         real_timer = execution_mode.time_interleaved

@@ -1,4 +1,4 @@
-"""In place of a pool of processes."""
+"""Instead of a pool of processes."""
 
 from collections.abc import Callable
 from concurrent.futures import Future

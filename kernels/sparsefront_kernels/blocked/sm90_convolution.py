@@ -1,4 +1,4 @@
-"""A convolution by `blocked_sm90`: the copy engine reads images [B, H, W, C] in place of rows of X (im2col by hardware)."""
+"""A convolution by `blocked_sm90`: the copy engine reads images [B, H, W, C] instead of rows of X (im2col by hardware)."""
 
 import ctypes
 from collections.abc import Sequence

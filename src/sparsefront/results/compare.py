@@ -337,7 +337,7 @@ def _published(file: Path) -> _Published | None:
 
 
 def _shortened_mappings(lines: Sequence[Mapping[str, str]]) -> set[str]:
-    """Fields that are mappings or lists, of which a table has words in place of JSON."""
+    """Fields that are mappings or lists, of which a table has words instead of JSON."""
     nested = [item.name for item in result_fields() if {dict, list} & set(alternatives(item.hint))]
     return {name for name in nested if any(line.get(name, "")[:1] not in ("", "{", "[") for line in lines)}
 

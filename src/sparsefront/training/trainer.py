@@ -116,7 +116,7 @@ class EpochBar(TQDMProgressBar):
 
 
 class EpochLines(pl.Callback):
-    """In place of the bar: a line at the end of an epoch, where the last one was a while ago."""
+    """Instead of the bar: a line at the end of an epoch, where the last one was a while ago."""
 
     def __init__(self) -> None:
         self._last = time.monotonic()
@@ -353,7 +353,7 @@ class ExchangeAfterBackward(DDPStrategy):
         self._exchanged: list[str] | None = None  # the parameters that the first step has gradients of
 
     def configure_ddp(self) -> None:
-        """In place of the wrapper: parameters and buffers of rank 0."""
+        """Instead of the wrapper: parameters and buffers of rank 0."""
         _broadcast([parameter.detach() for parameter in self.model.parameters()])
         self._named = [(name, one) for name, one in self.model.named_parameters() if one.requires_grad]
         self._share_buffers()

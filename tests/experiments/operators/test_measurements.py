@@ -1,4 +1,4 @@
-"""Reading the benchmark's CSV, what it refuses, names of masks, and newer rows in place of older ones."""
+"""Reading the benchmark's CSV, what it refuses, names of masks, and newer rows replace older ones."""
 
 import re
 
