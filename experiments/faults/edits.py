@@ -1,6 +1,6 @@
 """Edits of a stored result that `sparsefront.verify` does not see: every field of the record, its export and its other files.
 
-    python -m experiments.faults.edits [FOLDER]      writes edits.csv here; FOLDER keeps the run that is edited
+    python -m experiments.faults.edits [FOLDER] [--out CSV]      writes edits.csv; FOLDER keeps the run that is edited
 
 plain:     one byte or one value of a file, digests left as they are
 manifest:  one entry of the export's files, with the checksums that the cache keeps beside them written anew
@@ -8,11 +8,11 @@ rehashed:  one field of row.json, with every digest of the record written anew: 
 An edit is seen where the exit status is not 0.
 """
 
+import argparse
 import contextlib
 import io
 import json
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -225,18 +225,22 @@ def unseen(folder: Path, cache: Path, edits: Iterator[tuple[str, Edit]]) -> tupl
     return tried, passed
 
 
-def main(arguments: list[str]) -> None:
+def main() -> None:
     """Count each kind and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", nargs="?", type=Path, help="keeps the run that is edited")
+    parser.add_argument("--out", type=Path, default=HERE / "edits.csv", help="the table")
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        folder, cache = make_run(Path(arguments[0]) if arguments else Path(temporary) / "run")
+        folder, cache = make_run(arguments.folder or Path(temporary) / "run")
         assert verify([str(folder), "--cache-dir", str(cache)]) == 0, "it holds as it is"
         counts = []
         for kind in (plain, manifest, rehashed):
             tried, passed = unseen(folder, cache, kind())
             print(f"{kind.__name__}: {len(passed)} of {tried} not seen", flush=True)
             counts.append({"edit": kind.__name__, "tried": tried, "unseen": len(passed), "names": " ".join(passed)})
-    write(HERE / "edits.csv", ["edit", "tried", "unseen", "names"], counts)
+    write(arguments.out, ["edit", "tried", "unseen", "names"], counts)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

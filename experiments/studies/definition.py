@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 EXPERIMENTS = Path(__file__).resolve().parents[1]
+RESULTS = Path("results/studies")  # of a new call; EXPERIMENTS holds what is published
 STUDY_FILE = "study.yaml"
 DENSE = "dense"
 
