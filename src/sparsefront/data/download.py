@@ -6,7 +6,8 @@ import logging
 import re
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -112,6 +113,24 @@ def hub_split(hub_id: str, *, config: str | None, revision: str, split: str, mis
     Raises:
         InvalidSetting: it could not be had, for whatever reason; names `path` and carries the reason.
     """
+    with _asking_hub(hub_id, missing=missing):
+        import datasets
+
+        found = datasets.load_dataset(hub_id, config, revision=revision, split=split)
+    _require_revision(found, hub_id, revision, missing)
+    return found
+
+
+def hub_split_names(hub_id: str, *, config: str | None, revision: str, missing: str) -> list[str]:
+    """The splits of a data set on the hub; arguments and errors as of `hub_split`."""
+    with _asking_hub(hub_id, missing=missing):
+        import datasets
+
+        return list(datasets.get_dataset_split_names(hub_id, config, revision=revision))
+
+
+@contextmanager
+def _asking_hub(hub_id: str, *, missing: str) -> Iterator[None]:
     from huggingface_hub import constants
     from huggingface_hub import utils as hub_utils
 
@@ -121,14 +140,12 @@ def hub_split(hub_id: str, *, config: str | None, revision: str, split: str, mis
 
     try:
         with progress.like_ours(datasets.utils), progress.like_ours(hub_utils):
-            found = datasets.load_dataset(hub_id, config, revision=revision, split=split)
+            yield
     except Exception as error:  # the libraries below raise some thirty kinds; each means that there is no data
         reason = first_line(error)
         raise InvalidSetting(
             "path", None, f"{hub_id} could not be loaded from the hub ({reason}); {missing}"
         ) from error
-    _require_revision(found, hub_id, revision, missing)
-    return found
 
 
 def _require_revision(found: "datasets.Dataset", hub_id: str, revision: str, missing: str) -> None:
