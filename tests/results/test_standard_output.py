@@ -129,4 +129,4 @@ def test_a_program_on_an_ascii_terminal_shows_replacements(tmp_path, make_result
         timeout=180,
     )
     shown = done.stdout + done.stderr
-    assert b"Traceback" not in shown and shown.isascii() and (b"?" in shown or rb"\xb5" in shown)
+    assert b"Traceback" not in shown and shown.isascii() and (b"?" in shown or rb"\x" in shown)
