@@ -112,11 +112,13 @@ class MaskSpec:
         """Write layer_sparsities.json, layer_patterns.json (class and settings) where layers have their own, and
         permutations.safetensors ("<layer>.outputs", "<layer>.inputs": int64); what another spec left there is gone.
         """
-        (folder / SPARSITIES).write_text(json.dumps(self.sparsities))
+        (folder / SPARSITIES).write_text(json.dumps(self.sparsities), encoding="utf-8")
         if self.patterns is None:
             (folder / PATTERNS).unlink(missing_ok=True)
         else:
-            (folder / PATTERNS).write_text(json.dumps({name: to_record(own) for name, own in self.patterns.items()}))
+            (folder / PATTERNS).write_text(
+                json.dumps({name: to_record(own) for name, own in self.patterns.items()}), encoding="utf-8"
+            )
         orders = {}
         for layer, permutation in self.permutations.items():
             for side in ("outputs", "inputs"):
