@@ -9,7 +9,7 @@ import sparsefront as sf
 from sparsefront.pruning.layers import count_weights
 
 TORCH = "no kernel is there for a module of its kind, {}"
-READ = "a parameter that {} reads without a call of a Linear or Conv2d"
+READ = "a parameter of {} itself, and not the weight of a Linear or Conv2d"
 
 
 class Experts(nn.Module):
@@ -106,7 +106,7 @@ def test_a_mask_whose_weight_is_read_is_not_called_unused(net):
     assert report.dense_layers == {
         "attention.out_proj": "its weight is read without a call of it",
         "read": "its weight is read without a call of it",
-        "idle": "not called in the observed forward",
+        "idle": "the example inputs do not reach it",
     }
 
 
