@@ -3,6 +3,7 @@
 import fnmatch
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -244,8 +245,20 @@ def _default(net: nn.Module, weighted: list[str], inputs: dict[str, Tensor] | No
     chosen = [name for name in weighted if name not in reasons]
     if not chosen:
         left_out = "; ".join(f"{name}: {why}" for name, why in reasons.items()) or "it has no Linear and no Conv2d"
-        raise InvalidSetting("layers", None, f"leaves no layer to prune ({left_out}); name those to prune")
+        kinds = Counter((found.kind, found.why) for found in dense_weights(net, set(reasons)))
+        left_out += "".join(f"; {count} {kind}: {why}" for (kind, why), count in kinds.items())
+        advice = "; name those to prune" if any(_could_be_pruned(net, name) for name in reasons) else ""
+        raise InvalidSetting("layers", None, f"leaves no layer to prune ({left_out}){advice}")
     return chosen, reasons
+
+
+def _could_be_pruned(net: nn.Module, name: str) -> bool:
+    """Whether a layer has a weight of its own that no module of another kind reads too, such as an embedding."""
+    module = net.get_submodule(name)
+    others = (other for other in net.modules() if not isinstance(other, nn.Linear | nn.Conv2d))
+    return has_own_weight(module) and all(
+        parameter is not module.weight for other in others for parameter in other._parameters.values()
+    )
 
 
 def _few(names: list[str]) -> str:

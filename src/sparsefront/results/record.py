@@ -433,7 +433,8 @@ class Size(CheckedFields):
 
 @dataclass(frozen=True, kw_only=True)
 class Kernels(CheckedFields):
-    """What the swap chose.
+    """What the swap chose, and in `dense_weights` what else has weights: embeddings, recurrent layers, parameters that are read
+    without a call of a layer, and layers that are not prunable -> why they stay dense.
 
     `kernel_per_layer`: layer -> {"chosen", "family", "density", "weight_bytes", "latency_us", "candidates": kernel ->
     microseconds, "roofline_fraction", "relative_error", "unsupported": kernel -> reason, "notes", "launch": its parameters,
@@ -450,6 +451,7 @@ class Kernels(CheckedFields):
     fused_blocks: dict[str, int] = field(default_factory=dict)
     block_variants_ms: dict[str, dict[str, float]] = field(default_factory=dict)
     block_norms: dict[str, dict[str, Any]] = field(default_factory=dict)
+    dense_weights: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
