@@ -139,6 +139,13 @@ def _removed(handles: Iterable[RemovableHandle]) -> Iterator[None]:
             handle.remove()
 
 
+def storage_of(tensor: Tensor) -> int | None:
+    """What identifies the memory of a strided tensor and its views; None of a sparse or nested one, which has several."""
+    if tensor.layout != torch.strided or tensor.is_nested:
+        return None
+    return tensor.untyped_storage()._cdata
+
+
 class ReadTensors(TorchDispatchMode):
     """While entered, notes which tensors, or views of them, any operation is given: also those that no module is called for.
 
@@ -148,19 +155,21 @@ class ReadTensors(TorchDispatchMode):
         names: of those that were read.
     """
 
+    supports_higher_order_operators = True
+
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         super().__init__()
         self.names: set[str] = set()
-        self._of_storage: dict[int, list[str]] = {}
+        self._of_storage: dict[int | None, list[str]] = {}
         for name, tensor in tensors.items():
-            self._of_storage.setdefault(tensor.untyped_storage()._cdata, []).append(name)
+            self._of_storage.setdefault(storage_of(tensor), []).append(name)
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         for leaf in tree_leaves((args, kwargs or {})):
-            if isinstance(leaf, Tensor):
-                self.names.update(self._of_storage.get(leaf.untyped_storage()._cdata, ()))
+            if isinstance(leaf, Tensor) and (storage := storage_of(leaf)) is not None:
+                self.names.update(self._of_storage.get(storage, ()))
         return function(*args, **(kwargs or {}))
 
 

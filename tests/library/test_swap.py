@@ -159,7 +159,7 @@ def test_layers_whose_weight_is_read_without_a_call_count_as_dense():
     report = sf.swap(net, pruned(net, layers=["called", "read", "idle"]), x)
     assert report.dense_layers == {
         "read": "its weight is read without a call of it",
-        "idle": "not called in the observed forward",
+        "idle": "the example inputs do not reach it",
     }
     assert report.sparse_layer_share == pytest.approx(1 / 3)
     assert report.sparse_flops_share == pytest.approx(16 / (16 + 32)), "of 32 outputs each, and as many rows"

@@ -21,22 +21,20 @@ from sparsefront.inference.fusion.plan import FusionPlan, FusionReport
 from sparsefront.inference.fusion.products import TimedProducts
 from sparsefront.inference.network_modules import (
     SparseConv2d,
-    layer_unsupported_reason,
     leave_fast_path,
-    nested_tensor_reason,
     release_formats,
     replace_module,
     shorten_compiler_messages,
 )
-from sparsefront.inference.swap_report import KEEPS_ALL, UNCALLED, LayerSwap, SwapReport, fused_layer
+from sparsefront.inference.swap_report import KEEPS_ALL, LayerSwap, SwapReport, fused_layer
 from sparsefront.measure.correctness import floating_tensors, network_error_limit, output_error
 from sparsefront.measure.memory import stored_bytes
-from sparsefront.measure.problems import LayerInput, UncalledLayers, observe_problems, theoretical_dense_flops
+from sparsefront.measure.problems import LayerInput, observe_problems, theoretical_dense_flops, weight_flops
 from sparsefront.measure.timers import launch_in_use
 from sparsefront.measure.variants import adds_shortcut
 from sparsefront.networks import ReadTensors, layer_weight, unwrapped
 from sparsefront.progress import bar
-from sparsefront.pruning.layers import dense_weights
+from sparsefront.pruning.layers import UNREACHED, dense_weights, layer_unsupported_reason, nested_tensor_reason
 from sparsefront.pruning.masks import Masks, require_masks_of
 from sparsefront.tasks.plain_task import named_inputs_on, require_network
 
@@ -140,7 +138,7 @@ def _stays_dense(
         return f"pattern {export.manifest.pattern} is stored dense"
     if (reason := layer_unsupported_reason(layer)) is not None:
         return reason
-    return None if called else UNCALLED
+    return None if called else UNREACHED
 
 
 def _try(
@@ -357,10 +355,12 @@ def _swap(
     packed = packed or _packed(net, known)
     layers = [*packed.manifest.layers, *packed.manifest.dense_layers]
     problems = observe_problems(net, inputs, layers)
-    uncalled = UncalledLayers(net, [name for name in layers if name not in problems])
     read = ReadTensors({name: layer_weight(net.get_submodule(name)) for name in layers if name not in problems})
     others = {found.name: found.why for found in dense_weights(net, set(layers), unchosen="it has no mask")}
-    with torch.inference_mode(), uncalled, read:
+    flops = weight_flops(net, inputs)
+    parameters: dict[Tensor, str] = {parameter: name for name, parameter in net.named_parameters()}
+    weights = {name: parameters[layer_weight(net.get_submodule(name))] for name in packed.manifest.layers}
+    with torch.inference_mode(), read:
         expected = floating_tensors(net(**inputs))
     device, recorded = next(iter(inputs.values())).device, _recorded(net)
     with keys_of("kernel"):
@@ -374,7 +374,7 @@ def _swap(
             f"the swapped network disagrees with the masked one: relative error {error:.1e}, at most "
             f"{limit:.0e} is rounding; nothing is measured"
         )
-    return replace(report.counting(uncalled.problems, read.names), others=others)
+    return report.counting(flops, weights, read.names, others)
 
 
 # Networks of transformers record hidden states and attentions of modules of some classes, when a call asks for them. Of blocks

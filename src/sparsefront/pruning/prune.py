@@ -24,6 +24,7 @@ from sparsefront.pruning.layers import (
     PruningPlan,
     choose_layers,
     count_weights,
+    dense_at_swap,
     dense_weights,
     ignored_layers,
     plan_pruning,
@@ -83,7 +84,8 @@ def prune(
             of the calls.
         task: instead of `loss`, for tasks of this package.
         search: how an allocation that measures the network times and evaluates it, such as `sf.Search()`; others need none.
-        tell: gets a line at the beginning: how many layers are pruned, and what was left out; and one at the end: the sparsity
+        tell: gets a line at the beginning: how many layers are pruned, what was left out, and what will run dense after a
+            swap; and one at the end: the sparsity
             of the pruned layers and of all weights, and what else stays dense, by its kind. Of a search more.
     Returns:
         layer name -> bool mask, shaped like the weight and on its device, True = keep. A dict that also knows its pattern.
@@ -107,7 +109,8 @@ def prune(
     _require_layers(net, plan, pruning)
     require_none_dense(net, plan.layers, "ignore", ignore)
     ignored = left_out | plan.dense_reasons
-    tell(_told(pruning, len(plan.layers), ignored))
+    stays = dense_at_swap(net, plan.layers, None if layers is None else inputs)
+    tell(_told(pruning, len(plan.layers), ignored, stays))
     task = PlainTask(net, loss) if task is None else task
     movement = AccumulateMovement(net, plan.layers)  # nothing has moved yet: all of its scores are zero
     scores = score_weights(task, plan.layers, importance=pruning.importance, open_loader=open_loader, movement=movement)
@@ -189,17 +192,22 @@ def _require_layers(net: nn.Module, plan: PruningPlan, pruning: PruningSettings)
     require_storable(pruning.pattern, shapes.values(), pruning.sparsity)
 
 
-def _told(pruning: PruningSettings, pruned: int, ignored: Mapping[str, str]) -> str:
-    """One line: what is pruned, and each reason against it once, with its layers."""
-    layers_of: dict[str, list[str]] = {}
-    for name, why in ignored.items():
-        layers_of.setdefault(why, []).append(name)
-    parts = "; ".join(f"{', '.join(names)} ({why})" for why, names in layers_of.items())
-    left_out = f"; left out: {parts}" if parts else ""
+def _told(pruning: PruningSettings, pruned: int, ignored: Mapping[str, str], stays: Mapping[str, str]) -> str:
+    """One line: what is pruned, each reason against it once, with its layers, and what a swap will leave dense."""
+    left_out = f"; left out: {_by_reason(ignored)}" if ignored else ""
+    if stays:
+        left_out += f"; pruned, but run dense after a swap: {_by_reason(stays)}"
     first, name = pruning.first_sparsity, pruning.schedule.name
     rising = f", rising to {pruning.sparsity:.4g} (schedule={name})," if first != pruning.sparsity else ""
     layers = counted(pruned, "layer")
     return f"prune: {pruning.pattern.name} at {first:.4g}{rising} in {layers}{left_out}"
+
+
+def _by_reason(reasons: Mapping[str, str]) -> str:
+    layers_of: dict[str, list[str]] = {}
+    for name, why in reasons.items():
+        layers_of.setdefault(why, []).append(name)
+    return "; ".join(f"{', '.join(names)} ({why})" for why, names in layers_of.items())
 
 
 def _achieved(net: nn.Module, masks: Mapping[str, Tensor], dense: Sequence[DenseWeight]) -> str:

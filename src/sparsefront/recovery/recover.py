@@ -181,15 +181,29 @@ def _after_first(
 
 
 def _require_logits(net: nn.Module, loss: Loss | None, data: pl.LightningDataModule) -> None:
-    """Raises InvalidSetting where what the network returns for the first batch does not name its logits. Nothing is drawn."""
+    """Raises InvalidSetting where what the network returns for the first batch does not name its logits, in eval mode and as it
+    trains, or names more of them in one than in the other. Nothing is drawn, and buffers are as they were.
+    """
     task, loader, state = PlainTask(net, loss), data.train_dataloader(), random_state()
     drawn, device = loader.generator.get_state(), device_of(net)
     try:
         batch = task.net_inputs(next(iter(loader)))
+        inputs = {name: one.to(device) if isinstance(one, Tensor) else one for name, one in batch.items()}
         with in_eval_mode(net), torch.no_grad():
-            task.logits(
-                net(**{name: one.to(device) if isinstance(one, Tensor) else one for name, one in batch.items()})
+            evaluated = len(task.logits(net(**inputs)))
+        buffers = [(buffer, buffer.clone()) for buffer in net.buffers()]
+        with keep_modes(net), torch.no_grad():
+            if not net.training:
+                net.train()
+            trained = len(task.logits(net(**inputs)))
+            for buffer, before in buffers:
+                buffer.copy_(before)
+        if trained != evaluated:
+            allowed = (
+                f"returns {trained} logits as it trains and {evaluated} in eval mode, as a teacher is: "
+                "recovery=distill, cast and recipe.label_smoothing compare them one by one"
             )
+            raise InvalidSetting("net", type(net).__name__, allowed)
     finally:
         loader.generator.set_state(drawn)
         set_random_state(state)

@@ -433,12 +433,13 @@ class Size(CheckedFields):
 
 @dataclass(frozen=True, kw_only=True)
 class Kernels(CheckedFields):
-    """What the swap chose.
+    """What the swap chose, and in `dense_weights` what else has weights: embeddings, recurrent layers, parameters that are read
+    without a call of a layer, and layers that are not prunable -> why they stay dense.
 
     `kernel_per_layer`: layer -> {"chosen", "family", "density", "weight_bytes", "latency_us", "candidates": kernel ->
     microseconds, "roofline_fraction", "relative_error", "unsupported": kernel -> reason, "notes", "launch": its parameters,
-    "why_dense" where a pruned layer runs dense, "m", "k", "n" of its product}, keys absent where nothing is known. Shares are
-    fractions of the prunable layers, by count and by dense floating-point operations, that run a sparse kernel.
+    "why_dense" where a pruned layer runs dense, "m", "k", "n" of its product}, keys absent where nothing is known. Shares run a
+    sparse kernel: of the prunable layers, by count, and of the dense floating-point operations with all weights.
     `fused_blocks`: how encoder blocks were rewritten, or why they were not -> number of blocks; `block_variants_ms`: chain of
     blocks -> way of running it -> milliseconds, where timed. `block_norms`: LayerNorms of feature-major blocks by type, layouts
     and sizes -> {"chosen", "launch", "latency_us", "candidates", "unsupported"}, as those of a layer.
@@ -450,6 +451,7 @@ class Kernels(CheckedFields):
     fused_blocks: dict[str, int] = field(default_factory=dict)
     block_variants_ms: dict[str, dict[str, float]] = field(default_factory=dict)
     block_norms: dict[str, dict[str, Any]] = field(default_factory=dict)
+    dense_weights: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -353,6 +353,7 @@ def _side_by_side(
         "sparse_layer_share": sparse.report.sparse_layer_share,
         "sparse_flops_share": sparse.report.sparse_flops_share,
         **sparse.report.fusion.to_json(),
+        "dense_weights": sparse.report.others,
     }
     del sparse  # its memory belongs to the curve's networks
     curve, on_curve = latency_curve(bench, at)
