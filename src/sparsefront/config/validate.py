@@ -296,6 +296,7 @@ def _check_devices(experiment: Experiment) -> None:
 
 
 def _check_data_and_model(dataset: Any, model: Any, choices: dict[str, str]) -> None:
+    _call("dataset", lambda: dataset.split_version)
     _call("dataset", dataset.check)
     kind = _call("dataset", lambda: dataset.info).kind
     if kind not in model.kinds:

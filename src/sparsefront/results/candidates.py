@@ -310,12 +310,14 @@ def _text(content: Any) -> str:
 # Each makes a quality or a speedup another quantity. What a result does not hold, being of an older version, agrees
 # with nothing that is known.
 
-BUDGET = "budget"
+BUDGET, SPLIT = "budget", "split"
 
 
 def conditions(result: Result) -> dict[str, str]:
     """Condition -> what it was, in words; only those that apply to this result."""
     found = {"data": _data(result), "evaluation": _evaluation(result), "held out": _held_out(result)}
+    if (split := split_of(result)) is not None:
+        found[SPLIT] = f"split {split}"
     if result.choice.recovery is not None:
         found[BUDGET] = _budget(result)
     if result.speed.latency_device is not None:
@@ -335,6 +337,26 @@ def _evaluation(result: Result) -> str:
     if samples is None:
         return "evaluated samples not recorded"
     return f"{samples} test samples" if limit is None else f"{samples} test samples (limit {limit})"
+
+
+def split_of(result: Result) -> str | None:
+    """The rule by which rows of train were held out; None where none were. Before it was recorded each was held out by itself."""
+    return None if holds_nothing_out(result) else result.choice.dataset_split or "rows"
+
+
+def splits_apart(results: Iterable[Result]) -> list[str]:
+    """A line for each data set of which different rows were held out: what such results chose by is not the same."""
+    found: dict[str, Counter[str]] = {}
+    for result in results:
+        if (split := split_of(result)) is not None:
+            subject = " ".join(filter(None, (result.choice.dataset, result.choice.dataset_task)))
+            found.setdefault(subject, Counter())[split] += 1
+    return [
+        f"{subject}: not ranked against each other, since other rows of train were held out: "
+        + ", ".join(f"{counted(count, 'result')} of the split {split}" for split, count in sorted(counts.items()))
+        for subject, counts in found.items()
+        if len(counts) > 1
+    ]
 
 
 def _held_out(result: Result) -> str:

@@ -158,6 +158,7 @@ COLUMNS = (
     Column("model_variant", constant_aside=True),
     Column("dataset", constant_aside=True),
     Column("dataset_task", constant_aside=True),
+    Column("dataset_split", constant_aside=True),
     Column("pattern"),
     Column("granularity", constant_aside=True),
     Column("n_of_m", constant_aside=True),

@@ -17,6 +17,7 @@ from sparsefront.artifacts.durable import denied
 from sparsefront.errors import InvalidSetting, printable
 from sparsefront.options import missing_package
 from sparsefront.progress import counted, ending_with_its_reader
+from sparsefront.results.candidates import splits_apart
 from sparsefront.results.columns import sort_results
 from sparsefront.results.comparable import SPEEDUP, ComparableResults, Point, axis_named, split_comparable
 from sparsefront.results.loggers import COMPARE_JOB, WandbLogging, read_wandb_results
@@ -467,7 +468,7 @@ def _compare(request: Request) -> None:
 
     for group in groups:
         print_group(group, verdicts_of(group), most=request.most_rows)
-    for line in request.picked_before:
+    for line in [*request.picked_before, *splits_apart(results)]:
         print(printable(line))
     out = Path(request.out)
     try:

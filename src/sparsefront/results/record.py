@@ -22,9 +22,9 @@ from sparsefront.artifacts.bounded_files import MOST_DIGITS, parse_json_bounded
 # 2: the parameters of every part in Choice. 3: variants and the curve in Speed, resident bytes in Size. 4: collapsed
 # layers, what decides whether two results are comparable, checkpoint. 5: names of today. 6: metrics of the
 # held-out part, the seed of the recovery, outcomes, budgets, the dense network trained on, val_seen. 7: digests of masks, files
-# and record. 8: digest of the data. 9: kernels of norms. Fields are only ever added: a result of an
+# and record. 8: digest of the data. 9: kernels of norms. 10: the version of the split. Fields are only ever added: a result of an
 # older version is read unless it has a name of before 5.
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 
 
 # The types that a field of a result may have: checked when a result is made, written to and read from cells of a CSV
@@ -265,6 +265,8 @@ class Choice(CheckedFields):
 
     `model_variant` tells networks of one model apart: `vit_b_16`, a BERT's size, hub name or folder name.
     `model_parameters` hold only what decided what was loaded, and what the loaded network says of itself.
+    `dataset_split`: the rule by which rows of train were held out, with its version, or `rows`: each by itself; None where
+    nothing was held out, and before version 10, which knew `rows` alone.
     `trainer_parameters` are those that change what is trained, with `auto` resolved. `control`: what the pruned network is held
     against beside the dense one; None where there is nothing to match.
     """
@@ -275,6 +277,7 @@ class Choice(CheckedFields):
     dataset: str
     dataset_task: str | None = None
     dataset_parameters: dict[str, Any] = field(default_factory=dict)
+    dataset_split: str | None = None
     pattern: str
     pattern_parameters: dict[str, Any] = field(default_factory=dict)
     granularity: int | str | None = None

@@ -269,6 +269,7 @@ def choice_of(experiment: Experiment, network: dict[str, Any]) -> Choice:
         model_variant=experiment.model.variant,
         dataset=choices["dataset"],
         dataset_task=getattr(experiment.dataset, "task", None),
+        dataset_split=experiment.dataset.split_version,
         pattern=choices["pattern"],
         granularity=getattr(experiment.pattern, "granularity", None),
         importance=choices["importance"] if pruned else None,

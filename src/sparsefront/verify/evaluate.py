@@ -27,6 +27,7 @@ from sparsefront.progress import counted
 from sparsefront.provenance import Provenance, provenance
 from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.recovery.training import TrainingRecovery
+from sparsefront.results.candidates import split_of
 from sparsefront.results.record import SCHEMA_VERSION, Identity, Result
 from sparsefront.runs import composable_overrides
 from sparsefront.stages.bench import EvalContext, SplitQuality, evaluate_splits
@@ -90,6 +91,13 @@ def _require_same(experiment: Experiment, result: Result) -> None:
         choice["dataset_parameters"] = {
             key: value for key, value in choice["dataset_parameters"].items() if key not in experiment.dataset.elsewhere
         }
+    here, there = composed.pop("dataset_split"), split_of(result)
+    del stored["dataset_split"]
+    if None not in (here, there) and here != there:
+        allowed = (
+            f"holds out by {here}, and the record is of {there}: split_by=rows or groups, and the version that made it"
+        )
+        raise InvalidSetting("dataset.split_by", experiment.dataset.split_by, allowed)
     composed |= {"sparsity": experiment.sparsity, "seed": experiment.seed}
     stored |= {"sparsity": result.sparsity.sparsity_target, "seed": result.identity.seed}
     if result.identity.recovery_seed is not None or result.identity.schema_version == SCHEMA_VERSION:
