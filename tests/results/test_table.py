@@ -40,6 +40,15 @@ def test_a_speedup_of_a_cpu_says_what_it_is_and_what_its_interval_is(make_result
     assert "CPU" not in text_of(results_table([make_result(latency_device="cuda")]))
 
 
+def test_a_speedup_that_contradicts_the_medians_says_why(make_result):
+    clause = "the median of the ratios of each repeat, whereas the medians over all repeats that are shown give 1.50×"
+    assert "median of the ratios" not in text_of(run_table(make_result()))
+    apart = make_result(speedup=0.98, speedup_low=0.9, speedup_high=1.1)
+    assert clause in " ".join(text_of(run_table(apart), width=300).split())
+    near = make_result(speedup=1.503)
+    assert "median of the ratios" not in text_of(run_table(near)), "rounding alone"
+
+
 def test_tables_show_the_standard_error_and_of_how_many_samples(make_result):
     evaluated = {"sparse_standard_error": 0.0054, "dense_standard_error": 0.0044, "evaluated_samples": 1000}
     one = text_of(run_table(make_result(**evaluated, evaluate_limit=1000)))

@@ -316,11 +316,26 @@ def _speedup(result: Result) -> str:
     speed = result.speed
     if speed.speedup is None:
         return "not measured"
-    note = f" ({CPU_NOTE})" if speed.latency_device == "cpu" else ""
+    note = f"{apart_from_medians(result)}{f' ({CPU_NOTE})' if speed.latency_device == 'cpu' else ''}"
     if speed.speedup_low is None or speed.speedup_high is None:
         return times(speed.speedup) + note
     verdict = speed_verdict(speed.speedup_low, speed.speedup_high, result.kernels.sparse_flops_share)
     return f"{times(speed.speedup)}, {verdict}{note}"
+
+
+MEDIANS_APART = 0.005  # of the ratio: more than rounding to two digits explains
+
+
+def apart_from_medians(result: Result) -> str:
+    """A clause where the two latencies that are shown give another ratio than the speedup; empty where they agree."""
+    speed = result.speed
+    dense, sparse = speed.latency_dense_ms, speed.latency_sparse_ms
+    if speed.speedup is None or not dense or not sparse:
+        return ""
+    shown = dense / sparse
+    if times(shown) == times(speed.speedup) or abs(shown / speed.speedup - 1) <= MEDIANS_APART:
+        return ""
+    return f"; the median of the ratios of each repeat, whereas the medians over all repeats that are shown give {times(shown)}"
 
 
 def _interval(result: Result) -> str | None:

@@ -16,7 +16,7 @@ from sparsefront.results.latency_table import curve_figure, curve_lines, wins_te
 from sparsefront.results.plots import pareto_figure, svg_text
 from sparsefront.results.record import Result
 from sparsefront.results.run_folder import run_command
-from sparsefront.results.tables import layer_lines
+from sparsefront.results.tables import apart_from_medians, layer_lines
 
 # The templates of the pages, filled in; style and scripts are files beside them and become part of each page.
 
@@ -137,6 +137,7 @@ def _values(result: Result) -> list[dict[str, str]]:
     """What the columns of a comparison hold, as lines."""
     metric = shared_metric([result])
     cells = {column.heading(metric): column.cell(result) for column in COLUMNS}
+    cells["speedup"] += apart_from_medians(result)
     return [{"": heading, "value": text} for heading, text in cells.items() if text != "–"]
 
 
