@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import product
@@ -37,6 +37,8 @@ from sparsefront.measure.timers import LatencySummary
 from sparsefront.networks import tensors_digest
 from sparsefront.progress import TIMING, counted, spent_on
 from sparsefront.provenance import provenance
+from sparsefront.pruning.mask_spec import MaskSpec
+from sparsefront.pruning.masks import Masks
 from sparsefront.stages.bench import (
     EvalContext,
     SplitQuality,
@@ -83,14 +85,19 @@ class SparseNetwork:
 
 @spent_on(TIMING)
 def swap_in(bench: EvalContext, net: nn.Module, export: Export) -> SparseNetwork:
-    """Choose kernels for the bench's inputs and put them into `net`, which holds the masked weights, in place.
+    """Choose kernels for the bench's inputs and put them into `net`, which holds the masked weights, in place. Of a network that
+    whole blocks were taken out of the report has the names that layers had before.
 
     Raises:
         RuntimeError: the sparse network computes something else than the masked one.
     """
-    log.info("swap: kernels for %s on %s", counted(len(export.manifest.layers), "layer"), bench.device.type)
-    report = swap(bench.ready(net), export.masks, bench.inputs, kernel=bench.experiment.kernel, packed=export)
-    return SparseNetwork(net, report)
+    kernel, spec = bench.experiment.kernel, MaskSpec(blocks=export.blocks)
+    if spec.blocks is None:
+        log.info("swap: kernels for %s on %s", counted(len(export.manifest.layers), "layer"), bench.device.type)
+        return SparseNetwork(net, swap(bench.ready(net), export.masks, bench.inputs, kernel=kernel, packed=export))
+    log.info("swap: none, the network is dense without the blocks that were taken out")
+    report = swap(bench.ready(net), Masks(export.masks, spec=spec), bench.inputs, kernel=kernel)
+    return SparseNetwork(net, report.renamed({spec.name_left(name): name for name in export.masks}))
 
 
 @spent_on(TIMING)
@@ -191,6 +198,13 @@ def sizes(experiment: Experiment) -> list[tuple[int, int | None]]:
     return [(batch_size, length) for length, batch_size in product(lengths, measure.batch_sizes)]
 
 
+def dense_bytes(net: nn.Module, export: Export, prunable: Iterable[str]) -> dict[str, int]:
+    """`dense_layer_bytes`, by the names that layers have in the dense network."""
+    spec = MaskSpec(blocks=export.blocks)
+    names = {left: name for name in prunable if (left := spec.name_left(name)) is not None}
+    return {names[left]: size for left, size in dense_layer_bytes(net, names).items()}
+
+
 def _latency(side: str, latency: LatencySummary) -> dict[str, float]:
     return {
         f"latency_{side}_ms": latency.median_ms,
@@ -271,16 +285,16 @@ def _measure(
     else:
         export = read_export(exported.path)
         digests["masks_sha256"] = tensors_digest(export.masks)
-        masked = load_net(experiment, recovered.path / WEIGHTS)
+        masked = load_net(experiment, recovered.path / WEIGHTS, blocks=export.blocks)
         digests["weights_sha256"] = weights_digest(masked)
         masked = bench.ready(masked)
         qualities["masked"] = evaluate_splits(bench, masked, "masked")
-        achieved = achieved_sparsity(masked, export.masks, prunable)
+        achieved = achieved_sparsity(dense_net, export.masks, prunable)
         whole = [name for name, sparsity in achieved.layers.items() if sparsity == 0]
         reasons = dict.fromkeys(whole, KEEPS_ALL) | export.manifest.dense_layers
         if experiment.swaps:
-            make_net = partial(load_net, experiment, recovered.path / WEIGHTS)
-            found = _side_by_side(bench, dense_net, masked, make_net, export, folder)
+            make_net = partial(load_net, experiment, recovered.path / WEIGHTS, blocks=export.blocks)
+            found = _side_by_side(bench, dense_net, make_net, export, folder)
             groups, samples_ms, qualities["sparse"] = found
         else:
             groups, samples_ms = _dense_alone(bench, dense_net)
@@ -325,7 +339,6 @@ def _dense_alone(bench: EvalContext, net: nn.Module) -> tuple[dict[str, Any], Sa
 def _side_by_side(
     bench: EvalContext,
     dense_net: nn.Module,
-    masked: nn.Module,
     make_net: Callable[[], nn.Module],
     export: Export,
     folder: Path,
@@ -347,7 +360,7 @@ def _side_by_side(
     log.info("measure: accuracy with the sparse kernels running")
     quality = evaluate_splits(bench, sparse.net, "sparse")
     size = _size("dense", dense_net, bench) | _size("sparse", sparse.net, bench)
-    size["dense_bytes_per_layer"] = dense_layer_bytes(sparse.net, bench.experiment.model.prunable(masked))
+    size["dense_bytes_per_layer"] = dense_bytes(sparse.net, export, bench.experiment.model.prunable(dense_net))
     kernels = {
         "kernel_per_layer": _layers(sparse.report, bench),
         "sparse_layer_share": sparse.report.sparse_layer_share,

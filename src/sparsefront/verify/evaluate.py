@@ -20,7 +20,8 @@ from sparsefront.errors import InvalidSetting, Obstacle, printable
 from sparsefront.export.checkpoint import Export
 from sparsefront.inference.swap_report import KEEPS_ALL, SwapReport
 from sparsefront.measure.accuracy import Evaluation
-from sparsefront.measure.memory import achieved_sparsity, dense_layer_bytes, resident_bytes, weight_bytes
+from sparsefront.measure.memory import achieved_sparsity, resident_bytes, weight_bytes
+from sparsefront.networks import remove_blocks
 from sparsefront.patterns.base import label
 from sparsefront.patterns.blocks import windows_text
 from sparsefront.progress import counted
@@ -32,7 +33,7 @@ from sparsefront.runs import composable_overrides
 from sparsefront.stages.bench import EvalContext, SplitQuality, evaluate_splits
 from sparsefront.stages.control import KIND as CONTROL
 from sparsefront.stages.keys import dense_recipe, stage_keys
-from sparsefront.stages.measure import SparseNetwork, kernel_names, measured_swap, swap_in
+from sparsefront.stages.measure import SparseNetwork, dense_bytes, kernel_names, measured_swap, swap_in
 from sparsefront.stages.network import build_net, load_net, open_data, weights_digest
 from sparsefront.stages.report import choice_of
 from sparsefront.tasks.outcomes import Outcomes
@@ -180,9 +181,10 @@ def measure_again(
         yield from _evaluated("dense", bench, dense, result, outcomes)
         yield from _timed_alone(bench, result, dense)
         return
-    masked = build_net(experiment)
+    masked, whole = build_net(experiment), build_net(experiment)
+    yield _sparsity(experiment, result, export, whole, spec)
+    remove_blocks(masked, export.blocks or {})
     masked.load_state_dict(export.state_dict())
-    yield _sparsity(experiment, result, export, masked, spec)
     bench = EvalContext.of(experiment, masked)
     yield from _conditions(bench, result, given)
     same_dtype = bench.conditions()["dtype"] == result.speed.dtype
@@ -193,9 +195,9 @@ def measure_again(
     yield from _continued(experiment, bench, result)
     yield from _evaluated("masked", bench, masked, result, outcomes)
     if same_dtype and result.size.weight_bytes_dense is not None:
-        found = {"weight_bytes_dense": (result.size.weight_bytes_dense, weight_bytes(dense or masked))}
+        found = {"weight_bytes_dense": (result.size.weight_bytes_dense, weight_bytes(bench.ready(dense or whole)))}
         if bench.device.type == "cpu":
-            net, size = dense or masked, result.size
+            net, size = dense or whole, result.size
             found["resident_bytes_dense"] = (size.resident_bytes_dense, resident_bytes(net, bench.device))
         yield _facts("size, dense", found)
     if result.quality.sparse is None:
@@ -211,7 +213,7 @@ def measure_again(
         return
     # without the dense weights their layers are timed with others: latencies do not depend on values
     tell("swapping kernels in, and timing dense and sparse in turn ...")
-    beside = bench.ready(dense or masked)
+    beside = bench.ready(dense or whole)
     sparse, speed, _ = measured_swap(bench, beside, lambda: copy.deepcopy(masked), export)
     _tell_evaluating("sparse", result)
     yield from _compare("sparse", evaluate_splits(bench, sparse.net, "sparse"), result, outcomes)
@@ -460,7 +462,7 @@ def _kernels(
             "resident_bytes_sparse": (result.size.resident_bytes_sparse, resident_bytes(sparse.net, bench.device)),
             "dense_bytes_per_layer": (
                 result.size.dense_bytes_per_layer,
-                dense_layer_bytes(sparse.net, result.sparsity.sparsity_per_layer),
+                dense_bytes(sparse.net, export, result.sparsity.sparsity_per_layer),
             ),
         }
     for layer, told in stored.kernel_per_layer.items():
