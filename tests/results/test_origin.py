@@ -139,7 +139,7 @@ def test_missing_cells_of_what_else_differs_are_named(make_result):
 
 def test_a_pattern_has_one_color_and_a_recovery_one_marker():
     known = ["tile_wise", "vector_wise", "block_wise", "n_m", "element_wise", "dense", "uniform", "channel"]
-    known += ["shuffled_block", "tile_2_4", "block_2_4", "mixed"]
+    known += ["shuffled_block", "tile_2_4", "block_2_4", "mixed", "depth"]
     colors = [pattern_color(pattern) for pattern in known]
     assert len(set(colors)) == len(known) and pattern_color("my_own") not in colors
     assert recovery_marker("finetune") == ("o", "circle") and recovery_marker(None) == recovery_marker("none")

@@ -62,8 +62,13 @@ def removable_blocks(
         layers: that may be pruned.
         ignored: layers that somebody wants to stay: so do their blocks.
     Raises:
-        InvalidSetting: no two blocks are alike, or the sparsity rounds to none or to all of them.
+        InvalidSetting: no two blocks are alike, the network has an encoder and a decoder, or the sparsity rounds to none or all.
     """
+    if getattr(getattr(net, "config", None), "is_encoder_decoder", False):
+        allowed = (
+            "takes whole blocks of one encoder or decoder, and this network has both: choose a pattern within layers"
+        )
+        raise InvalidSetting("pattern", pattern.name, allowed)
     alike = alike_blocks(net, {*layers, *ignored})
     if not alike:
         allowed = (
