@@ -150,7 +150,7 @@ def test_what_is_no_pattern_has_no_color_of_a_pattern():
     patterns = {pattern_color(file.stem) for file in (ROOT / "conf" / "pattern").glob("*.yaml")}
     patterns |= {pattern_color(f"own_{number}") for number in range(100)}
     others = [style.color for style in series_styles(map(str, range(10))).values()]
-    assert len(patterns) == 18 and len(set(others)) == 10 and not patterns & set(others)
+    assert len(patterns) == 19 and len(set(others)) == 10 and not patterns & set(others)
     of_masks = {KEPT_COLOR, PRUNED_COLOR, GROUP_COLOR, WINDOW_COLOR}
     assert len(of_masks) == 4 and not of_masks & (patterns | set(others))
 

@@ -32,7 +32,7 @@ from sparsefront.export.packed_layers import DENSE, TAP_BY_TAP, Manifest, pack_l
 from sparsefront.masks.weight_view import Permutation, as_matrix, like_weight
 from sparsefront.models.base import Model, is_of_transformers, save_config
 from sparsefront.patterns.base import Pattern
-from sparsefront.pruning.mask_spec import load_blocks, load_masks, save_masks
+from sparsefront.pruning.mask_spec import MaskSpec, load_blocks, load_masks, save_masks
 
 MODEL, MASKS, COMPRESSED, MANIFEST = "model.safetensors", "masks.safetensors", "compressed.safetensors", "manifest.json"
 
@@ -152,6 +152,11 @@ class Export:
             ValueError: a damaged file.
         """
         return load_blocks(self.directory)
+
+    @property
+    def spec(self) -> MaskSpec:
+        """What of the masks' spec a network without some of its blocks needs."""
+        return MaskSpec(blocks=self.blocks)
 
     def state_dict(self) -> dict[str, Tensor]:
         """All weights and buffers, on the CPU, in the type that they were exported in."""

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import product
@@ -37,7 +37,6 @@ from sparsefront.measure.timers import LatencySummary
 from sparsefront.networks import tensors_digest
 from sparsefront.progress import TIMING, counted, spent_on
 from sparsefront.provenance import provenance
-from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.pruning.masks import Masks
 from sparsefront.stages.bench import (
     EvalContext,
@@ -91,13 +90,15 @@ def swap_in(bench: EvalContext, net: nn.Module, export: Export) -> SparseNetwork
     Raises:
         RuntimeError: the sparse network computes something else than the masked one.
     """
-    kernel, spec = bench.experiment.kernel, MaskSpec(blocks=export.blocks)
-    if spec.blocks is None:
-        log.info("swap: kernels for %s on %s", counted(len(export.manifest.layers), "layer"), bench.device.type)
-        return SparseNetwork(net, swap(bench.ready(net), export.masks, bench.inputs, kernel=kernel, packed=export))
-    log.info("swap: none, the network is dense without the blocks that were taken out")
-    report = swap(bench.ready(net), Masks(export.masks, spec=spec), bench.inputs, kernel=kernel)
-    return SparseNetwork(net, report.renamed({spec.name_left(name): name for name in export.masks}))
+    masks, kernel = Masks(export.masks, spec=export.spec), bench.experiment.kernel
+    kernels = (
+        f"kernels for {counted(len(masks), 'layer')}"
+        if export.blocks is None
+        else "none, without its blocks it is dense"
+    )
+    log.info("swap: %s on %s", kernels, bench.device.type)
+    report = swap(bench.ready(net), masks, bench.inputs, kernel=kernel, packed=export)
+    return SparseNetwork(net, report.renamed({export.spec.name_left(name): name for name in masks}))
 
 
 @spent_on(TIMING)
@@ -196,13 +197,6 @@ def sizes(experiment: Experiment) -> list[tuple[int, int | None]]:
     measure = experiment.measure
     lengths = (None,) if experiment.dataset.info.sequence_length is None else measure.sequence_lengths
     return [(batch_size, length) for length, batch_size in product(lengths, measure.batch_sizes)]
-
-
-def dense_bytes(net: nn.Module, export: Export, prunable: Iterable[str]) -> dict[str, int]:
-    """`dense_layer_bytes`, by the names that layers have in the dense network."""
-    spec = MaskSpec(blocks=export.blocks)
-    names = {left: name for name in prunable if (left := spec.name_left(name)) is not None}
-    return {names[left]: size for left, size in dense_layer_bytes(net, names).items()}
 
 
 def _latency(side: str, latency: LatencySummary) -> dict[str, float]:
@@ -360,7 +354,8 @@ def _side_by_side(
     log.info("measure: accuracy with the sparse kernels running")
     quality = evaluate_splits(bench, sparse.net, "sparse")
     size = _size("dense", dense_net, bench) | _size("sparse", sparse.net, bench)
-    size["dense_bytes_per_layer"] = dense_bytes(sparse.net, export, bench.experiment.model.prunable(dense_net))
+    prunable = bench.experiment.model.prunable(dense_net)
+    size["dense_bytes_per_layer"] = dense_layer_bytes(sparse.net, prunable, export.spec.name_left)
     kernels = {
         "kernel_per_layer": _layers(sparse.report, bench),
         "sparse_layer_share": sparse.report.sparse_layer_share,

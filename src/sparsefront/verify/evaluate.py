@@ -20,7 +20,7 @@ from sparsefront.errors import InvalidSetting, Obstacle, printable
 from sparsefront.export.checkpoint import Export
 from sparsefront.inference.swap_report import KEEPS_ALL, SwapReport
 from sparsefront.measure.accuracy import Evaluation
-from sparsefront.measure.memory import achieved_sparsity, resident_bytes, weight_bytes
+from sparsefront.measure.memory import achieved_sparsity, dense_layer_bytes, resident_bytes, weight_bytes
 from sparsefront.networks import remove_blocks
 from sparsefront.patterns.base import label
 from sparsefront.patterns.blocks import windows_text
@@ -33,7 +33,7 @@ from sparsefront.runs import composable_overrides
 from sparsefront.stages.bench import EvalContext, SplitQuality, evaluate_splits
 from sparsefront.stages.control import KIND as CONTROL
 from sparsefront.stages.keys import dense_recipe, stage_keys
-from sparsefront.stages.measure import SparseNetwork, dense_bytes, kernel_names, measured_swap, swap_in
+from sparsefront.stages.measure import SparseNetwork, kernel_names, measured_swap, swap_in
 from sparsefront.stages.network import build_net, load_net, open_data, weights_digest
 from sparsefront.stages.report import choice_of
 from sparsefront.tasks.outcomes import Outcomes
@@ -462,7 +462,7 @@ def _kernels(
             "resident_bytes_sparse": (result.size.resident_bytes_sparse, resident_bytes(sparse.net, bench.device)),
             "dense_bytes_per_layer": (
                 result.size.dense_bytes_per_layer,
-                dense_bytes(sparse.net, export, result.sparsity.sparsity_per_layer),
+                dense_layer_bytes(sparse.net, result.sparsity.sparsity_per_layer, export.spec.name_left),
             ),
         }
     for layer, told in stored.kernel_per_layer.items():

@@ -409,7 +409,7 @@ def _check_layer(export: Export, layer: str, weights: dict[str, Tensor]) -> None
     """A pruned layer's weight, zero where its mask prunes, and the same in the compressed form that kernels read. Of a network
     that whole blocks were taken out of: that the layers left are those whose masks keep every weight.
     """
-    spec, mask = MaskSpec(blocks=export.blocks), export.masks[layer]
+    spec, mask = export.spec, export.masks[layer]
     left = spec.name_left(layer)
     if bool(mask.any() if left is None else not mask.all() and spec.blocks is not None):
         raise Edited(BLOCKS, f"was edited: it does not say of {layer} what its mask does")
