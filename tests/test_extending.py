@@ -1,10 +1,10 @@
 """docs/extending.md: its files, written to a folder of a user's own, run by its commands as they stand."""
 
+import inspect
 import json
 import os
 import re
 import shlex
-import textwrap
 from abc import ABC
 from pathlib import Path
 
@@ -18,15 +18,15 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import sparsefront
 from sparsefront.config.validate import BASES
-from sparsefront.data.digits import Digits
 from sparsefront.pipeline import run_experiment
 
 ROOT = Path(sparsefront.__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "extending.md").read_text()
 FILES = re.findall(r"```(?:python|yaml)\n# (\S+)\n(.*?)```", DOCUMENT, flags=re.DOTALL)
 COMMANDS = {
-    group: command for command, group in re.findall(r"```sh\n(python .*?--config-dir.*? (\w+)=\w+)\n```", DOCUMENT)
+    choice: command for command, choice in re.findall(r"```sh\n(python .*?--config-dir.*? (\w+=\w+))\n```", DOCUMENT)
 }
+PROGRAMS = re.findall(r"```python\n([^#].*?)```", DOCUMENT, flags=re.DOTALL)
 KINDS = {group for group, base in BASES.items() if issubclass(base, ABC)} - {"logger"}
 QUICK = ["debug=tiny", "logger=none", "trainer=cpu", "measure.device=cpu", "kernel=none", "measure.variants=[]"]
 QUICK += ["report.html=false"]
@@ -48,7 +48,9 @@ def write_table(folder: Path) -> None:
         (folder / f"{split}.csv").write_text(f"text,label\n{rows}", encoding="utf-8")
 
 
-class Tutorial(LightningDataModule):
+class Rows(LightningDataModule):
+    """As a tutorial has it."""
+
     def __init__(self, batch_size: int) -> None:
         super().__init__()
         self.batch_size = batch_size
@@ -62,6 +64,11 @@ class Tutorial(LightningDataModule):
     val_dataloader = test_dataloader = train_dataloader
 
 
+IMPORTS = """import torch
+from pytorch_lightning import LightningDataModule
+from torch.utils.data import DataLoader, TensorDataset"""
+
+
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory, programs: ProgramServer) -> Path:
     """A user's folder, in which all commands were run, with one cache, so that one dense network serves most of them."""
@@ -70,34 +77,40 @@ def home(tmp_path_factory: pytest.TempPathFactory, programs: ProgramServer) -> P
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(content)
     (folder / "own" / "__init__.py").touch()
+    (folder / "own" / "rows.py").write_text(f"{IMPORTS}\n\n{inspect.getsource(Rows)}")
     path = os.pathsep.join([str(folder), str(ROOT / "src"), str(ROOT / "kernels")])  # what is installed, and $PWD
     environment = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
-    for group, command in COMMANDS.items():
-        done = programs.run(arguments(group, command), cwd=folder, env=environment)
-        (folder / f"{group}.log").write_text(done.stdout + done.stderr)
+    for choice, command in COMMANDS.items():
+        done = programs.run(arguments(choice, command), cwd=folder, env=environment)
+        (folder / f"{choice}.log").write_text(done.stdout + done.stderr)
     return folder
 
 
-def arguments(group: str, command: str) -> list[str]:
+def arguments(choice: str, command: str) -> list[str]:
     _, program, *typed = shlex.split(command)
-    quick = [*QUICK, *([] if group == "model" else SMALL), "cache_dir=cache", f"results_dir=results_{group}"]
+    quick = [*QUICK, *([] if "model=" in choice else SMALL), "cache_dir=cache", f"results_dir=results_{name(choice)}"]
     return [program.replace("~/sparsefront", str(ROOT)), *typed, *quick]
 
 
+def name(choice: str) -> str:
+    return choice.split("=")[1]
+
+
 def test_there_is_an_example_of_each_kind():
-    assert COMMANDS.keys() == KINDS
-    methods = DOCUMENT.count("```python\n    def ")
-    assert len(FILES) == 2 * len(COMMANDS) == DOCUMENT.count("```python\n") - methods + DOCUMENT.count("```yaml\n")
+    assert {choice.split("=")[0] for choice in COMMANDS} == KINDS
+    pieces = DOCUMENT.count("```python\n") + DOCUMENT.count("```yaml\n")
+    assert len(FILES) == 2 * len(COMMANDS) == pieces - len(PROGRAMS)
 
 
 def test_its_commands_run(home: Path):
     """All of them in one test: parallel workers would each run the commands again."""
-    for group in KINDS:
-        said = (home / f"{group}.log").read_text()
-        rows = list(home.glob(f"results_{group}/*/row.json"))
+    for choice in COMMANDS:
+        said = (home / f"{choice}.log").read_text()
+        rows = list(home.glob(f"results_{name(choice)}/*/row.json"))
         assert len(rows) == 1, said
         row = json.loads(rows[0].read_text())
-        assert COMMANDS[group].endswith(f" {group}={row['choice'][group]}")
+        group = choice.split("=")[0]
+        assert name(choice) == row["choice"][group]
         assert row["quality"]["masked"] is not None
         assert abs(row["sparsity"]["sparsity_achieved"] - 0.75) < 0.05
         pair = f"{row['choice']['model']}_{row['choice']['dataset']}"
@@ -119,11 +132,19 @@ def test_data_of_one_s_own_needs_no_class(composed, tmp_path, option, write, sma
     run_experiment(composed(*QUICK, *small, "recovery=none", *typed))
 
 
-def test_a_data_module_is_returned_as_it_is(composed, monkeypatch):
-    """The page's method, on a module that a tutorial would have."""
-    (method,) = re.findall(r"```python\n(    def data_module.*?)```", DOCUMENT, flags=re.DOTALL)
-    names = {"MyDataModule": lambda path, batch_size: Tutorial(batch_size)}
-    exec(textwrap.dedent(method), names)
-    monkeypatch.setattr(Digits, "path", None, raising=False)
-    monkeypatch.setattr(Digits, "data_module", names["data_module"])
-    run_experiment(composed(*QUICK, *SMALL, "recovery=none"))
+def test_one_s_own_data_module_and_loop_take_ten_lines_at_most():
+    (mine,) = (content for file, content in FILES if file == "own/mine.py")
+    for piece in (mine, *PROGRAMS):
+        assert len([line for line in piece.splitlines() if line]) <= 10
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=["transformers", "Accelerate"])
+def test_a_loop_of_one_s_own_keeps_masks(tmp_path, monkeypatch, program):
+    from accelerate import Accelerator
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    names = {"torch": torch, "sf": sparsefront, "accelerator": Accelerator(cpu=True)}
+    exec(program, names)
+    weights = {layer: names["net"].get_submodule(layer).weight for layer in names["masks"]}
+    assert all(torch.equal(weights[layer] != 0, mask) for layer, mask in names["masks"].items())

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
@@ -13,21 +14,37 @@ PARTS = ("src", "kernels", "conf", "pyproject.toml", "README.md", "LICENSE")
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory) -> Path:
-    """A folder with the wheel's content, built from a copy so that nothing is left in the working tree."""
+def wheels(tmp_path_factory) -> dict[str, Path]:
+    """Both, by the name of the package, built from a copy so that nothing is left in the working tree."""
     pytest.importorskip("setuptools", minversion="77")
-    copy, site = tmp_path_factory.mktemp("copy"), tmp_path_factory.mktemp("site")
+    copy, built = tmp_path_factory.mktemp("copy"), tmp_path_factory.mktemp("wheels")
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
     for part in PARTS:
         if (ROOT / part).is_dir():
             shutil.copytree(ROOT / part, copy / part, symlinks=True, ignore=ignored)
         else:
             shutil.copy(ROOT / part, copy / part)
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
-    options = ["--no-deps", "--no-build-isolation", "--target", str(site)]
-    done = subprocess.run([*pip, "install", *options, str(copy)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    pip("wheel", "--no-build-isolation", "--wheel-dir", str(built), str(copy), str(copy / "kernels"))
+    return {file.name.split("-")[0]: file for file in built.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def installed(wheels, tmp_path_factory) -> Path:
+    """A folder with the content of both."""
+    site = tmp_path_factory.mktemp("site")
+    pip("install", "--target", str(site), *map(str, wheels.values()))
     return site
+
+
+def pip(command: str, *arguments: str) -> None:
+    called = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", command, "--no-deps", *arguments]
+    done = subprocess.run(called, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def files(wheel: Path, package: str) -> dict[str, int]:
+    """Checksums of a package's files."""
+    return {file.filename: file.CRC for file in ZipFile(wheel).infolist() if file.filename.startswith(f"{package}/")}
 
 
 def call(site: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess:
@@ -45,6 +62,20 @@ def test_it_comes_from_the_wheel_and_has_a_version(installed, tmp_path):
     assert done.stdout.split() == [str(installed / "sparsefront" / "__init__.py"), "0.1.0"], done.stderr
     assert call(installed, tmp_path, "--version").stdout == "sparsefront 0.1.0\n"
     assert (installed / "bin" / "sparsefront").exists()
+
+
+def test_the_kernels_are_the_same_in_both_wheels(wheels):
+    assert wheels.keys() == {"sparsefront", "sparsefront_kernels"}
+    alone = files(wheels["sparsefront_kernels"], "sparsefront_kernels")
+    assert alone == files(wheels["sparsefront"], "sparsefront_kernels")
+    assert not files(wheels["sparsefront_kernels"], "sparsefront")
+    folder = ROOT / "kernels"
+    needed = {
+        str(file.relative_to(folder)) for kind in ("py", "cu", "cuh", "json") for file in folder.rglob(f"*.{kind}")
+    }
+    assert alone.keys() == {file for file in needed if file.startswith("sparsefront_kernels/")}
+    for wheel in wheels.values():
+        assert any(name.endswith("licenses/LICENSE") for name in ZipFile(wheel).namelist())
 
 
 def test_every_option_of_the_repository_is_there(installed):

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 
 from experiments.harness.figures import new_figure, save_png
 from experiments.harness.rows import Row
-from experiments.search.study import HERE, SEARCH
+from experiments.search.study import SEARCH
 from sparsefront.results.plots import DENSE_COLOR, FRONT_COLOR, pattern_color
 from sparsefront.results.store import read_lines
 
@@ -108,6 +108,8 @@ def _panel(axes: Axes, rows: Sequence[Row], split: str) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("rows", type=Path, nargs="*", default=[HERE / "rows.csv"], help="lines of the study")
+    parser.add_argument(
+        "rows", type=Path, nargs="*", default=[Path("results/search/rows.csv")], help="lines of the study"
+    )
     for path in parser.parse_args().rows:
         draw(read_lines(path), path.with_suffix(".png"))

@@ -29,7 +29,6 @@ from sparsefront.results.store import append_line, read_lines
 if TYPE_CHECKING:
     from sparsefront.results.record import Result
 
-HERE = Path(__file__).resolve().parent
 WEIGHTS_DIGITS = 8
 SEARCH, DENSE = "search", "dense"
 OVERRIDES = "overrides"
@@ -47,7 +46,8 @@ class Point:
     """One line.
 
     Args:
-        choice: "search", or a single pattern: its name, and after a colon its granularity; or "dense", which has no line.
+        choice: "search", or a single pattern: its name, after a colon its granularity, and behind spaces overrides of its own,
+            as "channel pattern.axis=width"; or "dense", which has no line.
         level: speedup that is searched for, or sparsity of the single pattern.
         seed: of the dense network and all that follows.
     """
@@ -68,9 +68,10 @@ class Point:
         if self.choice == SEARCH:
             search = ["pattern=mixed", "allocation=latency_search", f"allocation.speedup={self.level:g}"]
             return [*shared, *search, *_of_search(candidates, ceiling)]
-        name, _, granularity = self.choice.partition(":")
+        pattern, *own = self.choice.split()
+        name, _, granularity = pattern.partition(":")
         unit = [f"granularity={granularity}"] if granularity else []
-        return [*shared, f"pattern={name}", *unit, f"sparsity={self.level:g}"]
+        return [*shared, f"pattern={name}", *unit, f"sparsity={self.level:g}", *own]
 
     @property
     def cells(self) -> Row:
@@ -211,7 +212,7 @@ def require_same_settings(path: Path, lines: Sequence[Mapping[str, str]], argume
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=HERE / "rows.csv")
+    parser.add_argument("--out", type=Path, default=Path("results/search/rows.csv"))
     parser.add_argument("--singles", nargs="*", default=["tile_wise:128", "n_m", "block_wise:64", "vector_wise:32"])
     parser.add_argument("--candidates", nargs="+", help="of the search; the single patterns where none are named")
     parser.add_argument("--sparsities", type=float, nargs="+", default=[0.5, 0.75, 0.875, 0.9375])

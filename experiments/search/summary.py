@@ -16,7 +16,7 @@ from statistics import mean, stdev
 
 from experiments.harness import page
 from experiments.harness.rows import Row, write
-from experiments.search.study import HERE, SEARCH
+from experiments.search.study import SEARCH
 from sparsefront.results.statistics import paired_difference
 from sparsefront.results.store import read_lines, read_results
 from sparsefront.tasks.outcomes import Outcomes
@@ -223,7 +223,9 @@ def write_pairs(path: Path, folders: Sequence[Path]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("rows", type=Path, nargs="*", default=[HERE / "rows.csv"], help="lines of the study")
+    parser.add_argument(
+        "rows", type=Path, nargs="*", default=[Path("results/search/rows.csv")], help="lines of the study"
+    )
     parser.add_argument(
         "--pairs", type=Path, nargs="+", metavar="FOLDER", help="of the runs: intervals of the differences"
     )

@@ -65,12 +65,12 @@ def _lines(study: Study, cells: Cells, folder: Path, *, drawn: bool, earlier: in
     yield from ("", "## To repeat", "")
     options = sorted({option for name in study.networks for option in networks[name].folders.values()})
     command = f"python -m experiments.studies.study {study.name} {' '.join(f'--{name} DIR' for name in options)}"
-    yield f"    {command} --workers 8    # adds to {FILE} what is not there yet"
+    yield f"    {command} --workers 8    # adds to {definition.RESULTS / study.name / FILE} what is not there yet"
     yield f"    {command} --headlines --kernels auto sparse    # times the headlines"
     if products:
         files = f"--plan experiments/{study.name}/{PLAN} --output experiments/{study.name}/{PRODUCTS}"
         yield f"    python -m sparsefront_kernels.bench {files} --append    # the products"
-    yield f"    python -m experiments.studies.page {study.name}    # this page"
+    yield f"    python -m experiments.studies.page {study.name}    # this page, of those lines"
     yield f"    python compare.py results/experiments/{study.name}    # the runs themselves"
     yield from ("", tables.measured_on(cells, product_places(folder) if products else ""))
 
@@ -94,12 +94,12 @@ def _checks(study: Study, cells: Cells, folder: Path, *, earlier: int) -> Iterat
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("studies", nargs="*", default=definition.study_names())
-    parser.add_argument("--out", type=Path, default=definition.EXPERIMENTS, help="folder of the studies' folders")
+    parser.add_argument("--out", type=Path, default=definition.RESULTS, help="folder of the studies' folders")
     arguments = parser.parse_args()
     for name in arguments.studies:
         folder = arguments.out / name
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "README.md").write_text(page(definition.read_study(name), folder))
+        (folder / "README.md").write_text(page(definition.read_study(name), folder), encoding="utf-8")
         print(folder / "README.md")
 
 

@@ -231,7 +231,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--seeds", type=int, nargs="+", help="only these")
     options.add_argument("--kernels", nargs="+", choices=["auto", "sparse"], help="time points with these")
     runs.add_options(options)
-    options.add_argument("--out", type=Path, default=definition.EXPERIMENTS, help="of the studies' folders")
+    options.add_argument("--out", type=Path, default=definition.RESULTS, help="of the studies' folders")
     options.add_argument("--results", type=Path, default=Path("results/experiments"), help="of the runs")
     options.add_argument("--cache", type=Path, default=Path(".cache/sparsefront"), help="of finished stages")
     options.add_argument("--list", action="store_true", help="print what is left, and end")

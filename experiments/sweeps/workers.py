@@ -7,6 +7,7 @@ same points with one worker, with two of joblib and with two of Ray, each into a
 Writes FOLDER/workers.json: seconds, and the ratio to one worker. Wants two cores that nothing else uses.
 """
 
+import argparse
 import json
 import shutil
 import sys
@@ -32,7 +33,11 @@ LAUNCHERS = {
 
 
 def main() -> int:
-    folder, more = Path(sys.argv[1]).absolute(), sys.argv[2:]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, help="of the runs and their stores")
+    parser.add_argument("overrides", nargs="*", help="of run.py, for all points: trainer.limit_batches=2")
+    arguments = parser.parse_args()
+    folder, more = arguments.folder.absolute(), arguments.overrides
     _run(folder / "dense", ["stages=[dense]", *QUIET, *more])
     seconds = {}
     for name, launcher in LAUNCHERS.items():
@@ -43,7 +48,7 @@ def main() -> int:
         assert len(list((folder / name / "cache" / "export").glob("*/determined_by.json"))) == 24, "24 points"
         assert len(list((folder / name / "cache" / "dense").glob("*/determined_by.json"))) == 1, "dense is trained once"
     found = {"seconds": seconds, "ratio": {name: round(value / seconds["one"], 3) for name, value in seconds.items()}}
-    (folder / "workers.json").write_text(json.dumps(found, indent=2) + "\n")
+    (folder / "workers.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     print(json.dumps(found, indent=2))
     return 0 if max(found["ratio"]["joblib"], found["ratio"]["ray"]) <= 0.6 else 1
 

@@ -10,6 +10,7 @@ from omegaconf import DictConfig
 from sparsefront.config import command_line
 from sparsefront.config.settings import check_root
 from sparsefront.options import CONF
+from sparsefront.progress import unaffected_by_output
 
 # `sparsefront run` is `python run.py`.
 
@@ -31,7 +32,7 @@ def run(arguments: Sequence[str]) -> None:
     Args:
         arguments: of the command line, Hydra's overrides and flags; --help shows the groups.
     """
-    with command_line.report_interrupt_briefly():
+    with unaffected_by_output(), command_line.report_interrupt_briefly():
         sys.argv[1:] = command_line.normalize_or_exit(arguments)
         with command_line.sweep_summary():
             _hydra_main()

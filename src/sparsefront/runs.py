@@ -355,5 +355,5 @@ def _record_in(folder: Path) -> Result | None:
 def linked_checkpoint(folder: Path) -> Path | None:
     """The folder of the run's export; None where it is not there."""
     link, written = folder / LINK, folder / PATH_FILE
-    path = Path(written.read_text().strip()) if written.is_file() else link
+    path = Path(written.read_text(encoding="utf-8").strip()) if written.is_file() else link
     return path if path.is_dir() else None

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from PIL import Image, PngImagePlugin
@@ -116,6 +117,78 @@ def test_text_from_files_and_from_disk_is_the_same(tmp_path, opened):
     for split in ("train", "val", "test"):
         first, second = (next(iter(getattr(data, f"{split}_dataloader")())) for data in loaders)
         assert first.keys() == second.keys() and all(torch.equal(first[key], second[key]) for key in first)
+
+
+@pytest.mark.parametrize("ending", ["json", "jsonl", "tsv", "parquet", "shards"])
+def test_tables_of_other_kinds(tmp_path, ending):
+    for part, count in (("train", 20), ("test", 6)):
+        rows = pandas.DataFrame(
+            {"text": [f"film {row}" for row in range(count)], "label": ["bad", "good"] * (count // 2)}
+        )
+        if ending == "tsv":
+            rows.to_csv(tmp_path / f"{part}.tsv", sep="\t", index=False)
+        elif ending in ("json", "jsonl"):
+            rows.to_json(tmp_path / f"{part}.{ending}", orient="records", lines=ending == "jsonl")
+        else:
+            name = f"{part}.parquet" if ending == "parquet" else f"{part}-00000-of-00001.parquet"
+            rows.to_parquet(tmp_path / name)
+    settings = TextColumns(path=str(tmp_path))
+    settings.check()
+    assert settings.class_names == ("bad", "good")
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """Stands in for the hub; `asked` is what was called."""
+    import datasets
+    from huggingface_hub import constants
+
+    asked = []
+
+    def load_dataset(name, config, *, revision, split):
+        asked.append((name, config, revision, split))
+        rows = datasets.Dataset.from_dict({"review": [f"film {row}" for row in range(20)], "stars": [0, 1] * 10})
+        return rows.cast_column("stars", datasets.ClassLabel(names=["low", "high"]))
+
+    def get_dataset_split_names(name, config, *, revision):
+        asked.append((name, config, revision))
+        if config == "none":
+            raise ValueError("BuilderConfig 'none' not found.\nAvailable: ['plain']")
+        return ["train", "validation"]
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr(datasets, "get_dataset_split_names", get_dataset_split_names)
+    return asked
+
+
+def test_a_set_of_the_hub_is_read_at_its_commit(hub, opened):
+    settings = TextColumns(hub="someone/films", config="plain", revision="1" * 40, text="review", label="stars")
+    assert settings.class_names == ("low", "high")
+    data = opened(settings)
+    assert [len(data.part(split)) for split in ("train", "val", "test")] == [18, 2, 20]
+    films = ("someone/films", "plain", "1" * 40)
+    assert sorted(hub, key=len) == [films, (*films, "train"), (*films, "validation")]
+
+
+def test_what_the_hub_does_not_have_is_one_line(hub, opened):
+    settings = TextColumns(hub="someone/films", config="none", revision="1" * 40, text="review", label="stars")
+    with pytest.raises(
+        InvalidSetting, match=r"path=None: someone/films could not be loaded .*'none' not found.*; set"
+    ) as told:
+        opened(settings).part("test")
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("key", ["text", "label"])
+def test_columns_of_lists_are_named(tmp_path, key):
+    row = {"text": '"a film"', "label": '"bad"'}
+    row[key] = f"[{row[key]}]"
+    line = f'{{"text": {row["text"]}, "label": {row["label"]}}}\n'
+    for part in ("train", "test"):
+        (tmp_path / f"{part}.jsonl").write_text(line * 4)
+    with pytest.raises(InvalidSetting, match=rf"{key}={key}: holds List, not "):
+        TextColumns(path=str(tmp_path)).check()
 
 
 def test_classes_are_those_of_the_labels(tmp_path):

@@ -1,13 +1,13 @@
 """Masks in a training loop of one's own: whatever steps, pruned weights are zero when anybody looks."""
 
 import copy
-import importlib.util
 import io
 
 import pytest
 import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 from torch import nn
 from torch.optim.optimizer import _global_optimizer_post_hooks as hooks_of_all
 
@@ -72,6 +72,17 @@ def test_an_optimizer_that_is_none_of_torchs_is_seen_at_the_next_forward_or_stat
         assert is_held(net, masks)
         net[0].weight.data.fill_(1.0)
     assert seen == [False] and is_held(net, masks)
+
+
+@pytest.mark.parametrize("wrap", [torch.compile, nn.DataParallel], ids=["compiled", "DataParallel"])
+def test_a_wrapped_network_is_held_under_its_own_names(net, masks, wrap):
+    optimizer = OPTIMIZERS["adamw"](net.parameters())
+    with sf.hold(wrap(net), masks):
+        step(net, optimizer, BATCHES[0])
+        assert is_held(net, masks)
+        net[0].weight.data.fill_(1.0)
+        net(BATCHES[0][0])
+        assert is_held(net, masks)
 
 
 def test_two_forwards_before_one_backward(net, masks):
@@ -146,7 +157,6 @@ def test_of_two_networks_that_fit_one_is_named(net, masks):
     assert is_held(net, masks) and not is_held(twins["other"], masks)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("accelerate") is None, reason="transformers.Trainer needs accelerate")
 @pytest.mark.parametrize("by_callback", [True, False])
 def test_in_a_trainer_of_transformers(tmp_path, by_callback):
     from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
@@ -165,8 +175,29 @@ def test_in_a_trainer_of_transformers(tmp_path, by_callback):
         assert is_held(net, masks) and bool(hooks_of_all) is not by_callback
 
 
+@pytest.mark.parametrize("held_when", ["before prepare", "after prepare"])
+def test_in_a_loop_of_accelerate(net, masks, held_when, tmp_path):
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    optimizer = OPTIMIZERS["momentum"](net.parameters())
+    held = sf.hold(net, masks) if held_when == "before prepare" else None
+    trained, stepped, loader = accelerator.prepare(
+        net, optimizer, torch.utils.data.DataLoader(BATCHES, batch_size=None)
+    )
+    with held or sf.hold(trained, masks):
+        for batch in loader:
+            with accelerator.accumulate(trained):
+                accelerator.backward(F.cross_entropy(trained(batch[0]), batch[1]))
+                stepped.step()
+                stepped.zero_grad()
+            assert is_held(net, masks)
+        accelerator.save_model(trained, tmp_path)
+    assert not load_file(tmp_path / "model.safetensors")["0.weight"][~masks["0"]].any() and not hooks_of_all
+
+
 def test_the_callback_for_transformers_zeroes_and_ends(net, masks):
-    """Its Trainer calls these two, and may be missing here."""
+    """Its Trainer calls these two."""
     callback = sf.hold(net, masks).trainer_callback()
     net[0].weight.data.fill_(1.0)
     callback.on_step_end(None, None, None, model=net)

@@ -1,10 +1,13 @@
 """A data set's data module may be any of Lightning's: without generators, with pairs as batches, prepared by its hooks."""
 
+from pathlib import Path
 from typing import Any
 
+import own_rows
 import pytest
 import torch
 from pytorch_lightning import LightningDataModule
+from safetensors.torch import load_file
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, random_split
 
 from sparsefront.config.validate import validate
@@ -174,3 +177,59 @@ def test_what_cannot_be_used_is_told_in_one_line_before_training(own, monkeypatc
     monkeypatch.setattr("sparsefront.stages.dense.fit", None)
     with pytest.raises(InvalidSetting, match=f"^dataset=digits: {message}"):
         run_experiment(own(module))
+
+
+# On several ranks, and after a kill: a module that other processes can import.
+
+OWN = ["dataset._target_=own_rows.Own", "trainer.limit_batches=null", "recipe.batch_size=4", "recipe.epochs=2"]
+ONE_TRAINING = [*QUICK, *OWN, "stages=[dense]"]
+
+
+def rows_seen(folder: Path) -> list[list[int]]:
+    """Of each rank, in the order of training; the first batch of all is looked at beforehand."""
+    return [[int(row) for row in file.read_text().split()][4:] for file in sorted(folder.iterdir())]
+
+
+@pytest.mark.parametrize("sampler", ["torch", "own"])
+def test_two_ranks_share_out_the_rows_of_an_epoch(composed, served_ranks, tmp_path, monkeypatch, sampler):
+    (tmp_path / "seen").mkdir()
+    monkeypatch.setenv(own_rows.SEEN, str(tmp_path / "seen"))
+    monkeypatch.syspath_prepend(str(Path(own_rows.__file__).parent))
+    run_experiment(composed(*ONE_TRAINING, f"+dataset.sampler={sampler}", "trainer.devices=2"))
+    first, second = rows_seen(tmp_path / "seen")
+    assert len(first) == len(second) == 40
+    for epoch in (slice(0, 20), slice(20, 40)):
+        assert len({*first[epoch], *second[epoch]}) == 40
+    assert first[:20] != first[20:]
+
+
+def test_ranks_prune_and_recover_with_it(composed, served_ranks, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(own_rows.__file__).parent))
+    gradual = ["schedule=gradual", "schedule.updates=2", "importance=taylor", "trainer.devices=2"]
+    run_experiment(composed(*QUICK, *OWN, *gradual))
+
+
+@pytest.mark.parametrize("sampler", ["torch", "own"])
+def test_after_a_kill_it_ends_with_the_same_bits(composed, tmp_path, monkeypatch, sampler):
+    """Its order, its noise and its state."""
+
+    def train(folder: str) -> dict[str, torch.Tensor]:
+        run_experiment(composed(*ONE_TRAINING, f"+dataset.sampler={sampler}", f"cache_dir={tmp_path / folder}"))
+        (file,) = (tmp_path / folder / "dense").glob("*/weights.safetensors")
+        return load_file(file)
+
+    whole = train("whole")
+    monkeypatch.setenv(own_rows.KILLED_AFTER, "15")
+    with pytest.raises(own_rows.Killed):
+        train("killed")
+    monkeypatch.delenv(own_rows.KILLED_AFTER)
+    monkeypatch.setenv(own_rows.SEEN, str(tmp_path))
+    resumed = train("killed")
+    assert len((tmp_path / "0.txt").read_text().splitlines()) == 11, "one looked at, and an epoch"
+    assert all(torch.equal(tensor, resumed[name]) for name, tensor in whole.items())
+
+
+def test_rows_are_not_shared_out_twice(composed, served_ranks, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(own_rows.__file__).parent))
+    with pytest.raises(InvalidSetting, match="^dataset=digits: train has a DistributedSampler: leave it out"):
+        run_experiment(composed(*ONE_TRAINING, "+dataset.sampler=distributed", "trainer.devices=2"))

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sparsefront.artifacts.bounded_files import Unreadable, read_bytes_bounded, read_json_bounded
+from sparsefront.artifacts.bounded_files import Unreadable, read_bytes_bounded, read_json_bounded, read_table_text
 from sparsefront.artifacts.durable import PARTIAL, below_with_links, unreadable
 from sparsefront.artifacts.lease import GONE_S, hold_alone, process_tag
 from sparsefront.artifacts.store import RECORD, REMOVED, generation_number, maker_of, read_record
 from sparsefront.errors import Obstacle, printable
 from sparsefront.results.run_folder import LINK
-from sparsefront.results.store import RESULT_FILE, STORE_FILE, TEXT, parse_lines, read_table_text, whole_lines
+from sparsefront.results.store import RESULT_FILE, STORE_FILE, TEXT, parse_lines, whole_lines
 
 # Which results were made from a cache: runs found in the folders of results that ever used it.
 

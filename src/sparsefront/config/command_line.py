@@ -34,6 +34,7 @@ from sparsefront.config.sweeps import begin_sweep, check_values, count_points, p
 from sparsefront.errors import InvalidSetting, Obstacle, PassingObstacle, did_you_mean, first_line, yaml_complaint
 from sparsefront.options import CONF, missing_package
 from sparsefront.processes import end_with_parent
+from sparsefront.progress import unaffected_by_output
 from sparsefront.results.run_folder import discard_if_empty, make_writable, occupied, record_failure
 
 # What stops a run from outside of it (a full disk, a missing package, too little memory), told in one line.
@@ -413,7 +414,7 @@ def job() -> Iterator[Path]:
     _let_waiting_threads_sleep()
     _end_with_joblib()
     try:
-        with occupied(directory), _counted():
+        with unaffected_by_output(), occupied(directory), _counted():
             yield directory
     except BaseException as error:
         rejected = isinstance(error, InvalidSetting)

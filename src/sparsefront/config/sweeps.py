@@ -136,7 +136,7 @@ _running: list[Point] = []  # the one that this process is in, if any
 
 def begin_sweep(folder: Path, points: int | None) -> None:
     """Before the first point; `points` is None where the sweeper decides on the way."""
-    (folder / PROGRESS_FILE).write_text(json.dumps({"points": points}) + "\n")
+    (folder / PROGRESS_FILE).write_text(json.dumps({"points": points}) + "\n", encoding="utf-8")
 
 
 def count_points(config: DictConfig) -> int | None:
@@ -176,7 +176,10 @@ def point_of_sweep(folder: Path, index: int) -> Iterator[None]:
     finally:
         _running.remove(point)
         point.seconds = time.time() - point.started
-        with suppress(OSError), (folder / PROGRESS_FILE).open("a") as file:  # a full disk is reported elsewhere
+        with (
+            suppress(OSError),
+            (folder / PROGRESS_FILE).open("a", encoding="utf-8") as file,
+        ):  # a full disk is reported elsewhere
             file.write(json.dumps(asdict(point)) + "\n")
 
 

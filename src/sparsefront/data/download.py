@@ -6,7 +6,8 @@ import logging
 import re
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -48,7 +49,7 @@ def build_once(target: Path, make: Callable[[Path], None]) -> Path:
         with whole_file(target) as unfinished:
             make(unfinished)
             with whole_file(_checksum_file(target)) as beside:
-                beside.write_text(json.dumps({target.name: file_checksum(unfinished)}))
+                beside.write_text(json.dumps({target.name: file_checksum(unfinished)}), encoding="utf-8")
     return target
 
 
@@ -112,6 +113,24 @@ def hub_split(hub_id: str, *, config: str | None, revision: str, split: str, mis
     Raises:
         InvalidSetting: it could not be had, for whatever reason; names `path` and carries the reason.
     """
+    with _asking_hub(hub_id, missing=missing):
+        import datasets
+
+        found = datasets.load_dataset(hub_id, config, revision=revision, split=split)
+    _require_revision(found, hub_id, revision, missing)
+    return found
+
+
+def hub_split_names(hub_id: str, *, config: str | None, revision: str, missing: str) -> list[str]:
+    """The splits of a data set on the hub; arguments and errors as of `hub_split`."""
+    with _asking_hub(hub_id, missing=missing):
+        import datasets
+
+        return list(datasets.get_dataset_split_names(hub_id, config, revision=revision))
+
+
+@contextmanager
+def _asking_hub(hub_id: str, *, missing: str) -> Iterator[None]:
     from huggingface_hub import constants
     from huggingface_hub import utils as hub_utils
 
@@ -121,14 +140,12 @@ def hub_split(hub_id: str, *, config: str | None, revision: str, split: str, mis
 
     try:
         with progress.like_ours(datasets.utils), progress.like_ours(hub_utils):
-            found = datasets.load_dataset(hub_id, config, revision=revision, split=split)
+            yield
     except Exception as error:  # the libraries below raise some thirty kinds; each means that there is no data
         reason = first_line(error)
         raise InvalidSetting(
             "path", None, f"{hub_id} could not be loaded from the hub ({reason}); {missing}"
         ) from error
-    _require_revision(found, hub_id, revision, missing)
-    return found
 
 
 def _require_revision(found: "datasets.Dataset", hub_id: str, revision: str, missing: str) -> None:
@@ -156,10 +173,10 @@ def hub_commit(hub_id: str, revision: str, *, cache_dir: Path, missing: str) -> 
         return revision
 
     def note(file: Path) -> None:
-        file.write_text(_asked(hub_id, revision, missing=missing))
+        file.write_text(_asked(hub_id, revision, missing=missing), encoding="utf-8")
 
     name = f"{hub_id}@{revision}".replace("/", "--")
-    return build_once(cache_dir / "downloads" / "revisions" / name, note).read_text()
+    return build_once(cache_dir / "downloads" / "revisions" / name, note).read_text(encoding="utf-8")
 
 
 def _asked(hub_id: str, revision: str, *, missing: str) -> str:

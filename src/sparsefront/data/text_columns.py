@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from sparsefront.artifacts.content_digest import path_digest
 from sparsefront.data.base import DataInfo, held_out, local_path
-from sparsefront.data.download import hub_split
+from sparsefront.data.download import hub_split, hub_split_names
 from sparsefront.data.text_dataset import TextDataset
 from sparsefront.errors import InvalidSetting, first_line
 from sparsefront.settings_class import settings_class
@@ -179,12 +179,11 @@ class TextRows:
                 column = getattr(settings, key)
                 if column is not None and column not in rows.column_names:
                     raise InvalidSetting(key, column, f"is no column of {split}: one of {', '.join(rows.column_names)}")
-                if (
-                    key != "label"
-                    and column is not None
-                    and rows.features[column].dtype not in ("string", "large_string")
-                ):
-                    raise InvalidSetting(key, column, f"holds {rows.features[column].dtype}, not text")
+                dtype = column and getattr(rows.features[column], "dtype", type(rows.features[column]).__name__)
+                if column is not None and key != "label" and dtype not in ("string", "large_string"):
+                    raise InvalidSetting(key, column, f"holds {dtype}, not text")
+                if key == "label" and not dtype.startswith(("string", "large_string", "bool", "int", "uint", "float")):
+                    raise InvalidSetting(key, column, f"holds {dtype}, not one class or number per row")
                 if column is not None and (empty := rows.data.column(column).null_count):
                     raise InvalidSetting(key, column, f"{empty} of {len(rows)} rows of {split} have no value")
             if len(rows) == 0:
@@ -212,9 +211,8 @@ class TextRows:
     def _split_names(self) -> list[str]:
         if self._settings.path is not None:
             return list(self._local)
-        import datasets
-
-        return list(datasets.get_dataset_split_names(self._settings.hub_id, self._settings.config))
+        settings, missing = self._settings, f"set dataset.path to {EXPECTED}"
+        return hub_split_names(settings.hub_id, config=settings.config, revision=settings.revision, missing=missing)
 
     def _load(self, split: str) -> "datasets.Dataset":
         settings = self._settings

@@ -100,7 +100,7 @@ def write_export(
         model.save_pretrained_files(net, directory)
     elif is_of_transformers(net):
         save_config(net, directory)
-    (directory / MANIFEST).write_text(json.dumps(packed.manifest.to_json(), indent=2) + "\n")
+    (directory / MANIFEST).write_text(json.dumps(packed.manifest.to_json(), indent=2) + "\n", encoding="utf-8")
     return packed.manifest
 
 

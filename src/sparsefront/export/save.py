@@ -87,7 +87,7 @@ def save(
             known.spec.save(new)
             if tokenizer is not None:
                 tokenizer.save_pretrained(new)
-            (new / SAVED).write_text(json.dumps(checksums(new), indent=2) + "\n")
+            (new / SAVED).write_text(json.dumps(checksums(new), indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         if started:
             raise

@@ -124,13 +124,13 @@ class MaskSpec:
         blocks were taken out, and permutations.safetensors ("<layer>.outputs", "<layer>.inputs": int64); what another spec left
         there is gone.
         """
-        (folder / SPARSITIES).write_text(json.dumps(self.sparsities))
+        (folder / SPARSITIES).write_text(json.dumps(self.sparsities), encoding="utf-8")
         patterns = None if self.patterns is None else {name: to_record(own) for name, own in self.patterns.items()}
         for file, content in ((PATTERNS, patterns), (BLOCKS, self.blocks)):
             if content is None:
                 (folder / file).unlink(missing_ok=True)
             else:
-                (folder / file).write_text(json.dumps(content))
+                (folder / file).write_text(json.dumps(content), encoding="utf-8")
         orders = {}
         for layer, permutation in self.permutations.items():
             for side in ("outputs", "inputs"):

@@ -12,7 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.masks.weight_view import as_matrix, fits, like_weight
-from sparsefront.networks import has_blocks, layer_weight
+from sparsefront.networks import has_blocks, layer_weight, unwrapped
 from sparsefront.patterns.base import Pattern, to_record
 from sparsefront.patterns.mixed import Candidate, Mixed
 from sparsefront.progress import counted
@@ -231,13 +231,14 @@ def hold(net: nn.Module, masks: Mapping[str, Tensor]) -> "HeldMasks":
             ...  # any loop, any optimizer
 
     Args:
-        net: the network that is trained. What wraps it (DistributedDataParallel, a LightningModule, torch.compile) may.
+        net: the network that is trained, or a wrapper of it (torch.compile, DataParallel, DDP); it may be wrapped later too.
         masks: from `prune`, `recover` or `load`; or any dict of layer name -> bool mask, True = keep.
     Returns:
         a handle: a context, `zero_()`, `remove()`, and `trainer_callback()` for the Trainer of transformers.
     Raises:
         InvalidSetting: masks that do not fit the network, or a pruned weight that another module keeps dense.
     """
+    net = unwrapped(net)
     require_network(net)
     masks = masks_left(net, masks)
     require_masks_of(net, masks)

@@ -78,6 +78,7 @@ class Round:
         resume_dir: folder where the state of this round's training outlives a killed run; None = it does not.
         loggers: of every fit.
         callbacks: that every fit of this round takes along.
+        first_step: optimizer steps that all rounds before it took, for curves that go on.
     """
 
     setup: RecoverySetup
@@ -97,6 +98,7 @@ class Round:
     resume_dir: Path | None
     loggers: list
     callbacks: tuple[pl.Callback, ...] = ()
+    first_step: int = 0
 
     @property
     def levels(self) -> tuple[float, ...]:

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sparsefront.artifacts.bounded_files import Unreadable, read_text_bounded
+from sparsefront.artifacts.bounded_files import Unreadable, read_table_text, read_text_bounded
 from sparsefront.artifacts.durable import denied
 from sparsefront.errors import InvalidSetting, printable
 from sparsefront.options import missing_package
@@ -34,7 +34,6 @@ from sparsefront.results.store import (
     merge_stores,
     parse_lines,
     read_results,
-    read_table_text,
     rebuild_store,
     whole_lines,
 )

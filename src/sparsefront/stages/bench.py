@@ -144,7 +144,7 @@ def evaluate_dense(store: ArtifactStore, keys: StageKeys, bench: EvalContext, ne
                 split: None if found is None else asdict(replace(found, outcomes=None))
                 for split, found in vars(made).items()
             }
-            (new.folder / "quality.json").write_text(json.dumps(content))
+            (new.folder / "quality.json").write_text(json.dumps(content), encoding="utf-8")
             save_outcomes(new.folder / OUTCOMES, {"dense": made.test.outcomes})
     told = stored.read_json("quality.json")
     found = SplitQuality(**{split: None if kept is None else Evaluation(**kept) for split, kept in told.items()})

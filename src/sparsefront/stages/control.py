@@ -138,9 +138,10 @@ def train(experiment: Experiment, dense: Path, resume_dir: Path, folder: Path, l
         resume_dir=resume_dir,
         stage="recover, control",
         lr_key=plan.lr_key,
+        phase="continued",
     )
     save_weights(net, folder / WEIGHTS)
-    (folder / "training.json").write_text(json.dumps(asdict(trained)))
+    (folder / "training.json").write_text(json.dumps(asdict(trained)), encoding="utf-8")
     return trained.earlier_seconds
 
 
@@ -163,5 +164,5 @@ def measure(
                 quality = bench.quality(net, "dense, trained on", split)
                 found[f"{prefix}{KIND}"] = quality.metrics[bench.task.metric_name]
                 found[f"{prefix}{KIND}_standard_error"] = quality.standard_errors[bench.task.metric_name]
-            (new.folder / "quality.json").write_text(json.dumps(found))
+            (new.folder / "quality.json").write_text(json.dumps(found), encoding="utf-8")
     return stored.read_json("quality.json") | {"dense_continued_seconds": continued.seconds}

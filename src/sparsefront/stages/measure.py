@@ -299,8 +299,8 @@ def _measure(
         "identity": {**asdict(provenance(bench.device)), "gpu_clock_mhz": clock, **digests},
         "network": experiment.model.network_facts(dense_net),
     }
-    (folder / MEASUREMENTS).write_text(json.dumps(content, indent=2))
-    (folder / SAMPLES).write_text(json.dumps(samples_ms))
+    (folder / MEASUREMENTS).write_text(json.dumps(content, indent=2), encoding="utf-8")
+    (folder / SAMPLES).write_text(json.dumps(samples_ms), encoding="utf-8")
     save_all_outcomes(folder, qualities)
 
 

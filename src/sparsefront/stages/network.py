@@ -2,9 +2,10 @@
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from pytorch_lightning.utilities.seed import isolate_rng
 from safetensors.torch import load_file
 from torch import nn
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, Sampler
 
 from sparsefront import distributed
 from sparsefront.artifacts.content_digest import digest, file_digest
@@ -192,6 +193,13 @@ class PreparedData(pl.LightningDataModule):
                         self.module.prepare_data()
                     distributed.all_gather(None)
 
+    def state_dict(self) -> dict[str, Any]:
+        """The user's, which a checkpoint holds for a resumed run."""
+        return self.module.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.module.load_state_dict(state_dict)
+
     def train_dataloader(self) -> DataLoader:
         self.setup("fit")
         return self._named("train", self.module.train_dataloader(), self._seed)
@@ -239,7 +247,8 @@ class PreparedData(pl.LightningDataModule):
         """The loader with its own rows and settings; one order for all calls, so that outcomes of networks can be paired.
 
         Raises:
-            InvalidSetting: something else than one DataLoader over rows that can be counted, or one without batches.
+            InvalidSetting: something else than one DataLoader over rows that can be counted, one without batches, or one that
+                gives each rank its own rows.
         """
         if not isinstance(given, DataLoader) or isinstance(given.dataset, IterableDataset):
             what = "an IterableDataset" if isinstance(given, DataLoader) else type(given).__name__
@@ -254,9 +263,16 @@ class PreparedData(pl.LightningDataModule):
         collate, batches = given.collate_fn, given.batch_sampler
         if batches is None:  # of rows that are batches already
             collate, batches = _Only(collate), BatchSampler(given.sampler, 1, drop_last=False)
-        for sampler in (batches, getattr(batches, "sampler", None)):
-            if hasattr(sampler, "generator"):
-                sampler.generator = generator
+        samplers = [batches, getattr(batches, "sampler", None)]
+        if any(isinstance(sampler, DistributedSampler) for sampler in samplers):
+            raise self._unusable(
+                f"{split} has a DistributedSampler: leave it out, batches are shared out among ranks here"
+            )
+        seeded = [sampler for sampler in samplers if hasattr(sampler, "generator")]
+        for sampler in seeded:
+            sampler.generator = generator
+        if not seeded:
+            batches = _Reseeded(batches, generator)
         named = _Named(collate, self._experiment.dataset.info.kind, split, *_source(self._experiment))
         return similar_loader(given, batch_sampler=batches, collate_fn=named, generator=generator)
 
@@ -266,6 +282,22 @@ class PreparedData(pl.LightningDataModule):
 
 def _defines(module: pl.LightningDataModule, hook: str) -> bool:
     return getattr(type(module), hook) is not getattr(pl.LightningDataModule, hook)
+
+
+class _Reseeded(Sampler[list[int]]):
+    """Batches of a sampler that may draw from the global generators: the same on every rank, and after a kill."""
+
+    def __init__(self, batches: Sampler[list[int]], generator: torch.Generator) -> None:
+        self.batches, self.generator = batches, generator
+
+    def __len__(self) -> int:
+        return len(self.batches)  # type: ignore[arg-type]  # `_named` has asked for it
+
+    def __iter__(self) -> Iterator[list[int]]:
+        with isolate_rng():
+            reseed(int(torch.randint(2**31, (), generator=self.generator)))
+            epoch = list(islice(self.batches, len(self)))
+        yield from epoch
 
 
 @dataclass(frozen=True, eq=False)

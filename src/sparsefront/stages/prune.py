@@ -68,9 +68,9 @@ def run(
                 log.warning("%s", warning)  # now: what follows may train for hours
             save_masks(masks, new.folder / MASKS)
             masks.spec.save(new.folder)
-            (new.folder / "plan.json").write_text(json.dumps({"dense_layers": masks.ignored}))
+            (new.folder / "plan.json").write_text(json.dumps({"dense_layers": masks.ignored}), encoding="utf-8")
             if masks.search is not None:
-                (new.folder / SEARCH).write_text(json.dumps(masks.search.to_json(), indent=2))
+                (new.folder / SEARCH).write_text(json.dumps(masks.search.to_json(), indent=2), encoding="utf-8")
     return pruned
 
 

@@ -61,7 +61,7 @@ def load_masks_of(experiment: Experiment, pruned: Path, folder: Path) -> Masks:
         load_masks(folder / MASKS),
         pruning=experiment.pruning,
         spec=MaskSpec.load(pruned, trust=modules_of(experiment.pattern)),
-        ignored=json.loads((pruned / "plan.json").read_text())["dense_layers"],
+        ignored=json.loads((pruned / "plan.json").read_text(encoding="utf-8"))["dense_layers"],
     )
 
 
@@ -123,7 +123,7 @@ def train(experiment: Experiment, dense: Path, pruned: Path, resume_dir: Path, f
     save_weights(net, folder / WEIGHTS)
     seconds = sum(record.seconds for record in masks.rounds)
     rounds = [asdict(record) for record in masks.rounds]
-    (folder / "training.json").write_text(json.dumps({"seconds": seconds, "rounds": rounds}))
+    (folder / "training.json").write_text(json.dumps({"seconds": seconds, "rounds": rounds}), encoding="utf-8")
     return sum(record.earlier_seconds for record in masks.rounds)
 
 

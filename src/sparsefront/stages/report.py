@@ -43,6 +43,7 @@ from sparsefront.stages.measure import MEASUREMENTS, SAMPLES
 from sparsefront.stages.prune import found_by_search
 
 log = logging.getLogger(__name__)
+TAG_GROUPS = ("model", "dataset", "pattern", "recovery")  # whose choices tag a run in W&B
 
 
 @contextmanager
@@ -54,6 +55,7 @@ def open_loggers(experiment: Experiment, keys: StageKeys) -> Iterator[list]:
         group=experiment.sweep,
         config=experiment.settings | {"sparsity": experiment.sparsity, "seed": experiment.seed},
         run_id=digest(keys.measure),
+        tags=[experiment.choices[group] for group in TAG_GROUPS if experiment.pattern.prunes or group != "recovery"],
     )
     try:
         yield loggers
@@ -127,7 +129,7 @@ def _publish(experiment: Experiment, finished: Artifact, pruned: Artifact | None
     Args:
         pruned, recovered: only for pictures of the masks; None where they are gone, or nothing was pruned.
     """
-    result = Result.from_json((finished.path / RESULT_FILE).read_text())
+    result = Result.from_json((finished.path / RESULT_FILE).read_text(encoding="utf-8"))
     directory = experiment.output_dir
     require_all()  # the folder is another run's where this one slept and was started again
     for name in (SAMPLES, OUTCOMES):

@@ -114,7 +114,8 @@ class TrainingData(LightningDataModule):
     """A data module as one rank trains on it; everything but its training loader is the module's own.
 
     Every rank validates on the whole split: each then holds the right metric, and none waits longer than it would for a
-    single process. The state is that of two generators: of the training order, and of the seeds of the loader's workers.
+    single process. The state is that of two generators, of the training order and of the seeds of the loader's workers, and the
+    module's own.
 
     Args:
         data: its training loader draws the order from a generator of its own.
@@ -160,10 +161,12 @@ class TrainingData(LightningDataModule):
         return without_full_mask(batch, self.trainer.lightning_module.net)
 
     def state_dict(self) -> dict[str, Any]:
-        return {name: generator.get_state() for name, generator in self._generators.items()}
+        generators = {name: generator.get_state() for name, generator in self._generators.items()}
+        return {"generators": generators, "data": self.data.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._resumed_at = state_dict
+        self._resumed_at = state_dict["generators"]
+        self.data.load_state_dict(state_dict["data"])
 
 
 log = logging.getLogger(__name__)

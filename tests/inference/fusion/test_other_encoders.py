@@ -6,9 +6,11 @@ import pytest
 import torch
 import torchvision
 import transformers
+from torch import nn
 
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.block_pass import fuse_dense
+from sparsefront.inference.fusion.capture import capture, skeleton
 from sparsefront.inference.fusion.product_choice import ProductTimes
 from sparsefront.measure.correctness import output_error
 
@@ -21,6 +23,7 @@ PIXELS = {"pixel_values": torch.randn(2, 3, 32, 32, generator=torch.Generator().
 WHOLE = {"joined": 3, "residuals": 2, "activations": {"none", "gelu"}}
 ENCODERS = {
     "Roberta": (TEXT, TOKENS, WHOLE),
+    "MPNet": (TEXT, TOKENS, WHOLE),
     "DistilBert": ({"vocab_size": 100, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64}, TOKENS, WHOLE),
     "ViT": (IMAGE, PIXELS, WHOLE),
     # a factor stands between the products and the residuals
@@ -70,3 +73,38 @@ def test_blocks_that_read_a_weight_without_a_call_stay():
         reason == "reads the weight of self_attention.out_proj without a call of that layer"
         for reason in report.unsupported.values()
     )
+
+
+class WrittenOut(nn.Module):
+    """Attention of 4 heads without PyTorch's own, whose scores are scaled and biased in the ways that networks do it."""
+
+    def __init__(self, score):
+        super().__init__()
+        self.score = score
+
+    def forward(self, q, k, v, position, padding):
+        scores = self.score(q @ k.transpose(-1, -2), position, padding)
+        return scores.softmax(-1) @ v
+
+
+@pytest.mark.parametrize(
+    ("score", "fused"),
+    [
+        (lambda s, position, padding: s / 4, True),
+        (lambda s, position, padding: padding + (0.3 * s + position), True),
+        (lambda s, position, padding: s.mul_(0.3).add_(position) + padding, True),
+        (lambda s, position, padding: (s + position) / 4, False),  # the bias is scaled too
+        (lambda s, position, padding: s.tanh() + padding, False),
+        (lambda s, position, padding: s - position, False),
+    ],
+)
+def test_attention_that_is_written_out(score, fused):
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 4, 6, 16) for _ in range(3))
+    arguments = (q, k, v, torch.randn(2, 4, 6, 6), torch.randn(2, 1, 1, 6))
+    block = WrittenOut(score)
+    graph = capture(skeleton(block), arguments, {}).graph
+    calls = {str(node.target) for node in graph.nodes}
+    assert ("aten.scaled_dot_product_attention.default" in calls) == fused
+    (computed,) = torch.fx.GraphModule(block, graph)(*arguments)
+    assert torch.allclose(computed, block(*arguments), atol=1e-6)

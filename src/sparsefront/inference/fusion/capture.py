@@ -305,9 +305,14 @@ def observe_traced_calls(net: nn.Module, blocks: list[str], inputs: Mapping[str,
 
 aten = torch.ops.aten
 IDENTITIES = (aten.alias.default, aten.detach.default, aten.detach_.default, aten.lift_fresh_copy.default)
-OUT_OF_PLACE = {aten.relu_.default: aten.relu.default, aten.add_.Tensor: aten.add.Tensor}
+OUT_OF_PLACE = {
+    aten.relu_.default: aten.relu.default,
+    aten.add_.Tensor: aten.add.Tensor,
+    aten.mul_.Tensor: aten.mul.Tensor,
+    aten.div_.Tensor: aten.div.Tensor,
+}
 # Their results share no memory with anything else.
-FRESH = (aten.linear.default, aten.layer_norm.default, aten.add.Tensor, aten.relu.default)
+FRESH = (aten.linear.default, aten.layer_norm.default, aten.matmul.default, *OUT_OF_PLACE.values())
 CHECKS = ("_assert", "sym_constrain_range", "_guards_fn", "_check")
 
 
@@ -421,6 +426,8 @@ def _simplify(graph: fx.Graph) -> None:
             node.target = aten.reshape.default  # a feature-major tensor may have no such view
         elif node.target in OUT_OF_PLACE and node.args[0].target in FRESH and len(node.args[0].users) == 1:
             node.target = OUT_OF_PLACE[node.target]
+    for softmax in graph.find_nodes(op="call_function", target=aten.softmax.int):
+        _fuse_attention(graph, softmax)
     graph.eliminate_dead_code()
     for node in graph.find_nodes(op="get_attr"):
         node.target = node.target.removeprefix("block.")
@@ -435,3 +442,62 @@ def _require_dynamic(graph: fx.Graph) -> None:
             raise Unfusable(f"changes a tensor in place ({node.name})")
         if node.op == "get_attr" and "lifted_tensor" in node.target or node.op == "call_module":
             raise Unfusable(f"holds a constant that its graph cannot carry ({node.name})")
+
+
+# Attention that is written out, softmax(Q Kᵀ / c + biases) V as MPNet has it, as one scaled_dot_product_attention.
+
+
+def _fuse_attention(graph: fx.Graph, softmax: fx.Node) -> None:
+    """Compute what this softmax is part of by PyTorch's fused attention; other uses of softmax stay as they are."""
+    scores, *dim = softmax.args
+    found, mixed = _scores(scores), next(iter(softmax.users))
+    if found is None or dim not in ([-1], [3]) or len(softmax.users) != 1:
+        return
+    product, scale, biases = found
+    query, transposed = _node_arguments(product)
+    keys = _keys(transposed)
+    if mixed.target is not aten.matmul.default or mixed.args[0] is not softmax or keys is None:
+        return
+    if any(bias.meta["val"].dtype != query.meta["val"].dtype for bias in biases):
+        return
+    with graph.inserting_before(mixed):
+        mask = biases[0] if biases else None
+        for bias in biases[1:]:
+            mask = graph.call_function(aten.add.Tensor, (mask, bias))
+            mask.meta["val"] = softmax.meta["val"]
+        arguments = (query, keys, mixed.args[1], mask)
+        fused = graph.call_function(aten.scaled_dot_product_attention.default, arguments, {"scale": scale})
+    fused.meta = dict(mixed.meta)
+    mixed.replace_all_uses_with(fused)
+
+
+def _scores(node: Any) -> tuple[fx.Node, float, list[fx.Node]] | None:
+    """The product of queries and keys [B, heads, L, L], what it is scaled by, and what is added; None for other computations."""
+    if not isinstance(node, fx.Node) or len(node.users) != 1 or node.kwargs:
+        return None
+    if node.target is aten.matmul.default:
+        return (node, 1.0, []) if node.meta["val"].dim() == 4 else None
+    if node.target in (aten.div.Tensor, aten.mul.Tensor):
+        found, factor = _scores(node.args[0]), node.args[1]
+        if found is None or found[2] or not isinstance(factor, int | float):
+            return None
+        return found[0], found[1] / factor if node.target is aten.div.Tensor else found[1] * factor, []
+    if node.target is aten.add.Tensor:
+        first, second = node.args
+        found, bias = (_scores(first), second) if _scores(first) is not None else (_scores(second), first)
+        return None if found is None or not isinstance(bias, fx.Node) else (found[0], found[1], [*found[2], bias])
+    return None
+
+
+def _keys(transposed: fx.Node) -> fx.Node | None:
+    """What a node turns from [B, heads, L, d] to [B, heads, d, L]; None where it does something else."""
+    if transposed.target is not aten.transpose.int:
+        return None
+    keys, *dims = transposed.args
+    swaps_last = set(dims) in ({-2, -1}, {2, 3})
+    return keys if isinstance(keys, fx.Node) and swaps_last else None
+
+
+def _node_arguments(node: fx.Node) -> list[fx.Node]:
+    """The arguments of a call that are results of other nodes."""
+    return [argument for argument in node.args if isinstance(argument, fx.Node)]
