@@ -258,14 +258,17 @@ def test_a_run_measures_the_smaller_network_as_dense(run, composed, tmp_path, ch
     assert {file: file.stat().st_mtime_ns for file in (tmp_path / "cache").rglob("*.safetensors")} == stored
 
 
-def test_a_finished_run_gives_the_smaller_network(tmp_path):
+def test_a_finished_run_gives_the_smaller_network_and_is_verified(tmp_path, capsys):
     places = (f"cache_dir={tmp_path / 'cache'}", f"results_dir={tmp_path / 'results'}", "logger=none")
     quick = ("debug=tiny", "kernel=none", "measure.latency=false", "report.html=false", "report.plot=false")
     found = sf.run(*quick, *places, *ON_CPU, "pattern=depth", "sparsity=0.5")
     assert len(found.network.blocks) == 2 and found.masks.sparsity == 0.5
     again = sf.load_run(found.folder)
     assert torch.equal(again.network.head.weight, found.network.head.weight)
-    assert main([str(found.folder / "row.json"), "--record-only"]) is not None
+    main([str(found.folder / "row.json"), "--cache-dir", str(tmp_path / "cache")])
+    told = capsys.readouterr().out
+    assert "DIFFERS" not in told and all(f"{what}: hold" in told for what in ("masks and weights", "sparsity"))
+    assert "accuracy, masked: holds" in told
 
 
 @pytest.mark.parametrize(

@@ -343,14 +343,13 @@ def swap(
     require_network(net)
     if any(isinstance(module, SparseLayer) for module in net.modules()):
         raise InvalidSetting("net", type(net).__name__, "was swapped already: give a copy of the pruned network")
-    known = Masks.of(masks)
-    smaller = known.spec.blocks is not None
+    smaller = isinstance(masks, Masks) and masks.spec.blocks is not None
     if smaller:  # by whole blocks: what is left is dense
-        known, packed = Masks(masks_left(net, known)), None
-    require_masks_of(net, known)
+        masks, packed = Masks(masks_left(net, masks)), None
+    require_masks_of(net, masks)
     inputs = named_inputs_on(net, example_inputs)
     with sharing(next(iter(inputs.values())).device):
-        report = _swap(net, known, inputs, choice, packed)
+        report = _swap(net, Masks.of(masks), inputs, choice, packed)
     return replace(report, sparse_layer_share=None, sparse_flops_share=None) if smaller else report
 
 

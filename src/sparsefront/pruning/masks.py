@@ -181,14 +181,13 @@ def masks_left(net: nn.Module, masks: Mapping[str, Tensor]) -> Mapping[str, Tens
     Raises:
         InvalidSetting: the network still has the blocks that were taken out, or is another one.
     """
-    known = Masks.of(masks)
-    if known.spec.blocks is None:
+    blocks = masks.spec.blocks if isinstance(masks, Masks) else None
+    if not isinstance(masks, Masks) or blocks is None:
         return masks
-    if has_blocks(net, known.spec.blocks) and None in known.spec.blocks.values():
+    if has_blocks(net, blocks) and None in blocks.values():
         allowed = "still has the blocks that were taken out: give the network that sf.prune, sf.recover or sf.load left"
         raise InvalidSetting("net", type(net).__name__, allowed)
-    names = {name: known.spec.name_left(name) for name in known}
-    return {left: known[name] for name, left in names.items() if left is not None}
+    return {left: mask for name, mask in masks.items() if (left := masks.spec.name_left(name)) is not None}
 
 
 def require_masks_of(net: nn.Module, masks: Mapping[str, Tensor]) -> None:

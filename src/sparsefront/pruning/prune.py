@@ -62,7 +62,7 @@ def prune(
     search: LayoutSearch | None = None,
     tell: Callable[[str], None] = print,
 ) -> Masks:
-    """Decide which weights go, and set them to zero in place.
+    """Decide which weights go, and set them to zero in place; with pattern depth, which whole blocks, and take them out.
 
     Args:
         net: any network with Linear or Conv2d layers, on any device; of `torch.compile`, DataParallel and
