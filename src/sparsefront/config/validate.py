@@ -26,6 +26,7 @@ from sparsefront.config.settings import (
 )
 from sparsefront.errors import InvalidSetting, did_you_mean
 from sparsefront.models.base import prunable_layers
+from sparsefront.patterns.depth import Depth
 from sparsefront.pruning.collapse import require_effect
 from sparsefront.pruning.layers import (
     narrower_than_tiles,
@@ -35,6 +36,7 @@ from sparsefront.pruning.layers import (
     require_whole_groups,
 )
 from sparsefront.pruning.masked_weights import require_none_dense, require_none_shared
+from sparsefront.pruning.prune_blocks import removable_blocks
 from sparsefront.pruning.storage_check import require_storable
 from sparsefront.results.record import Result
 from sparsefront.search.space import require_choosable
@@ -114,6 +116,7 @@ OF_KERNELS = {
     "sparse_layer_share",
     "sparse_flops_share",
 }
+OF_SHARES = {"sparse_layer_share", "sparse_flops_share"}
 OF_TIMING = {
     "latency_dense_ms",
     "latency_dense_p20_ms",
@@ -189,6 +192,8 @@ def _why_absent(name: str, experiment: Experiment) -> str | None:
     if not experiment.swaps and name in OF_KERNELS:
         without = f"kernel={experiment.choices['kernel']}" if "swap" in experiment.stages else "stages without swap"
         return f"a run with {without} does not measure {name}"
+    if experiment.pattern.takes_blocks and name in OF_SHARES:
+        return f"a run with pattern={experiment.pattern.name}, which leaves a dense network, does not measure {name}"
     if not experiment.measure.latency and name in OF_TIMING:
         return f"a run with measure.latency=false does not measure {name}"
     if experiment.control is None and name in OF_CONTROL:
@@ -336,6 +341,8 @@ def _check_recovery(experiment: Experiment) -> None:
         schedule.check_sparsity(experiment.sparsity)
         schedule.check_rounds(experiment.sparsity)
         schedule.check_pattern(experiment.pattern)
+        schedule.check_blocks(experiment.pattern, experiment.sparsity)
+        recovery.check_pattern(experiment.pattern)
         recovery.check(experiment.recovery_setup())
         experiment.importance.check(experiment.pruning)
 
@@ -386,6 +393,12 @@ def _check_pattern(experiment: Experiment) -> None:
     _call("report", experiment.report.check_layers, shapes)
     _call("allocation", experiment.allocation.check_layers, pattern, shapes, experiment.sparsity)
     weight_shapes = {name: tuple(net.get_submodule(name).weight.shape) for name in plan.layers}
+    if isinstance(pattern, Depth):
+        try:
+            removable_blocks(net, plan.layers, ignored, pattern, experiment.sparsity)
+        except InvalidSetting as error:
+            raise error.within("recipe") if error.key == "ignore" else error from None
+        return
     require_effect(pattern, experiment.allocation, weight_shapes, experiment.sparsity)
     require_storable(pattern, shapes.values(), experiment.sparsity)
     _check_search(experiment, net, plan.layers)

@@ -35,7 +35,7 @@ from sparsefront.measure.variants import adds_shortcut
 from sparsefront.networks import ReadTensors, layer_weight, unwrapped
 from sparsefront.progress import bar
 from sparsefront.pruning.layers import UNREACHED, dense_weights, layer_unsupported_reason, nested_tensor_reason
-from sparsefront.pruning.masks import Masks, require_masks_of
+from sparsefront.pruning.masks import Masks, masks_left, require_masks_of
 from sparsefront.tasks.plain_task import named_inputs_on, require_network
 
 
@@ -341,10 +341,14 @@ def swap(
     require_network(net)
     if any(isinstance(module, SparseLayer) for module in net.modules()):
         raise InvalidSetting("net", type(net).__name__, "was swapped already: give a copy of the pruned network")
+    smaller = isinstance(masks, Masks) and masks.spec.blocks is not None
+    if smaller:  # by whole blocks: what is left is dense
+        masks, packed = Masks(masks_left(net, masks)), None
     require_masks_of(net, masks)
     inputs = named_inputs_on(net, example_inputs)
     with sharing(next(iter(inputs.values())).device):
-        return _swap(net, Masks.of(masks), inputs, choice, packed)
+        report = _swap(net, Masks.of(masks), inputs, choice, packed)
+    return replace(report, sparse_layer_share=None, sparse_flops_share=None) if smaller else report
 
 
 def _swap(

@@ -43,7 +43,7 @@ def require_effect(pattern: Pattern, allocation: Allocation, weight_shapes: Weig
     """
     together = isinstance(allocation, GlobalAllocation)
     given_by_shape = isinstance(allocation, PerLayerAllocation) and not allocation.fixed_by_first_scores
-    if sparsity == 0 or pattern.mixed or not (together or given_by_shape):
+    if sparsity == 0 or pattern.mixed or pattern.takes_blocks or not (together or given_by_shape):
         return
     total = sum(map(math.prod, weight_shapes.values()))
 

@@ -35,6 +35,7 @@ from sparsefront.pruning.make_masks import LayoutSearch, PruningSettings, make_m
 from sparsefront.pruning.mask_spec import fix_spec
 from sparsefront.pruning.masked_weights import require_none_dense, require_none_shared, require_one_sparsity
 from sparsefront.pruning.masks import Masks
+from sparsefront.pruning.prune_blocks import prune_blocks
 from sparsefront.pruning.storage_check import require_storable
 from sparsefront.pruning.training_masks import AccumulateMovement
 from sparsefront.schedule.base import Schedule
@@ -62,7 +63,7 @@ def prune(
     search: LayoutSearch | None = None,
     tell: Callable[[str], None] = print,
 ) -> Masks:
-    """Decide which weights go, and set them to zero in place.
+    """Decide which weights go, and set them to zero in place; with pattern depth, which whole blocks, and take them out.
 
     Args:
         net: any network with Linear or Conv2d layers, on any device; of `torch.compile`, DataParallel and
@@ -98,7 +99,7 @@ def prune(
     sparsity = pruning.sparsity
     if not pruning.pattern.prunes:
         raise InvalidSetting("pattern", pruning.pattern.name, "takes no weights away: leave the network as it is")
-    open_loader = open_calibration(net, calibration, pruning.importance, pruning.allocation)
+    open_loader = open_calibration(net, calibration, pruning.importance, pruning.allocation, pruning.pattern)
     inputs = None if example_inputs is None else named_inputs_on(net, example_inputs)
     if inputs is None and layers is None and calibration is not None:
         inputs = open_loader.first_inputs()
@@ -109,9 +110,12 @@ def prune(
     _require_layers(net, plan, pruning)
     require_none_dense(net, plan.layers, "ignore", ignore)
     ignored = left_out | plan.dense_reasons
+    task = PlainTask(net, loss) if task is None else task
+    if pruning.pattern.takes_blocks:
+        batches = None if calibration is None else open_loader
+        return prune_blocks(task, pruning, plan.layers, list(kept_dense), ignored, batches, tell)
     stays = dense_at_swap(net, plan.layers, None if layers is None else inputs)
     tell(_told(pruning, len(plan.layers), ignored, stays))
-    task = PlainTask(net, loss) if task is None else task
     movement = AccumulateMovement(net, plan.layers)  # nothing has moved yet: all of its scores are zero
     scores = score_weights(task, plan.layers, importance=pruning.importance, open_loader=open_loader, movement=movement)
     require_finite(scores)
@@ -175,6 +179,7 @@ def pruning_settings(
     made.schedule.check_sparsity(sparsity)
     made.schedule.check_rounds(sparsity)
     made.schedule.check_pattern(made.pattern)
+    made.schedule.check_blocks(made.pattern, sparsity)
     made.importance.check(made)
     return made
 

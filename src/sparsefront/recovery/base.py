@@ -17,6 +17,7 @@ from sparsefront import distributed
 from sparsefront.errors import InvalidSetting
 from sparsefront.networks import in_eval_mode
 from sparsefront.options import options_where
+from sparsefront.patterns.base import Pattern
 from sparsefront.pruning.calibration import NetworkCalibration
 from sparsefront.pruning.make_masks import PruningSettings
 from sparsefront.pruning.mask_spec import MaskSpec
@@ -124,6 +125,8 @@ class Recovery(ABC):
     several_rounds: ClassVar[bool] = False
     mask_updates: ClassVar[bool] = False
     repeats: ClassVar[bool] = False
+    trains_as_found: ClassVar[bool] = False
+    """Whether it trains the network that it is given, and so also one that whole blocks were taken out of."""
     reads_logits: ClassVar[bool] = False
     """Whether its loss compares what two networks predict."""
 
@@ -151,6 +154,17 @@ class Recovery(ABC):
             return
         followed = options_where("sparsefront.schedule", lambda other: self.follows(other, sparsity))
         raise InvalidSetting(key, value, f"goes with schedule {', '.join(followed)}, not with {schedule.name}")
+
+    def check_pattern(self, pattern: Pattern) -> None:
+        """Check that this recovery can train what a pattern leaves.
+
+        Raises:
+            InvalidSetting: key `recovery`, with those that can.
+        """
+        if pattern.takes_blocks and not self.trains_as_found:
+            met = options_where("sparsefront.recovery", lambda other: other.trains_as_found)
+            allowed = f"pattern={pattern.name} takes whole blocks out of the network, which goes with {', '.join(met)}"
+            raise InvalidSetting("recovery", self.name, allowed)
 
     def check(self, setup: RecoverySetup) -> None:
         """Validate, before anything is trained, that it works with the rest of the setup.

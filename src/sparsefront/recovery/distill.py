@@ -37,6 +37,7 @@ class Distill(TaughtRecovery):
     teacher: str | None = None
 
     name: ClassVar[str] = "distill"
+    trains_as_found: ClassVar[bool] = True
     reads_logits: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -50,12 +51,14 @@ class Distill(TaughtRecovery):
 
     def callbacks(self, round: Round) -> tuple[pl.Callback, ...]:
         teacher = self.make_teacher(round)
+        taught, learnt = self.compared_pairs(teacher, round)
         return (
             Distillation(
                 teacher,
                 hardness=self.hardness,
                 temperature=self.temperature,
                 hidden_states=self.hidden_states,
-                hidden_layers=self.compared_layers(teacher, round.setup),
+                hidden_layers=taught,
+                learnt_layers=learnt,
             ),
         )

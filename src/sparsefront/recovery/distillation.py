@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.base import block_names
 from sparsefront.models.checkpoint import misfit, read_weights, weights_fingerprint
+from sparsefront.networks import has_blocks
 from sparsefront.recovery.base import RecoverySetup, Round
 from sparsefront.recovery.finetune import Finetune
 from sparsefront.recovery.lr_rewind import LearningRateRewind
@@ -75,12 +76,16 @@ class TeacherCallback(pl.Callback, ABC):
 
     Args:
         teacher: takes the same inputs as the trained network.
-        hidden_layers: names of the modules whose outputs are compared, the same in both networks.
+        hidden_layers: names of the teacher's modules whose outputs are compared.
+        learnt_layers: of the trained network's; None = the same names.
     """
 
-    def __init__(self, teacher: nn.Module, hidden_layers: list[str] | None = None) -> None:
+    def __init__(
+        self, teacher: nn.Module, hidden_layers: list[str] | None = None, learnt_layers: list[str] | None = None
+    ) -> None:
         self.teacher = teacher.eval().requires_grad_(False)
         self.hidden_layers = hidden_layers or []
+        self.learnt_layers = self.hidden_layers if learnt_layers is None else learnt_layers
 
     @abstractmethod
     def loss(self, task: Task, output: Any, target: Any, states: StatePairs, batch: Batch) -> Tensor:
@@ -95,7 +100,7 @@ class TeacherCallback(pl.Callback, ABC):
         assert isinstance(module, Task)
         self.teacher.to(module.device)
         self._taught = HiddenStates(self.teacher, self.hidden_layers)
-        self._learnt = HiddenStates(module.net, self.hidden_layers)
+        self._learnt = HiddenStates(module.net, self.learnt_layers)
         module.objective = self.objective
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
@@ -148,7 +153,7 @@ class Distillation(TeacherCallback):
     both networks are equally wide). Losses are taken in fp32.
 
     Args:
-        teacher, hidden_layers: see `TeacherCallback`.
+        teacher, hidden_layers, learnt_layers: see `TeacherCallback`.
         hardness: weight of the teacher, in [0, 1].
         temperature: T.
         hidden_states: weight of the hidden states.
@@ -162,8 +167,9 @@ class Distillation(TeacherCallback):
         temperature: float,
         hidden_states: float = 0.0,
         hidden_layers: list[str] | None = None,
+        learnt_layers: list[str] | None = None,
     ) -> None:
-        super().__init__(teacher, hidden_layers)
+        super().__init__(teacher, hidden_layers, learnt_layers)
         self.hardness, self.temperature, self.hidden_states = hardness, temperature, hidden_states
 
     def loss(self, task: Task, output: Any, target: Any, states: StatePairs, batch: Batch) -> Tensor:
@@ -263,6 +269,22 @@ class TaughtRecovery(TrainingRecovery):
             found = f"its blocks are {', '.join(blocks)}" if blocks else "it has no list of blocks: name its modules"
             raise InvalidSetting("recovery.hidden_layers", unknown or None, f"not in the network; {found}")
         return names
+
+    def compared_pairs(self, teacher: nn.Module, round: Round) -> tuple[list[str], list[str]]:
+        """Names of the modules whose outputs are compared, in the teacher and in the trained network; those of blocks that the
+        latter lacks are left out.
+
+        Raises:
+            InvalidSetting: all of them are in such blocks.
+        """
+        taught, blocks = self.compared_layers(teacher, round.setup), round.spec.blocks
+        if blocks is None or not has_blocks(teacher, blocks):
+            return taught, taught
+        pairs = {name: left for name in taught if (left := round.spec.name_left(name)) is not None}
+        if taught and not pairs:
+            allowed = "are all in blocks that were taken out of the network"
+            raise InvalidSetting("recovery.hidden_layers", taught, allowed)
+        return list(pairs), list(pairs.values())
 
     def _teacher_weights(self, path: str, net: nn.Module) -> dict:
         """The state dict of the teacher's checkpoint, at `path`.

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparsefront.errors import InvalidSetting, closest
+from sparsefront.patterns.depth import Depth
 from sparsefront.progress import counted
 from sparsefront.pruning.collapse import collapsed_layers
 from sparsefront.results.candidates import Candidate, budget_of, points_lost
@@ -81,13 +82,21 @@ class Column:
         return text if error is None else f"{text.removesuffix(' %')} ± {self.text(error)}"
 
 
+def collapsed_in(result: Result) -> dict[str, float]:
+    """The layers that collapsed -> the density that they keep, of records too that are older than the field. Layers of whole
+    blocks that were taken out have not: the network does without them.
+    """
+    if result.choice.pattern == Depth.name:
+        return {}
+    return collapsed_layers(result.sparsity.sparsity_per_layer, result.sparsity.sparsity_target)
+
+
 @dataclass(frozen=True)
 class CollapsedColumn(Column):
-    """How many layers collapsed, of records too that are older than the field."""
+    """How many layers collapsed."""
 
     def value(self, result: Result) -> int | None:
-        sparsities = result.sparsity.sparsity_per_layer
-        return len(collapsed_layers(sparsities, result.sparsity.sparsity_target)) if sparsities else None
+        return len(collapsed_in(result)) if result.sparsity.sparsity_per_layer else None
 
 
 @dataclass(frozen=True)

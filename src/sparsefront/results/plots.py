@@ -51,6 +51,7 @@ _PATTERN_COLORS = dict(
     tile_2_4=COLORS[9],
     block_2_4="#3d4fd1",
     mixed="#e6007e",
+    depth="#7a5c00",
 )
 _OWN_PATTERN_COLORS = ("#00707a", "#b06a00", "#6b8e23", "#8b2f5a", "#40557a", "#9a5fd0")
 _RECOVERY_MARKERS = dict(

@@ -21,11 +21,12 @@ from sparsefront.artifacts.durable import below
 from sparsefront.errors import printable
 from sparsefront.inference.network_modules import DENSE_KERNELS
 from sparsefront.progress import counted
-from sparsefront.pruning.collapse import collapse_text, collapsed_layers
+from sparsefront.pruning.collapse import collapse_text
 from sparsefront.results.candidates import asked_of, points_lost, processor_text
 from sparsefront.results.columns import (
     COLUMNS,
     Column,
+    collapsed_in,
     fraction,
     milliseconds,
     percent,
@@ -186,7 +187,7 @@ def layer_lines(result: Result) -> list[dict[str, str]]:
 
     The sparsity of a layer that collapsed says so: the page marks it.
     """
-    collapsed = collapsed_layers(result.sparsity.sparsity_per_layer, result.sparsity.sparsity_target)
+    collapsed = collapsed_in(result)
     names = [*result.sparsity.sparsity_per_layer, *result.sparsity.dense_layers, *result.kernels.kernel_per_layer]
     return [_line(result, name, name in collapsed) for name in dict.fromkeys(names)]
 
@@ -299,7 +300,7 @@ def dense_layers_text(sparsity: Sparsity) -> str:
 
 def collapsed_layers_text(result: Result) -> str:
     """How many layers keep nearly nothing of the target density, and which."""
-    collapsed = collapsed_layers(result.sparsity.sparsity_per_layer, result.sparsity.sparsity_target)
+    collapsed = collapsed_in(result)
     return f"{len(collapsed)}: {collapse_text(collapsed)}" if collapsed else "none"
 
 

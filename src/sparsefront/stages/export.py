@@ -22,5 +22,6 @@ def run(
             log.info("export: compressed checkpoint and manifest")
             weights = recovered.path / WEIGHTS
             masks = load_masks_of(experiment, pruned.path, recovered.path)
-            save(new.folder, load_net(experiment, weights), masks, model=experiment.model, weights=weights)
+            net = load_net(experiment, weights, blocks=masks.spec.blocks)
+            save(new.folder, net, masks, model=experiment.model, weights=weights)
     return exported

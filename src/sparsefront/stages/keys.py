@@ -279,8 +279,11 @@ def _step_a_round(experiment: Experiment, epochs: int) -> bool:
 
 def _prune(experiment: Experiment, dense: dict[str, Any]) -> dict[str, Any]:
     # the key of a network that was trained here names the batch size already
-    calibrates = experiment.importance.source in ("gradients", "inputs") or isinstance(
-        experiment.allocation, MeasuringAllocation
+    pattern = experiment.pattern
+    calibrates = (
+        experiment.importance.source in ("gradients", "inputs")
+        or isinstance(experiment.allocation, MeasuringAllocation)
+        or (pattern.takes_blocks and getattr(pattern, "choose", None) == "importance")
     )
     batch_size = {"batch_size": experiment.recipe.batch_size} if experiment.recipe.epochs == 0 and calibrates else {}
     return {

@@ -37,6 +37,7 @@ from sparsefront.measure.timers import LatencySummary
 from sparsefront.networks import tensors_digest
 from sparsefront.progress import TIMING, counted, spent_on
 from sparsefront.provenance import provenance
+from sparsefront.pruning.masks import Masks
 from sparsefront.stages.bench import (
     EvalContext,
     SplitQuality,
@@ -83,14 +84,21 @@ class SparseNetwork:
 
 @spent_on(TIMING)
 def swap_in(bench: EvalContext, net: nn.Module, export: Export) -> SparseNetwork:
-    """Choose kernels for the bench's inputs and put them into `net`, which holds the masked weights, in place.
+    """Choose kernels for the bench's inputs and put them into `net`, which holds the masked weights, in place. Of a network that
+    whole blocks were taken out of the report has the names that layers had before.
 
     Raises:
         RuntimeError: the sparse network computes something else than the masked one.
     """
-    log.info("swap: kernels for %s on %s", counted(len(export.manifest.layers), "layer"), bench.device.type)
-    report = swap(bench.ready(net), export.masks, bench.inputs, kernel=bench.experiment.kernel, packed=export)
-    return SparseNetwork(net, report)
+    masks, kernel = Masks(export.masks, spec=export.spec), bench.experiment.kernel
+    kernels = (
+        f"kernels for {counted(len(masks), 'layer')}"
+        if export.blocks is None
+        else "none, without its blocks it is dense"
+    )
+    log.info("swap: %s on %s", kernels, bench.device.type)
+    report = swap(bench.ready(net), masks, bench.inputs, kernel=kernel, packed=export)
+    return SparseNetwork(net, report.renamed({export.spec.name_left(name): name for name in masks}))
 
 
 @spent_on(TIMING)
@@ -271,16 +279,16 @@ def _measure(
     else:
         export = read_export(exported.path)
         digests["masks_sha256"] = tensors_digest(export.masks)
-        masked = load_net(experiment, recovered.path / WEIGHTS)
+        masked = load_net(experiment, recovered.path / WEIGHTS, blocks=export.blocks)
         digests["weights_sha256"] = weights_digest(masked)
         masked = bench.ready(masked)
         qualities["masked"] = evaluate_splits(bench, masked, "masked")
-        achieved = achieved_sparsity(masked, export.masks, prunable)
+        achieved = achieved_sparsity(dense_net, export.masks, prunable)
         whole = [name for name, sparsity in achieved.layers.items() if sparsity == 0]
         reasons = dict.fromkeys(whole, KEEPS_ALL) | export.manifest.dense_layers
         if experiment.swaps:
-            make_net = partial(load_net, experiment, recovered.path / WEIGHTS)
-            found = _side_by_side(bench, dense_net, masked, make_net, export, folder)
+            make_net = partial(load_net, experiment, recovered.path / WEIGHTS, blocks=export.blocks)
+            found = _side_by_side(bench, dense_net, make_net, export, folder)
             groups, samples_ms, qualities["sparse"] = found
         else:
             groups, samples_ms = _dense_alone(bench, dense_net)
@@ -325,7 +333,6 @@ def _dense_alone(bench: EvalContext, net: nn.Module) -> tuple[dict[str, Any], Sa
 def _side_by_side(
     bench: EvalContext,
     dense_net: nn.Module,
-    masked: nn.Module,
     make_net: Callable[[], nn.Module],
     export: Export,
     folder: Path,
@@ -347,7 +354,8 @@ def _side_by_side(
     log.info("measure: accuracy with the sparse kernels running")
     quality = evaluate_splits(bench, sparse.net, "sparse")
     size = _size("dense", dense_net, bench) | _size("sparse", sparse.net, bench)
-    size["dense_bytes_per_layer"] = dense_layer_bytes(sparse.net, bench.experiment.model.prunable(masked))
+    prunable = bench.experiment.model.prunable(dense_net)
+    size["dense_bytes_per_layer"] = dense_layer_bytes(sparse.net, prunable, export.spec.name_left)
     kernels = {
         "kernel_per_layer": _layers(sparse.report, bench),
         "sparse_layer_share": sparse.report.sparse_layer_share,

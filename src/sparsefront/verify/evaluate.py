@@ -21,6 +21,7 @@ from sparsefront.export.checkpoint import Export
 from sparsefront.inference.swap_report import KEEPS_ALL, SwapReport
 from sparsefront.measure.accuracy import Evaluation
 from sparsefront.measure.memory import achieved_sparsity, dense_layer_bytes, resident_bytes, weight_bytes
+from sparsefront.networks import remove_blocks
 from sparsefront.patterns.base import label
 from sparsefront.patterns.blocks import windows_text
 from sparsefront.progress import counted
@@ -188,9 +189,10 @@ def measure_again(
         yield from _evaluated("dense", bench, dense, result, outcomes)
         yield from _timed_alone(bench, result, dense)
         return
-    masked = build_net(experiment)
+    masked, whole = build_net(experiment), build_net(experiment)
+    yield _sparsity(experiment, result, export, whole, spec)
+    remove_blocks(masked, export.blocks or {})
     masked.load_state_dict(export.state_dict())
-    yield _sparsity(experiment, result, export, masked, spec)
     bench = EvalContext.of(experiment, masked)
     yield from _conditions(bench, result, given)
     same_dtype = bench.conditions()["dtype"] == result.speed.dtype
@@ -201,9 +203,9 @@ def measure_again(
     yield from _continued(experiment, bench, result)
     yield from _evaluated("masked", bench, masked, result, outcomes)
     if same_dtype and result.size.weight_bytes_dense is not None:
-        found = {"weight_bytes_dense": (result.size.weight_bytes_dense, weight_bytes(dense or masked))}
+        found = {"weight_bytes_dense": (result.size.weight_bytes_dense, weight_bytes(bench.ready(dense or whole)))}
         if bench.device.type == "cpu":
-            net, size = dense or masked, result.size
+            net, size = dense or whole, result.size
             found["resident_bytes_dense"] = (size.resident_bytes_dense, resident_bytes(net, bench.device))
         yield _facts("size, dense", found)
     if result.quality.sparse is None:
@@ -219,7 +221,7 @@ def measure_again(
         return
     # without the dense weights their layers are timed with others: latencies do not depend on values
     tell("swapping kernels in, and timing dense and sparse in turn ...")
-    beside = bench.ready(dense or masked)
+    beside = bench.ready(dense or whole)
     sparse, speed, _ = measured_swap(bench, beside, lambda: copy.deepcopy(masked), export)
     _tell_evaluating("sparse", result)
     yield from _compare("sparse", evaluate_splits(bench, sparse.net, "sparse"), result, outcomes)
@@ -468,7 +470,7 @@ def _kernels(
             "resident_bytes_sparse": (result.size.resident_bytes_sparse, resident_bytes(sparse.net, bench.device)),
             "dense_bytes_per_layer": (
                 result.size.dense_bytes_per_layer,
-                dense_layer_bytes(sparse.net, result.sparsity.sparsity_per_layer),
+                dense_layer_bytes(sparse.net, result.sparsity.sparsity_per_layer, export.spec.name_left),
             ),
         }
     for layer, told in stored.kernel_per_layer.items():

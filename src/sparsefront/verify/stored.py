@@ -34,8 +34,8 @@ from sparsefront.measure.timers import summarise
 from sparsefront.networks import tensors_digest
 from sparsefront.options import shortened
 from sparsefront.patterns.base import CLASS, label, to_record
-from sparsefront.pruning.collapse import collapsed_layers
-from sparsefront.pruning.mask_spec import PATTERNS, PERMUTATIONS, SPARSITIES, MaskSpec
+from sparsefront.pruning.mask_spec import BLOCKS, PATTERNS, PERMUTATIONS, SPARSITIES, MaskSpec
+from sparsefront.results.columns import collapsed_in
 from sparsefront.results.record import SCHEMA_VERSION, Result, record_digest
 from sparsefront.results.run_folder import HYDRA_FILE, recorded_overrides
 from sparsefront.runs import LEFT_OUT, PATHS, linked_checkpoint
@@ -110,8 +110,7 @@ def check_numbers(result: Result, row: Path) -> None:
     _check_places(result)
     sparsity = result.sparsity
     if sparsity.collapsed_layers is not None:
-        found = collapsed_layers(sparsity.sparsity_per_layer, sparsity.sparsity_target)
-        _require("collapsed_layers", sparsity.collapsed_layers, found, "sparsity_per_layer")
+        _require("collapsed_layers", sparsity.collapsed_layers, collapsed_in(result), "sparsity_per_layer")
 
 
 def _check_places(result: Result) -> None:
@@ -357,7 +356,7 @@ def check_export(result: Result, export: Export) -> None:
     """
     try:
         with damage_named():
-            weights, masks = export.state_dict(), export.masks
+            weights, masks, _ = export.state_dict(), export.masks, export.blocks
             digests = {"masks": tensors_digest(masks), "weights": tensors_digest(weights)}
     except ValueError as error:
         raise Edited(str(export.directory), f"cannot be read: {error}") from error
@@ -407,12 +406,22 @@ def _check_manifest(result: Result, export: Export) -> None:
 
 
 def _check_layer(export: Export, layer: str, weights: dict[str, Tensor]) -> None:
-    """A pruned layer's weight, zero where its mask prunes, and the same in the compressed form that kernels read."""
-    if f"{layer}.weight" not in weights:
+    """A pruned layer's weight, zero where its mask prunes, and the same in the compressed form that kernels read. Of a network
+    that whole blocks were taken out of: that the layers left are those whose masks keep every weight.
+    """
+    spec, mask = export.spec, export.masks[layer]
+    left = spec.name_left(layer)
+    if bool(mask.any() if left is None else not mask.all() and spec.blocks is not None):
+        raise Edited(BLOCKS, f"was edited: it does not say of {layer} what its mask does")
+    if left is None:
+        return
+    if f"{left}.weight" not in weights:
         raise Edited(f"weights of {layer}", "are missing")
-    weight, mask = as_matrix(weights[f"{layer}.weight"]), export.masks[layer]
+    weight = as_matrix(weights[f"{left}.weight"])
     if weight.shape != mask.shape or bool(weight.masked_fill(mask, 0.0).any()):
         raise Edited(f"weights of {layer}", "are not zero where its mask prunes them")
+    if spec.blocks is not None:  # which has no compressed form
+        return
     try:
         with damage_named():
             stored = export.format(layer)

@@ -10,7 +10,7 @@ from typing import Any
 from sparsefront.artifacts.durable import whole_file
 from sparsefront.pruning.collapse import collapse_warning
 from sparsefront.results.candidates import provenance
-from sparsefront.results.columns import COLUMNS, plain, shared_metric
+from sparsefront.results.columns import COLUMNS, collapsed_in, plain, shared_metric
 from sparsefront.results.comparable import SPEEDUP, Axis, split_comparable
 from sparsefront.results.latency_table import curve_figure, curve_lines, wins_text
 from sparsefront.results.plots import pareto_figure, svg_text
@@ -128,7 +128,9 @@ def write_run_page(
         layers=layer_lines(result),
         collapsed=collapse_warning(
             sparsity.sparsity_per_layer, sparsity.sparsity_target, plain(result.choice.allocation)
-        ),
+        )
+        if collapsed_in(result)
+        else None,
         pictures=[picture(file) for file in pictures],
     )
 
