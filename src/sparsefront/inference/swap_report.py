@@ -63,7 +63,7 @@ class SwapReport:
         dense_layers: every prunable layer that runs dense -> why.
         sparse_layer_share: of the prunable layers, the fraction that runs a sparse kernel.
         sparse_flops_share: the same, each layer weighted by its dense flops in the observed forward, also where
-            its weight is read there and it is not called.
+            its weight is read there and it is not called. None where layers became narrower instead.
         fusion: what was done to whole blocks.
         problems: prunable layer -> the product that it was asked for; a layer that is not called is absent.
         others: all else that has weights and stays dense, such as embeddings and layers without a mask -> why; no share
@@ -73,7 +73,7 @@ class SwapReport:
     layers: dict[str, LayerSwap]
     dense_layers: dict[str, str]
     sparse_layer_share: float
-    sparse_flops_share: float
+    sparse_flops_share: float | None
     fusion: FusionReport = field(default_factory=FusionReport)
     problems: Mapping[str, LayerInput] = field(default_factory=dict)
     others: dict[str, str] = field(default_factory=dict)
@@ -104,7 +104,9 @@ class SwapReport:
         called = sum(theoretical_dense_flops(seen.problem) for name, seen in self.problems.items() if name in prunable)
         total = called + sum(map(theoretical_dense_flops, uncalled.values()))
         reasons = {name: READ if why == UNCALLED and name in read else why for name, why in self.dense_layers.items()}
-        share = self.sparse_flops_share * (called / total) if total else self.sparse_flops_share
+        share = self.sparse_flops_share
+        if share is not None and total:
+            share *= called / total
         return replace(self, dense_layers=reasons, sparse_flops_share=share)
 
     def __str__(self) -> str:
@@ -129,7 +131,9 @@ def swap_text(report: SwapReport) -> str:
     """
     sparse = sum(layer.is_sparse for layer in report.layers.values())
     total = len({*report.layers, *report.dense_layers})
-    head = f"{sparse} of {total} layers run a sparse kernel ({report.sparse_flops_share:.0%} of their dense flops)"
+    head = f"{sparse} of {total} layers run a sparse kernel ({report.sparse_flops_share or 0:.0%} of their dense flops)"
+    if report.sparse_flops_share is None:
+        head = f"a narrower dense network: {total} layers without a sparse kernel"
     lines = {name: _line(layer, report.dense_layers.get(name)) for name, layer in report.layers.items()}
     lines |= {name: f"dense: {why}" for name, why in report.dense_layers.items() if name not in report.layers}
     lines |= {name: f"dense: {why}" for name, why in report.others.items()}
