@@ -124,6 +124,8 @@ class Recovery(ABC):
     repeats: ClassVar[bool] = False
     reads_logits: ClassVar[bool] = False
     """Whether its loss compares what two networks predict."""
+    has_teacher: ClassVar[bool] = False
+    """Whether another network teaches the pruned one: `taught_by` says how."""
 
     @property
     def training(self) -> "Recovery | None":
@@ -156,6 +158,14 @@ class Recovery(ABC):
         Raises:
             InvalidSetting: with its key written from the root.
         """
+
+    def taught_by(self, dense_net: Callable[[], nn.Module], setup: RecoverySetup) -> pl.Callback:
+        """Of a recovery that `has_teacher`: the callback that brings its teacher and its loss into any fit of the same network.
+
+        Args:
+            dense_net: makes a fresh copy of the trained dense network, which teaches where no other one was named.
+        """
+        raise NotImplementedError(f"{self.name} has no teacher")
 
     def fingerprint(self) -> dict[str, Any]:
         """What changes the result beside the settings themselves, JSON-able, for the keys of stored stages."""

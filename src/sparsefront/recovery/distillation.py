@@ -1,6 +1,7 @@
 """Recoveries with a teacher: the losses, the hidden states compared, and the callback that brings the teacher in."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
 import pytorch_lightning as pl
@@ -195,6 +196,7 @@ class TaughtRecovery(TrainingRecovery):
     teacher: str | None
 
     fingerprinted: ClassVar[frozenset[str]] = frozenset({"teacher"})
+    has_teacher: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.along == "lr_rewind" and self.lr is not None:
@@ -241,9 +243,12 @@ class TaughtRecovery(TrainingRecovery):
         """That of `along`."""
         return self._along.plan(recipe, steps_per_epoch)
 
-    def make_teacher(self, round: Round) -> nn.Module:
+    def callbacks(self, round: Round) -> tuple[pl.Callback, ...]:
+        return (self.taught_by(round.dense_net, round.setup),)
+
+    def make_teacher(self, dense_net: Callable[[], nn.Module]) -> nn.Module:
         """The teacher, read anew: it is no part of any training's state."""
-        teacher = round.dense_net()
+        teacher = dense_net()
         if self.teacher is not None:
             teacher.load_state_dict(self._teacher_weights(self.teacher, teacher))
         return teacher

@@ -1,5 +1,6 @@
 """Train on while every block of the dense network teaches the same block of the pruned one."""
 
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
 import pytorch_lightning as pl
@@ -8,7 +9,7 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from sparsefront.pruning.calibration import in_encoder, real_positions
-from sparsefront.recovery.base import Round
+from sparsefront.recovery.base import RecoverySetup
 from sparsefront.recovery.distillation import StatePairs, TaughtRecovery, TeacherCallback, prediction_loss
 from sparsefront.settings_class import LearningRate, OneOrMore, settings_class
 from sparsefront.tasks.base import Batch, Task
@@ -47,17 +48,14 @@ class SquareHead(TaughtRecovery):
     def compares_hidden_states(self) -> bool:
         return True
 
-    def callbacks(self, round: Round) -> tuple[pl.Callback, ...]:
-        teacher = self.make_teacher(round)
-        layers = self.compared_layers(teacher, round.setup)
-        return (
-            SquareHeadDistillation(
-                teacher,
-                layers,
-                hidden_states=self.hidden_states,
-                soft_targets=self.soft_targets,
-                temperature=self.temperature,
-            ),
+    def taught_by(self, dense_net: Callable[[], nn.Module], setup: RecoverySetup) -> pl.Callback:
+        teacher = self.make_teacher(dense_net)
+        return SquareHeadDistillation(
+            teacher,
+            self.compared_layers(teacher, setup),
+            hidden_states=self.hidden_states,
+            soft_targets=self.soft_targets,
+            temperature=self.temperature,
         )
 
 
