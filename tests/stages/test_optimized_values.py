@@ -99,15 +99,18 @@ def test_a_value_that_no_configuration_foretells_is_rejected_in_the_end(swept, m
 @pytest.mark.parametrize(
     ("overrides", "absent"),
     [
-        (["pattern=dense"], OF_PRUNED | OF_KERNELS | OF_GPU | OF_CONTROL),
-        (["kernel=none"], OF_KERNELS | OF_GPU | OF_CONTROL),
+        (["pattern=dense"], OF_PRUNED | OF_KERNELS | OF_GPU | OF_CONTROL.keys()),
+        (["kernel=none"], OF_KERNELS | OF_GPU | OF_CONTROL.keys()),
         (
             ["kernel=none", "measure.latency=false"],
-            OF_KERNELS | OF_GPU | OF_CONTROL | OF_TIMING - {"fused_dense_latency_ms"},
+            OF_KERNELS | OF_GPU | OF_CONTROL.keys() | OF_TIMING - {"fused_dense_latency_ms"},
         ),
-        ([], OF_GPU | OF_CONTROL),
-        (["control=dense_continued"], OF_GPU),
-        (["dataset.valid_fraction=0"], OF_HELD_OUT | OF_GPU | OF_CONTROL),
+        ([], OF_GPU | OF_CONTROL.keys()),
+        (
+            ["control=dense_continued"],
+            OF_GPU | {name for name, control in OF_CONTROL.items() if control == "dense_distilled"},
+        ),
+        (["dataset.valid_fraction=0"], OF_HELD_OUT | OF_GPU | OF_CONTROL.keys()),
     ],
     ids=["dense", "masked", "untimed", "kernels", "control", "nothing held out"],
 )

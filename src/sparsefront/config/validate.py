@@ -14,7 +14,7 @@ from torch import nn
 from sparsefront.allocation.base import MeasuringAllocation
 from sparsefront.allocation.latency_search import LatencySearch
 from sparsefront.config.experiment import Experiment
-from sparsefront.config.schema import GROUPS, STAGES
+from sparsefront.config.schema import CONTROLS, GROUPS, STAGES
 from sparsefront.config.settings import (
     build_settings,
     check_root,
@@ -61,9 +61,16 @@ def check_checkpoint(experiment: Experiment) -> None:
 
 
 def with_possible_control(experiment: Experiment) -> Experiment:
-    """Without a control where no training follows pruning: a sweep over recoveries, or with pattern=dense, goes on."""
-    if experiment.control is None or experiment.continued_recovery is not None:
+    """Without a control where no training follows pruning: a sweep over recoveries, or with pattern=dense, goes on. Where no
+    teacher is in it, dense_distilled is dense_continued.
+    """
+    if experiment.control is None:
         return experiment
+    if (recovery := experiment.continued_recovery) is not None:
+        if experiment.control != "dense_distilled" or recovery.has_teacher:
+            return experiment
+        log.info("control=dense_distilled: recovery=%s has no teacher, so that this is dense_continued", recovery.name)
+        return replace(experiment, control="dense_continued")
     why = f"recovery={experiment.recovery.name}" if experiment.pattern.prunes else f"pattern={experiment.pattern.name}"
     log.info("control=%s: skipped, %s trains nothing that the dense network could match", experiment.control, why)
     return replace(experiment, control=None)
@@ -132,11 +139,9 @@ OF_TIMING = {
     "autotune_seconds",
 }
 OF_CONTROL = {
-    "dense_continued",
-    "dense_continued_standard_error",
-    "dense_continued_seconds",
-    "val_dense_continued",
-    "val_dense_continued_standard_error",
+    part.format(control): control
+    for control in CONTROLS
+    for part in ("{}", "{}_standard_error", "{}_seconds", "val_{}", "val_{}_standard_error")
 }
 OF_SEARCH = {"latency_predicted_ms"}
 OF_GPU = {"gpu_clock_mhz", "peak_memory_bytes_dense", "peak_memory_bytes_sparse"}
@@ -196,8 +201,9 @@ def _why_absent(name: str, experiment: Experiment) -> str | None:
         return f"a run with pattern={experiment.pattern.name}, which leaves a dense network, does not measure {name}"
     if not experiment.measure.latency and name in OF_TIMING:
         return f"a run with measure.latency=false does not measure {name}"
-    if experiment.control is None and name in OF_CONTROL:
-        return f"a run without control=dense_continued, or whose recovery trains nothing, does not measure {name}"
+    if (control := OF_CONTROL.get(name, experiment.control)) != experiment.control:
+        idle = "trains nothing" if control == "dense_continued" else "has no teacher"
+        return f"a run without control={control}, or whose recovery {idle}, does not measure {name}"
     if not isinstance(experiment.allocation, LatencySearch) and name in OF_SEARCH:
         return f"a run without allocation=latency_search does not predict {name}"
     if experiment.measure.torch_device.type == "cpu" and name in OF_GPU:

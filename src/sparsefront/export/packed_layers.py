@@ -134,6 +134,14 @@ class PackedWeights(Protocol):
         ...
 
 
+def masks_stored_dense(packed: PackedWeights) -> dict[str, Tensor]:
+    """layer -> bool [N, K], of layers that are stored as they are; empty where none of them is pruned."""
+    stored = [name for name, record in packed.manifest.layers.items() if record.family == DENSE]
+    if all(packed.manifest.layers[name].density == 1 for name in stored):
+        return {}
+    return {name: packed.masks[name] for name in stored}
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class PackedLayers:
     """A `PackedWeights` in memory; the state dict is the network's own, not a copy."""

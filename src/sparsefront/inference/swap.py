@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting, keys_of
 from sparsefront.export.checkpoint import read_export
-from sparsefront.export.packed_layers import PackedWeights, pack_layers
+from sparsefront.export.packed_layers import PackedWeights, masks_stored_dense, pack_layers
 from sparsefront.gpu import sharing
 from sparsefront.inference.autotune import Autotuned, autotune_layer, dense_name, find_candidates
 from sparsefront.inference.choice import MODES, KernelChoice
@@ -36,6 +36,7 @@ from sparsefront.networks import ReadTensors, layer_weight, unwrapped
 from sparsefront.progress import bar
 from sparsefront.pruning.layers import UNREACHED, dense_weights, layer_unsupported_reason, nested_tensor_reason
 from sparsefront.pruning.masks import Masks, masks_left, require_masks_of
+from sparsefront.pruning.narrow import narrow_layers
 from sparsefront.tasks.plain_task import named_inputs_on, require_network
 
 
@@ -72,6 +73,9 @@ def swap_layers(
     """
     net.load_state_dict(export.state_dict())
     net.to(device=device, dtype=dtype).eval()
+    narrower = {} if choice.swaps_nothing else narrow_layers(net, masks_stored_dense(export))
+    if narrower and inputs is not None:
+        problems = observe_problems(net, dict(inputs), [*export.manifest.layers, *export.manifest.dense_layers])
     layers: dict[str, LayerSwap] = {}
     dense_layers = dict(export.manifest.dense_layers)
     # as they are before blocks are rewritten
@@ -85,7 +89,8 @@ def swap_layers(
             if reason is not None:
                 dense_layers[name] = reason
             continue
-        reason = _stays_dense(layer, export, name, choice, called=name in problems) or nested_tensor_reason(net, name)
+        reason = narrower.get(name) or _stays_dense(layer, export, name, choice, called=name in problems)
+        reason = reason or nested_tensor_reason(net, name)
         tuned = (
             Autotuned(dense_name(layer))
             if reason is not None
@@ -104,7 +109,8 @@ def swap_layers(
         isinstance(module, SparseConv2d) for module in net.modules()
     ):  # the dense convolutions between them then copy nothing
         net.to(memory_format=torch.channels_last)
-    return SwapReport(layers, dense_layers, *_shares(layers, dense_layers, problems), fusion, problems)
+    report = SwapReport(layers, dense_layers, *_shares(layers, dense_layers, problems), fusion, problems)
+    return replace(report, sparse_flops_share=None) if narrower else report  # fewer flops, all of them dense
 
 
 def _fuse(
@@ -319,7 +325,7 @@ def swap(
 
     On a GPU each kernel that can hold a layer's mask is compared with the fp64 product of its masked weight and timed on
     the shapes that the example inputs give it; the fastest stays, dense where that is faster. Encoder blocks may be
-    rewritten as a whole. On a CPU the reference of the pattern's storage family runs, untimed.
+    rewritten as a whole. On a CPU the reference of the pattern's family runs, untimed. Tied layers get narrower (`sf.narrow`).
 
     Args:
         net: pruned; its tensors stay on their device and in their dtypes, and it is in eval mode afterwards.

@@ -63,7 +63,7 @@ class SwapReport:
         sparse_flops_share: of the dense flops of all products with weights of the network in the observed forward, the
             fraction that runs in sparse kernels: embeddings have none, recurrent layers, experts, attention's own
             parameters and layers that were not chosen have. Of `swap_layers`, which sees no others: of the prunable layers.
-            None as before.
+            None there too, and where layers became narrower instead.
         fusion: what was done to whole blocks.
         problems: prunable layer -> the product that it was asked for; a layer that is not called is absent.
         others: all else that has weights and stays dense, such as embeddings and layers without a mask -> why.
@@ -142,7 +142,7 @@ def swap_text(report: SwapReport) -> str:
     """
     sparse = sum(layer.is_sparse for layer in report.layers.values())
     total = len({*report.layers, *report.dense_layers})
-    head = f"{total} layers are dense: whole blocks were taken out of the network"
+    head = f"a smaller dense network: {total} layers without a sparse kernel"
     if report.sparse_flops_share is not None:
         head = f"{sparse} of {total} layers run a sparse kernel ({report.sparse_flops_share:.0%} of all dense flops)"
     lines = {name: _line(layer, report.dense_layers.get(name)) for name, layer in report.layers.items()}

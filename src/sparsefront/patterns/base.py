@@ -194,6 +194,11 @@ class Pattern(ABC):
         return not self.balanced
 
     @property
+    def tied(self) -> bool:
+        """Whether groups span layers of a network, as `patterns.width` finds them: masks of one layer alone cannot be made."""
+        return False
+
+    @property
     def single_weights(self) -> bool:
         """Whether every weight is kept or pruned on its own, at most within the window of its row (`window` says which)."""
         return False

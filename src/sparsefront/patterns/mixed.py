@@ -125,6 +125,10 @@ class Mixed(Pattern):
             AttributeError,
         ) as error:  # of a class or settings that a user named
             raise InvalidSetting("candidates", candidate, f"cannot be made: {first_line(error)}") from error
+        if isinstance(found, Pattern) and found.tied:
+            raise InvalidSetting(
+                "candidates", candidate, "ties layers, of which each is given a pattern of its own here"
+            )
         if not isinstance(found, Pattern) or not found.prunes or found.mixed or found.takes_blocks:
             allowed = "is a pattern that prunes within a layer; dense is a choice beside them all"
             raise InvalidSetting("candidates", candidate, allowed)

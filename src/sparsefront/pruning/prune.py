@@ -3,6 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from numbers import Integral, Real
 
 import torch
@@ -15,6 +16,7 @@ from sparsefront.masks.weight_view import like_weight
 from sparsefront.networks import require_finite, unwrapped
 from sparsefront.options import option
 from sparsefront.patterns.base import Pattern
+from sparsefront.patterns.width import planned_sparsities
 from sparsefront.progress import counted
 from sparsefront.pruning.calibration import Batches, open_calibration, score_weights
 from sparsefront.pruning.collapse import collapse_warning, require_effect
@@ -129,6 +131,8 @@ def prune(
         spec, record = search.spec(task, scores, pruning, open_loader, inputs, tell)
     else:
         spec = fix_spec(scores, pruning.pattern, pruning.allocation, sparsity, weight_shapes=shapes)
+        if plan.ties and spec.sparsities is not None:
+            spec = replace(spec, sparsities=planned_sparsities(plan.ties, plan.pruned_shapes, sparsity))
         require_one_sparsity(net, plan.layers, pruning.allocation.name, spec.sparsities)
     first = pruning.first_sparsity
     made = make_masks(
@@ -139,6 +143,7 @@ def prune(
         final_sparsity=sparsity,
         nested=pruning.schedule.masks_nest,
         spec=spec,
+        ties=plan.ties,
     )
     masks = {name: like_weight(mask, weights[name]) for name, mask in made.items()}
     with torch.no_grad():

@@ -129,6 +129,8 @@ class Recovery(ABC):
     """Whether it trains the network that it is given, and so also one that whole blocks were taken out of."""
     reads_logits: ClassVar[bool] = False
     """Whether its loss compares what two networks predict."""
+    has_teacher: ClassVar[bool] = False
+    """Whether another network teaches the pruned one: `taught_by` says how."""
 
     @property
     def training(self) -> "Recovery | None":
@@ -172,6 +174,17 @@ class Recovery(ABC):
         Raises:
             InvalidSetting: with its key written from the root.
         """
+
+    def taught_by(
+        self, dense_net: Callable[[], nn.Module], setup: RecoverySetup, spec: MaskSpec | None = None
+    ) -> pl.Callback:
+        """Of a recovery that `has_teacher`: the callback that brings its teacher and its loss into any fit of the same network.
+
+        Args:
+            dense_net: makes a fresh copy of the trained dense network, which teaches where no other one was named.
+            spec: of the masks of the network that is taught, which may lack blocks; None: it is whole.
+        """
+        raise NotImplementedError(f"{self.name} has no teacher")
 
     def fingerprint(self) -> dict[str, Any]:
         """What changes the result beside the settings themselves, JSON-able, for the keys of stored stages."""

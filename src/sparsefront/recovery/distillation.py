@@ -1,6 +1,7 @@
 """Recoveries with a teacher: the losses, the hidden states compared, and the callback that brings the teacher in."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
 import pytorch_lightning as pl
@@ -12,6 +13,7 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.models.base import block_names
 from sparsefront.models.checkpoint import misfit, read_weights, weights_fingerprint
 from sparsefront.networks import has_blocks
+from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.recovery.base import RecoverySetup, Round
 from sparsefront.recovery.finetune import Finetune
 from sparsefront.recovery.lr_rewind import LearningRateRewind
@@ -201,6 +203,7 @@ class TaughtRecovery(TrainingRecovery):
     teacher: str | None
 
     fingerprinted: ClassVar[frozenset[str]] = frozenset({"teacher"})
+    has_teacher: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.along == "lr_rewind" and self.lr is not None:
@@ -247,9 +250,12 @@ class TaughtRecovery(TrainingRecovery):
         """That of `along`."""
         return self._along.plan(recipe, steps_per_epoch)
 
-    def make_teacher(self, round: Round) -> nn.Module:
+    def callbacks(self, round: Round) -> tuple[pl.Callback, ...]:
+        return (self.taught_by(round.dense_net, round.setup, round.spec),)
+
+    def make_teacher(self, dense_net: Callable[[], nn.Module]) -> nn.Module:
         """The teacher, read anew: it is no part of any training's state."""
-        teacher = round.dense_net()
+        teacher = dense_net()
         if self.teacher is not None:
             teacher.load_state_dict(self._teacher_weights(self.teacher, teacher))
         return teacher
@@ -270,17 +276,21 @@ class TaughtRecovery(TrainingRecovery):
             raise InvalidSetting("recovery.hidden_layers", unknown or None, f"not in the network; {found}")
         return names
 
-    def compared_pairs(self, teacher: nn.Module, round: Round) -> tuple[list[str], list[str]]:
+    def compared_pairs(
+        self, teacher: nn.Module, setup: RecoverySetup, spec: MaskSpec | None
+    ) -> tuple[list[str], list[str]]:
         """Names of the modules whose outputs are compared, in the teacher and in the trained network; those of blocks that the
         latter lacks are left out.
 
+        Args:
+            spec: of the trained network's masks; None: it is whole.
         Raises:
             InvalidSetting: all of them are in such blocks.
         """
-        taught, blocks = self.compared_layers(teacher, round.setup), round.spec.blocks
-        if blocks is None or not has_blocks(teacher, blocks):
+        taught = self.compared_layers(teacher, setup)
+        if spec is None or spec.blocks is None or not has_blocks(teacher, spec.blocks):
             return taught, taught
-        pairs = {name: left for name in taught if (left := round.spec.name_left(name)) is not None}
+        pairs = {name: left for name in taught if (left := spec.name_left(name)) is not None}
         if taught and not pairs:
             allowed = "are all in blocks that were taken out of the network"
             raise InvalidSetting("recovery.hidden_layers", taught, allowed)

@@ -1,5 +1,6 @@
 """Train on while every block of the dense network teaches the same block of the pruned one."""
 
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
 import pytorch_lightning as pl
@@ -8,7 +9,8 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from sparsefront.pruning.calibration import in_encoder, real_positions
-from sparsefront.recovery.base import Round
+from sparsefront.pruning.mask_spec import MaskSpec
+from sparsefront.recovery.base import RecoverySetup
 from sparsefront.recovery.distillation import StatePairs, TaughtRecovery, TeacherCallback, prediction_loss
 from sparsefront.settings_class import LearningRate, OneOrMore, settings_class
 from sparsefront.tasks.base import Batch, Task
@@ -48,18 +50,18 @@ class SquareHead(TaughtRecovery):
     def compares_hidden_states(self) -> bool:
         return True
 
-    def callbacks(self, round: Round) -> tuple[pl.Callback, ...]:
-        teacher = self.make_teacher(round)
-        taught, learnt = self.compared_pairs(teacher, round)
-        return (
-            SquareHeadDistillation(
-                teacher,
-                taught,
-                learnt_layers=learnt,
-                hidden_states=self.hidden_states,
-                soft_targets=self.soft_targets,
-                temperature=self.temperature,
-            ),
+    def taught_by(
+        self, dense_net: Callable[[], nn.Module], setup: RecoverySetup, spec: MaskSpec | None = None
+    ) -> pl.Callback:
+        teacher = self.make_teacher(dense_net)
+        taught, learnt = self.compared_pairs(teacher, setup, spec)
+        return SquareHeadDistillation(
+            teacher,
+            taught,
+            learnt_layers=learnt,
+            hidden_states=self.hidden_states,
+            soft_targets=self.soft_targets,
+            temperature=self.temperature,
         )
 
 

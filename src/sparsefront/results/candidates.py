@@ -70,7 +70,21 @@ def _short(words: str, value: object) -> str:
     return text[:COMMIT_DIGITS] + ("-dirty" if text.endswith("-dirty") else "")
 
 
-# The dense network that a sparse one is held against: the one trained on for the same budget, where there is one.
+# The dense network that a sparse one is held against: the one trained on for the same budget and, where the recovery had a
+# teacher, for the same loss, where there is one.
+
+BASELINES = {
+    "dense_distilled": "dense trained on with the teacher",
+    "dense_continued": "dense trained on",
+    "dense": "dense as it was before pruning",
+}
+"""Field -> in words, the one that is taken first where a result holds several."""
+
+
+def baseline_side(result: Result, *, held_out: bool = False) -> str:
+    """The field of `BASELINES` that points lost are against, without `val_`; `dense` where it holds no other."""
+    held = (side for side in BASELINES if result.value_of(_field(side, held_out)) is not None)
+    return next(held, "dense")
 
 
 def baseline_quality(result: Result, *, held_out: bool = False) -> float | None:
@@ -79,8 +93,8 @@ def baseline_quality(result: Result, *, held_out: bool = False) -> float | None:
     Args:
         held_out: of the held-out part of train instead of the reporting split.
     """
-    continued = result.value_of(_field("dense_continued", held_out))
-    return result.value_of(_field("dense", held_out)) if continued is None else continued
+    value: float | None = result.value_of(_field(baseline_side(result, held_out=held_out), held_out))
+    return value
 
 
 def points_lost(result: Result, *, held_out: bool = False) -> float | None:
@@ -96,14 +110,14 @@ def points_lost(result: Result, *, held_out: bool = False) -> float | None:
 
 
 def two_baselines(results: Sequence[Result]) -> list[str]:
-    """A line where only some of these results hold the control, so that their points lost are against other networks."""
-    held = sum(result.quality.dense_continued is not None for result in results)
-    if held in (0, len(results)):
+    """A line where these results hold other controls, or only some hold one: their points lost are against other networks."""
+    runs = Counter(baseline_side(result) for result in results)
+    if len(runs) < 2:
         return []
-    return [
-        f"points lost are against dense trained on in {counted(held, 'run')}, and against dense as it was before pruning in the "
-        f"{len(results) - held} without control=dense_continued"
-    ]
+    told = [f"against {BASELINES[side]} in {counted(runs[side], 'run')}" for side in BASELINES if runs[side]]
+    if runs["dense"]:
+        told[-1] = f"against {BASELINES['dense']} in the {runs['dense']} without control=dense_continued"
+    return [f"points lost are {', and '.join(told)}"]
 
 
 def _field(side: str, held_out: bool) -> str:

@@ -144,6 +144,8 @@ MORE_IS_BETTER = {
     "dense",
     "dense_continued",
     "val_dense_continued",
+    "dense_distilled",
+    "val_dense_distilled",
     "masked",
     "sparse",
     "val_dense",
@@ -184,13 +186,9 @@ COLUMNS = (
     Column("seed", numeric=True),
     RecoverySeedColumn("recovery_seed", numeric=True, constant_aside=True),
     Column("dense", percent, numeric=True, error="dense_standard_error", of="accuracy"),
-    Column(
-        "dense_continued",
-        percent,
-        numeric=True,
-        constant_aside=True,
-        error="dense_continued_standard_error",
-        of="accuracy",
+    *(
+        Column(control, percent, numeric=True, constant_aside=True, error=f"{control}_standard_error", of="accuracy")
+        for control in ("dense_continued", "dense_distilled")
     ),
     Column("masked", percent, numeric=True, error="masked_standard_error", of="accuracy"),
     Column("sparse", percent, numeric=True, error="sparse_standard_error", of="accuracy"),

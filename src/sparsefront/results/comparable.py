@@ -417,6 +417,11 @@ class ComparableResults:
         """Median quality before pruning, in percent."""
         return self.median_quality("dense")
 
+    def distilled_point(self) -> tuple[float, float] | None:
+        """As `continued_point`, of those that were trained on with the recovery's teacher."""
+        dense, quality = self.dense_point(), self.median_quality("dense_distilled")
+        return None if dense is None or quality is None else (dense[0], quality)
+
     def continued_quality(self) -> float | None:
         """Median quality of the dense networks that were trained on for the recovery's budget, in percent."""
         return self.median_quality("dense_continued")
@@ -456,6 +461,8 @@ class ComparableResults:
             candidates.append((*dense, self.median_quality("val_dense")))
         if (continued := self.continued_point()) is not None:
             candidates.append((*continued, self.median_quality("val_dense_continued")))
+        if (distilled := self.distilled_point()) is not None:
+            candidates.append((*distilled, self.median_quality("val_dense_distilled")))
         by = 1 if self.picked_by == "test" else 2
         return [(*candidate[:2], candidate[by]) for candidate in candidates if candidate[by] is not None]
 

@@ -22,7 +22,8 @@ from sparsefront.artifacts.bounded_files import MOST_DIGITS, parse_json_bounded
 # 2: the parameters of every part in Choice. 3: variants and the curve in Speed, resident bytes in Size. 4: collapsed
 # layers, what decides whether two results are comparable, checkpoint. 5: names of today. 6: metrics of the
 # held-out part, the seed of the recovery, outcomes, budgets, the dense network trained on, val_seen. 7: digests of masks, files
-# and record. 8: digest of the data. 9: kernels of norms. 10: the version of the split. Fields are only ever added: a result of an
+# and record. 8: digest of the data. 9: kernels of norms. 10: the version of the split, the dense network trained on with the
+# teacher. Fields are only ever added: a result of an
 # older version is read unless it has a name of before 5.
 SCHEMA_VERSION = 10
 
@@ -199,7 +200,8 @@ class Identity(CheckedFields):
     `config_hash`: of what was typed, see `Experiment.config_hash`; it is `run_id` that tells results apart.
     `gpu_clock_mhz` is the SM clock of that GPU while it ran what was timed, where the driver tells. `processor` and `threads`
     (of one operator) are those of a CPU that was measured on. `dataset_digest`: of the raw data. `dense_weights_sha256`: of the
-    network before pruning, `dense_continued_weights_sha256`: of the same trained on; `weights_sha256` and `masks_sha256`: of the
+    network before pruning, `dense_continued_weights_sha256` and `dense_distilled_weights_sha256`: of the same trained on;
+    `weights_sha256` and `masks_sha256`: of the
     pruned one.
     `samples_sha256`, `outcomes_sha256`: of the files beside the record; `record_sha256`: of all else that it states, so that
     `sparsefront.verify` tells whether any of it was edited. No machine is named.
@@ -228,6 +230,7 @@ class Identity(CheckedFields):
     dataset_digest: str | None = None
     dense_weights_sha256: str | None = None
     dense_continued_weights_sha256: str | None = None
+    dense_distilled_weights_sha256: str | None = None
     weights_sha256: str | None = None
     masks_sha256: str | None = None
     samples_sha256: str | None = None
@@ -323,7 +326,8 @@ class Quality(CheckedFields):
     the held-out part, so that `val_*` of this result decide nothing.
 
     `dense`: before pruning; `dense_continued`: the same network trained on, unpruned, for exactly the budget of the recovery
-    (`control=dense_continued`); `masked`: the sparse weights through dense layers; `sparse`: the same weights with the sparse
+    (`control=dense_continued`); `dense_distilled`: likewise, for the recovery's own loss from its teacher;
+    `masked`: the sparse weights through dense layers; `sparse`: the same weights with the sparse
     kernels running; all of the reporting split. `val_*` are the same of the held-out part of train, by which choices are
     made; None where nothing is held out. `extra_metrics`: "dense" | "masked" | "sparse" -> metric -> value.
     `*_standard_error`: the sampling error of the test set, for one network by itself (networks evaluated on the same samples
@@ -334,19 +338,23 @@ class Quality(CheckedFields):
     metric_name: str
     dense: float | None = None
     dense_continued: float | None = None
+    dense_distilled: float | None = None
     masked: float | None = None
     sparse: float | None = None
     dense_standard_error: float | None = None
     dense_continued_standard_error: float | None = None
+    dense_distilled_standard_error: float | None = None
     masked_standard_error: float | None = None
     sparse_standard_error: float | None = None
     val_seen: bool | None = None
     val_dense: float | None = None
     val_dense_continued: float | None = None
+    val_dense_distilled: float | None = None
     val_masked: float | None = None
     val_sparse: float | None = None
     val_dense_standard_error: float | None = None
     val_dense_continued_standard_error: float | None = None
+    val_dense_distilled_standard_error: float | None = None
     val_masked_standard_error: float | None = None
     val_sparse_standard_error: float | None = None
     evaluate_limit: int | None = None
@@ -468,7 +476,8 @@ class Cost(CheckedFields):
 
     `recovery_steps`, `recovery_epochs`, `recovery_samples`: optimizer steps, passes over the data and rows of batches that the
     recovery trained on, over all rounds and processes, as the training loop counted them; 0 of a recovery that trains nothing.
-    `dense_steps`, `dense_samples`: the same of the dense network. `dense_continued_seconds`: of training it on.
+    `dense_steps`, `dense_samples`: the same of the dense network. `dense_continued_seconds`,
+    `dense_distilled_seconds`: of training it on.
     """
 
     train_dense_seconds: float | None = None
@@ -480,6 +489,7 @@ class Cost(CheckedFields):
     dense_steps: int | None = None
     dense_samples: int | None = None
     dense_continued_seconds: float | None = None
+    dense_distilled_seconds: float | None = None
     measure_seconds: float | None = None
     dense_reused: bool | None = None
 

@@ -100,7 +100,7 @@ def speed_verdict(low: float, high: float, sparse_flops_share: float | None = No
     Args:
         low, high: ends of the interval; twice the speedup where there is none.
         sparse_flops_share: with less than `LEAST_SPARSE_SHARE` what would be faster is `MOSTLY_DENSE`; None where it is
-            not known, as of older results: then the interval alone decides.
+            not known, as of older results, or means nothing, as of a smaller dense network: then the interval alone decides.
     """
     if high < 1 - TIMING_NOISE:
         return SLOWER

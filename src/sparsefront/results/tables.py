@@ -22,7 +22,7 @@ from sparsefront.errors import printable
 from sparsefront.inference.network_modules import DENSE_KERNELS
 from sparsefront.progress import counted
 from sparsefront.pruning.collapse import collapse_text
-from sparsefront.results.candidates import asked_of, points_lost, processor_text
+from sparsefront.results.candidates import asked_of, baseline_side, points_lost, processor_text
 from sparsefront.results.columns import (
     COLUMNS,
     Column,
@@ -221,6 +221,7 @@ def _layer_speedup(kernel: dict[str, Any]) -> float | None:
 QUALITIES = {
     "dense": "dense",
     "dense_continued": "dense, trained on",
+    "dense_distilled": "dense, trained on with the teacher",
     "masked": "masked",
     "sparse": "sparse",
 }
@@ -239,12 +240,16 @@ def run_table(result: Result) -> Table:
     add = partial(add_row, table)
     metric = quality.metric_name.replace("_", " ")
     for side, words in QUALITIES.items():
-        if side == "dense_continued" and quality.dense_continued is None:
+        if side in ("dense_continued", "dense_distilled") and result.value_of(side) is None:
             continue
         add(f"{metric}, {words}", QUALITY_COLUMNS[side].cell(result), f"quality.{side}")
     if (lost := points_lost(result)) is not None:
-        against = "dense" if quality.dense_continued is None else "dense, trained on"
-        add("points lost", f"{points(lost)}, against {against}", "dense, dense_continued, sparse")
+        side = baseline_side(result)
+        add(
+            "points lost",
+            f"{points(lost)}, against {QUALITIES[side]}",
+            "dense, dense_continued, dense_distilled, sparse",
+        )
     if quality.evaluated_samples is not None:
         add("evaluated on", _evaluation(result), "evaluated_samples")
     if quality.val_dense is not None:

@@ -16,6 +16,7 @@ from sparsefront.allocation.base import MeasuringAllocation
 from sparsefront.artifacts.content_digest import digest
 from sparsefront.artifacts.store import ArtifactStore
 from sparsefront.config.experiment import Experiment
+from sparsefront.config.schema import CONTROLS
 from sparsefront.errors import InvalidSetting, Obstacle, printable
 from sparsefront.export.checkpoint import Export
 from sparsefront.inference.swap_report import KEEPS_ALL, SwapReport
@@ -32,7 +33,6 @@ from sparsefront.results.candidates import split_of
 from sparsefront.results.record import SCHEMA_VERSION, Identity, Result
 from sparsefront.runs import composable_overrides
 from sparsefront.stages.bench import EvalContext, SplitQuality, evaluate_splits
-from sparsefront.stages.control import KIND as CONTROL
 from sparsefront.stages.keys import dense_recipe, stage_keys
 from sparsefront.stages.measure import SparseNetwork, kernel_names, measured_swap, swap_in
 from sparsefront.stages.network import build_net, load_net, open_data, weights_digest
@@ -349,15 +349,17 @@ def _dense_net(experiment: Experiment, result: Result) -> nn.Module | None:
 
 def _continued(experiment: Experiment, bench: EvalContext, result: Result) -> Iterator[Finding]:
     """The metric of the control, against which points lost are told; nothing where the record has none."""
-    if result.quality.dense_continued is None:
-        return
-    key, digest = stage_keys(experiment).control, result.identity.dense_continued_weights_sha256
-    net = None if key is None else _stored_net(experiment, CONTROL, key, digest)
-    if net is None:
-        what = f"{result.quality.metric_name}, {CONTROL}"
-        yield Finding(what, SKIPPED, "the weights of the dense network trained on are not stored here")
-        return
-    yield from _compare(CONTROL, evaluate_splits(bench, bench.ready(net), "dense, trained on"), result)
+    for control in CONTROLS:
+        if result.value_of(control) is None:
+            continue
+        key = stage_keys(experiment).control if control == experiment.control else None
+        digest = result.value_of(f"{control}_weights_sha256")
+        net = None if key is None else _stored_net(experiment, control, key, digest)
+        if net is None:
+            what = f"{result.quality.metric_name}, {control}"
+            yield Finding(what, SKIPPED, "the weights of the dense network trained on are not stored here")
+            continue
+        yield from _compare(control, evaluate_splits(bench, bench.ready(net), "dense, trained on"), result)
 
 
 def _stored_net(experiment: Experiment, kind: str, key: dict[str, Any], digest: str | None) -> nn.Module | None:
@@ -426,7 +428,7 @@ def _wrong_beside(split: str, side: str, evaluation: Evaluation, result: Result,
     key, error = f"{split}{side}_standard_error", evaluation.standard_errors[metric]
     if not math.isclose(result.value_of(key) or 0.0, error, rel_tol=CLOSE if exact else 0.1, abs_tol=CLOSE):
         return f"{key} is {result.value_of(key)} in the record, {error} now"
-    if split or side == CONTROL:
+    if split or side in CONTROLS:
         return None
     others, there = quality.extra_metrics.get(side, {}), evaluation.metrics.keys() - {metric}
     if others.keys() != there:

@@ -77,7 +77,8 @@ function pickOf(point, section) {
 // Dense, and dense trained on: medians over the runs of the seeds that the filter leaves, since every run has its own baseline.
 function densePoints(section) {
   const { seed } = state.filters, runs = section.runs.filter((run) => !seed.size || seed.has(textOf("seed", run)));
-  const kinds = { dense: ["dense baseline", "dense"], continued: ["dense, trained on", "dense_continued"] };
+  const kinds = { dense: ["dense baseline", "dense"], continued: ["dense, trained on", "dense_continued"],
+    distilled: ["dense, trained on with the teacher", "dense_distilled"] };
   const latency_ms = median(known("latency_dense_ms", runs));
   return Object.entries(kinds).flatMap(([kind, [label, field]]) => {
     const [quality, val] = [field, `val_${field}`].map((name) => timesHundred(median(known(name, runs))));
