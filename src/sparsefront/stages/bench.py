@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from sparsefront.artifacts.store import ArtifactStore
 from sparsefront.config.experiment import Experiment
 from sparsefront.gpu import sharing
-from sparsefront.measure.accuracy import Evaluation, evaluate
-from sparsefront.measure.problems import timed_inputs
-from sparsefront.measure.settings import DTYPES
+from sparsefront.measure.accuracy import Evaluation, evaluate, first_samples
+from sparsefront.measure.problems import batches_by_size, timed_inputs
+from sparsefront.measure.settings import DTYPES, Measure
 from sparsefront.stages.keys import StageKeys
 from sparsefront.stages.network import make_task, open_data, require_rows_and_classes
 from sparsefront.tasks.base import Task
@@ -59,6 +59,22 @@ class EvalContext:
         )
         return replace(self, inputs=inputs)
 
+    def of_the_dataset(self, measure: Measure) -> list[tuple["EvalContext", int]]:
+        """A bench for each size that batches of the reporting split have, as they are evaluated, and how many have it.
+
+        Args:
+            measure: settings with which these are timed.
+        """
+        groups = batches_by_size(
+            self.task,
+            first_samples(self.data.test_dataloader(), self.experiment.measure.evaluate_limit),
+            longest=self.experiment.dataset.info.sequence_length,
+            device=self.device,
+            dtype=self.dtype,
+        )
+        experiment = replace(self.experiment, measure=measure)
+        return [(replace(self, experiment=experiment, inputs=group.inputs), group.batches) for group in groups]
+
     @property
     def batch_size(self) -> int:
         """Rows of the timed inputs."""
@@ -95,7 +111,7 @@ class EvalContext:
     def evaluation_conditions(self) -> dict[str, Any]:
         """What the metrics were taken with, as fields of the result."""
         dtype = next(name for name, dtype in DTYPES.items() if dtype == self.dtype)
-        return {"batch_size": self.experiment.measure.batch_sizes[0], "dtype": dtype}
+        return {"batch_size": self.experiment.measure.batch_sizes[0], "dtype": dtype, "precision": dtype}
 
     def conditions(self) -> dict[str, Any]:
         """What the latencies were taken with, as fields of the result."""

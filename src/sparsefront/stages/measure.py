@@ -22,7 +22,7 @@ from sparsefront.inference.benchmark import benchmark
 from sparsefront.inference.fusion.block_pass import fused_dense_graph
 from sparsefront.inference.swap import kept_dense, save_choices, swap, why_dense
 from sparsefront.inference.swap_report import KEEPS_ALL, SwapReport
-from sparsefront.measure.end_to_end import DenseTiming, time_alone
+from sparsefront.measure.end_to_end import DenseTiming, latency_over_batches, time_alone
 from sparsefront.measure.execution_mode import NothingRuns
 from sparsefront.measure.memory import (
     AchievedSparsity,
@@ -37,6 +37,7 @@ from sparsefront.measure.timers import LatencySummary
 from sparsefront.networks import tensors_digest
 from sparsefront.progress import TIMING, counted, spent_on
 from sparsefront.provenance import provenance
+from sparsefront.results.record import dataset_size_text, size_text
 from sparsefront.stages.bench import (
     EvalContext,
     SplitQuality,
@@ -164,24 +165,59 @@ def latency_curve(
         speed_at: group `speed` at another one, with the entries `kernels` and `sparse_flops_share` where kernels run.
     """
     curve, samples = [], {}
-    for batch_size, sequence_length in sizes(bench.experiment)[1:]:
-        try:
-            speed, taken = speed_at(bench.at(batch_size, sequence_length))
-        except (torch.OutOfMemoryError, NothingRuns) as error:
-            why = "out of memory" if isinstance(error, torch.OutOfMemoryError) else str(error)
-            log.warning("measure: batch %d, length %s: %s", batch_size, sequence_length, why)
-            curve.append({"batch_size": batch_size, "sequence_length": sequence_length, "not_measured": why})
-            continue
-        kept = (*ON_THE_CURVE, "kernels", "sparse_flops_share")
-        point = {name: speed[name] for name in kept if name in speed}
+    for size in sizes(bench.experiment)[1:]:
+        point, taken = _timed_size(size, lambda size=size: speed_at(bench.at(*size)))
         curve.append(point)
-        at = (
-            f"{point['batch_size']}x{point['sequence_length']}"
-            if point["sequence_length"]
-            else f"{point['batch_size']}"
-        )
-        samples |= {f"{side} {at}": values for side, values in taken.items()}
+        samples |= {f"{side} {size_text(point)}": values for side, values in taken.items()}
     return curve, samples
+
+
+def dataset_latency(
+    bench: EvalContext, speed: dict[str, Any], speed_at: Callable[[EvalContext], tuple[dict[str, Any], Samples]]
+) -> tuple[dict[str, Any], Samples]:
+    """Latency of a batch as the evaluation set has them: fields of group `speed`, and samples. Empty with `lengths=fixed`.
+
+    The batches are those of the evaluation, in the loader's order, each padded to its own longest row rounded up to 16 tokens.
+    The same size occurs many times: each (rows, tokens) is timed once, with all samples and repeats, dense and sparse in turn,
+    and weighs as often as it occurs; the last, smaller batch is a size of its own. The latency is the sum over all batches by
+    their number. Kernels are chosen again for each size, as on the curve. The fastest way is looked for among those that won at
+    the fixed size, for either network, and those that nothing has to be compiled for.
+
+    Where one size cannot be timed there is no latency, and the size says why.
+
+    Args:
+        bench: of the fixed size.
+        speed: group `speed` there.
+        speed_at: as of `latency_curve`.
+    """
+    settings = bench.experiment.measure
+    if settings.lengths == "fixed":
+        return {}, {}
+    won = [speed[f"{side}_variant"] for side in ("dense", "sparse") if f"{side}_variant" in speed]
+    lengths, timed, samples = [], [], {}
+    for point, batches in bench.of_the_dataset(settings.narrowed_to(won)):
+        size = point.batch_size, point.sequence_length
+        entry, taken = _timed_size(size, lambda point=point: speed_at(point))
+        lengths.append(entry | {"batches": batches})
+        timed.append((batches, taken))
+        samples |= {f"{side} {dataset_size_text(entry)}": values for side, values in taken.items()}
+    whole = all(taken for _, taken in timed)
+    return {"dataset_lengths": lengths} | (latency_over_batches(timed) if whole else {}), samples
+
+
+def _timed_size(
+    size: tuple[int, int | None], speed_at: Callable[[], tuple[dict[str, Any], Samples]]
+) -> tuple[dict[str, Any], Samples]:
+    """An entry of `curve`, or of `dataset_lengths`; without samples and latencies where it cannot be timed."""
+    batch_size, sequence_length = size
+    try:
+        speed, taken = speed_at()
+    except (torch.OutOfMemoryError, NothingRuns) as error:
+        why = "out of memory" if isinstance(error, torch.OutOfMemoryError) else str(error)
+        log.warning("measure: batch %d, length %s: %s", batch_size, sequence_length, why)
+        return {"batch_size": batch_size, "sequence_length": sequence_length, "not_measured": why}, {}
+    kept = (*ON_THE_CURVE, "kernels", "sparse_flops_share")
+    return {name: speed[name] for name in kept if name in speed}, taken
 
 
 def sizes(experiment: Experiment) -> list[tuple[int, int | None]]:
@@ -318,8 +354,9 @@ def _dense_alone(bench: EvalContext, net: nn.Module) -> tuple[dict[str, Any], Sa
         return {"speed": untimed, "size": {"weight_bytes_dense": weight_bytes(net)}, "kernels": {}}, {}
     speed, samples_ms = dense_speed(bench, net)
     curve, on_curve = latency_curve(bench, lambda point: dense_speed(point, net))
-    groups = {"speed": speed | {"curve": curve}, "size": _size("dense", net, bench), "kernels": {}}
-    return groups, samples_ms | on_curve
+    of_dataset, there = dataset_latency(bench, speed, lambda point: dense_speed(point, net))
+    speed |= {"curve": curve} | of_dataset
+    return {"speed": speed, "size": _size("dense", net, bench), "kernels": {}}, samples_ms | on_curve | there
 
 
 def _side_by_side(
@@ -356,7 +393,9 @@ def _side_by_side(
     }
     del sparse  # its memory belongs to the curve's networks
     curve, on_curve = latency_curve(bench, at)
-    return {"speed": speed | {"curve": curve}, "size": size, "kernels": kernels}, samples_ms | on_curve, quality
+    of_dataset, there = dataset_latency(bench, speed, at)
+    speed |= {"curve": curve} | of_dataset
+    return {"speed": speed, "size": size, "kernels": kernels}, samples_ms | on_curve | there, quality
 
 
 def _size(side: str, net: nn.Module, bench: EvalContext) -> dict[str, int | None]:
