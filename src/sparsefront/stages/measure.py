@@ -5,7 +5,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,7 @@ from sparsefront.inference.benchmark import benchmark
 from sparsefront.inference.fusion.block_pass import fused_dense_graph
 from sparsefront.inference.swap import kept_dense, save_choices, swap, why_dense
 from sparsefront.inference.swap_report import KEEPS_ALL, SwapReport
-from sparsefront.measure.end_to_end import DenseTiming, latency_over_batches, time_alone
-from sparsefront.measure.execution_mode import NothingRuns
+from sparsefront.measure.end_to_end import DenseTiming, time_alone
 from sparsefront.measure.memory import (
     AchievedSparsity,
     achieved_sparsity,
@@ -37,12 +35,14 @@ from sparsefront.measure.timers import LatencySummary
 from sparsefront.networks import tensors_digest
 from sparsefront.progress import TIMING, counted, spent_on
 from sparsefront.provenance import provenance
-from sparsefront.results.record import dataset_size_text, size_text
 from sparsefront.stages.bench import (
     EvalContext,
+    Samples,
     SplitQuality,
+    dataset_latency,
     evaluate_dense,
     evaluate_splits,
+    latency_curve,
     quality_fields,
     save_all_outcomes,
 )
@@ -53,25 +53,6 @@ from sparsefront.training.resume import WEIGHTS
 # Latency at one batch size and sequence length, as fields of the result, and the curve over several of them.
 
 log = logging.getLogger(__name__)
-
-Samples = dict[str, list[list[float]]]  # network -> milliseconds, one list per repeat
-ON_THE_CURVE = (
-    "batch_size",
-    "sequence_length",
-    "latency_dense_ms",
-    "latency_dense_p20_ms",
-    "latency_dense_p80_ms",
-    "latency_sparse_ms",
-    "latency_sparse_p20_ms",
-    "latency_sparse_p80_ms",
-    "speedup",
-    "speedup_low",
-    "speedup_high",
-    "dense_variant",
-    "sparse_variant",
-    "fused_dense_latency_ms",
-    "gpu_clock_mhz",
-)
 
 
 @dataclass(frozen=True)
@@ -151,80 +132,6 @@ def measured_swap(
     kept = SparseNetwork(masked, kept_dense(sparse.report, masked, why))
     del sparse  # its memory is the masked network's now
     return kept, *sparse_speed(bench, dense_net, kept)
-
-
-def latency_curve(
-    bench: EvalContext, speed_at: Callable[[EvalContext], tuple[dict[str, Any], Samples]]
-) -> tuple[list[dict[str, Any]], Samples]:
-    """Every size of the measurement's settings but the first: field `curve` of the result, and its samples.
-
-    A size that the device has no memory for, or that no execution mode can run, is a point without latencies that says so.
-
-    Args:
-        bench: of the first size.
-        speed_at: group `speed` at another one, with the entries `kernels` and `sparse_flops_share` where kernels run.
-    """
-    curve, samples = [], {}
-    for size in sizes(bench.experiment)[1:]:
-        point, taken = _timed_size(size, lambda size=size: speed_at(bench.at(*size)))
-        curve.append(point)
-        samples |= {f"{side} {size_text(point)}": values for side, values in taken.items()}
-    return curve, samples
-
-
-def dataset_latency(
-    bench: EvalContext, speed: dict[str, Any], speed_at: Callable[[EvalContext], tuple[dict[str, Any], Samples]]
-) -> tuple[dict[str, Any], Samples]:
-    """Latency of a batch as the evaluation set has them: fields of group `speed`, and samples. Empty with `lengths=fixed`.
-
-    The batches are those of the evaluation, in the loader's order, each padded to its own longest row rounded up to 16 tokens.
-    The same size occurs many times: each (rows, tokens) is timed once, with all samples and repeats, dense and sparse in turn,
-    and weighs as often as it occurs; the last, smaller batch is a size of its own. The latency is the sum over all batches by
-    their number. Kernels are chosen again for each size, as on the curve. The fastest way is looked for among those that won at
-    the fixed size, for either network, and those that nothing has to be compiled for.
-
-    Where one size cannot be timed there is no latency, and the size says why.
-
-    Args:
-        bench: of the fixed size.
-        speed: group `speed` there.
-        speed_at: as of `latency_curve`.
-    """
-    settings = bench.experiment.measure
-    if settings.lengths == "fixed":
-        return {}, {}
-    won = [speed[f"{side}_variant"] for side in ("dense", "sparse") if f"{side}_variant" in speed]
-    lengths, timed, samples = [], [], {}
-    for point, batches in bench.of_the_dataset(settings.narrowed_to(won)):
-        size = point.batch_size, point.sequence_length
-        entry, taken = _timed_size(size, lambda point=point: speed_at(point))
-        lengths.append(entry | {"batches": batches})
-        timed.append((batches, taken))
-        samples |= {f"{side} {dataset_size_text(entry)}": values for side, values in taken.items()}
-    whole = all(taken for _, taken in timed)
-    return {"dataset_lengths": lengths} | (latency_over_batches(timed) if whole else {}), samples
-
-
-def _timed_size(
-    size: tuple[int, int | None], speed_at: Callable[[], tuple[dict[str, Any], Samples]]
-) -> tuple[dict[str, Any], Samples]:
-    """An entry of `curve`, or of `dataset_lengths`; without samples and latencies where it cannot be timed."""
-    batch_size, sequence_length = size
-    try:
-        speed, taken = speed_at()
-    except (torch.OutOfMemoryError, NothingRuns) as error:
-        why = "out of memory" if isinstance(error, torch.OutOfMemoryError) else str(error)
-        log.warning("measure: batch %d, length %s: %s", batch_size, sequence_length, why)
-        return {"batch_size": batch_size, "sequence_length": sequence_length, "not_measured": why}, {}
-    kept = (*ON_THE_CURVE, "kernels", "sparse_flops_share")
-    return {name: speed[name] for name in kept if name in speed}, taken
-
-
-def sizes(experiment: Experiment) -> list[tuple[int, int | None]]:
-    """(batch size, sequence length) of all points, the result's own first; images have no length."""
-    measure = experiment.measure
-    lengths = (None,) if experiment.dataset.info.sequence_length is None else measure.sequence_lengths
-    return [(batch_size, length) for length, batch_size in product(lengths, measure.batch_sizes)]
 
 
 def _latency(side: str, latency: LatencySummary) -> dict[str, float]:
