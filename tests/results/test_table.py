@@ -28,11 +28,11 @@ def test_run_table_tells_accuracy_latency_device_kernel_and_sparsity(make_result
 
 
 def test_a_speedup_of_a_cpu_says_what_it_is_and_what_its_interval_is(make_result):
-    text = text_of(run_table(make_result(repeats=3)))
+    text = text_of(run_table(make_result(repeats=5)))
     (speedup,) = [line for line in text.splitlines() if "1.50×" in line]
     assert "faster (CPU reference, not a GPU latency)" in speedup
     (interval,) = [line for line in text.splitlines() if "1.40× – 1.60×" in line]
-    assert "bootstrap 95 % interval of the ratio of medians over 3 repeats" in interval
+    assert "bootstrap 95 % interval of the ratio of medians over 5 repeats" in interval
     gpu = text_of(run_table(make_result(latency_device="cuda", gpu="H200")))
     assert "bootstrap 95 % interval" in gpu and "CPU" not in gpu
     results = [make_result(), make_result(speedup=2.0)]

@@ -38,7 +38,7 @@ from sparsefront.pruning.layers import (
 from sparsefront.pruning.masked_weights import require_none_dense, require_none_shared
 from sparsefront.pruning.prune_blocks import removable_blocks
 from sparsefront.pruning.storage_check import require_storable
-from sparsefront.results.record import Result
+from sparsefront.results.record import OF_DATASET, Result
 from sparsefront.search.space import require_choosable
 
 # What must go together in how long networks are trained, before anything is.
@@ -116,6 +116,10 @@ OF_KERNELS = {
     "speedup",
     "speedup_low",
     "speedup_high",
+    "latency_sparse_dataset_ms",
+    "speedup_dataset",
+    "speedup_dataset_low",
+    "speedup_dataset_high",
     "throughput_sparse_samples_per_s",
     "weight_bytes_sparse",
     "resident_bytes_sparse",
@@ -128,6 +132,7 @@ OF_TIMING = {
     "latency_dense_ms",
     "latency_dense_p20_ms",
     "latency_dense_p80_ms",
+    "latency_dense_dataset_ms",
     "fused_dense_latency_ms",
     "throughput_dense_samples_per_s",
     "resident_bytes_dense",
@@ -201,6 +206,8 @@ def _why_absent(name: str, experiment: Experiment) -> str | None:
         return f"a run with pattern={experiment.pattern.name}, which leaves a dense network, does not measure {name}"
     if not experiment.measure.latency and name in OF_TIMING:
         return f"a run with measure.latency=false does not measure {name}"
+    if experiment.measure.lengths == "fixed" and name in OF_DATASET:
+        return f"a run with measure.lengths=fixed does not measure {name}"
     if (control := OF_CONTROL.get(name, experiment.control)) != experiment.control:
         idle = "trains nothing" if control == "dense_continued" else "has no teacher"
         return f"a run without control={control}, or whose recovery {idle}, does not measure {name}"
@@ -333,6 +340,9 @@ def _check_timed_lengths(experiment: Experiment) -> None:
     if info.sequence_length is None:
         if len(lengths) > 1:
             raise InvalidSetting(key, measure.sequence_length, "images have no length to time: leave it null")
+        if measure.lengths == "dataset":
+            data = experiment.choices["dataset"]
+            raise InvalidSetting("measure.lengths", measure.lengths, f"is for text; {data} holds images: use fixed")
         return
     longest = _call("model", experiment.model.longest_sequence, info)
     if longest is not None and any(length is not None and length > longest for length in lengths):

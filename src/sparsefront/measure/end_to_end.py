@@ -36,7 +36,8 @@ def speedup_of(
 
     Repeats are drawn with replacement and, inside each, the samples, so both the drift between repeats and the jitter
     inside one widen the interval. Few repeats tell little of the drift: where it is as large as the jitter (1 %), the interval
-    of 3 repeats holds the true ratio 84 to 90 % of the time, that of 5 or more 94 to 95 % (simulated).
+    of 3 repeats holds the true ratio 84 to 90 % of the time, that of 5 or more 94 to 95 % (simulated): nobody shows that of
+    fewer than `FEWEST_REPEATS`.
 
     Args:
         dense_ms, sparse_ms: one list of samples per repeat; as many repeats on both sides, and equally long ones within
@@ -44,16 +45,53 @@ def speedup_of(
         confidence: mass between the two ends.
         draws: bootstrap draws; the generator's seed is fixed, so equal samples give an equal interval.
     """
-    if len(dense_ms) != len(sparse_ms):
-        raise ValueError(f"expected as many repeats of dense as of sparse, got {len(dense_ms)} and {len(sparse_ms)}")
-    dense, sparse = (torch.tensor(samples, dtype=torch.float64) for samples in (dense_ms, sparse_ms))  # [repeats, n]
+    return _speedup([(1, dense_ms, sparse_ms)], confidence, draws)
+
+
+def latency_over_batches(timed: Sequence[tuple[int, dict[str, list[list[float]]]]]) -> dict[str, float]:
+    """Latency of a batch over batches of several sizes: their time together by their number; and the speedup of that time.
+
+    Args:
+        timed: for each size how many batches have it, and its samples in milliseconds, one list per repeat: of "dense" and, of
+            a network with kernels, "sparse"; others are ignored.
+    Returns:
+        fields of the result. The interval is that of `speedup_of`, of sums over all batches: one size gives the same.
+    """
+    total = sum(batches for batches, _ in timed)
+    sides = [side for side in ("dense", "sparse") if all(side in samples for _, samples in timed)]
+    found = {
+        f"latency_{side}_dataset_ms": sum(
+            batches * summarise(sum(samples[side], [])).median_ms for batches, samples in timed
+        )
+        / total
+        for side in sides
+    }
+    if len(sides) == 2:
+        speedup = _speedup([(batches, samples["dense"], samples["sparse"]) for batches, samples in timed])
+        found |= {name.replace("speedup", "speedup_dataset"): value for name, value in speedup.to_json().items()}
+    return found
+
+
+def _speedup(
+    sizes: Sequence[tuple[int, list[list[float]], list[list[float]]]], confidence: float = 0.95, draws: int = 2000
+) -> Speedup:
+    """Of sums over sizes: (how often it counts, samples of dense, samples of sparse)."""
+    for _, dense_ms, sparse_ms in sizes:
+        if len(dense_ms) != len(sparse_ms):
+            counts = f"{len(dense_ms)} and {len(sparse_ms)}"
+            raise ValueError(f"expected as many repeats of dense as of sparse, got {counts}")
     generator = torch.Generator().manual_seed(0)
-    repeats = len(dense)
+    repeats = len(sizes[0][1])
     chosen = torch.randint(repeats, (draws, repeats), generator=generator)
-    ratios = _resampled_medians(dense, chosen, generator) / _resampled_medians(sparse, chosen, generator)
+    measured, drawn = [], []
+    for weight, *sides in sizes:
+        samples = [torch.tensor(side, dtype=torch.float64) for side in sides]  # [repeats, n]
+        measured.append(weight * torch.stack([_middle(side) for side in samples]))
+        drawn.append(weight * torch.stack([_resampled_medians(side, chosen, generator) for side in samples]))
+    (dense, sparse), (dense_drawn, sparse_drawn) = (torch.stack(found).sum(0) for found in (measured, drawn))
     tails = torch.tensor([(1 - confidence) / 2, (1 + confidence) / 2], dtype=torch.float64)
-    low, high = torch.quantile(_middle(ratios), tails).tolist()
-    return Speedup(speedup=_middle(_middle(dense) / _middle(sparse)).item(), speedup_low=low, speedup_high=high)
+    low, high = torch.quantile(_middle(dense_drawn / sparse_drawn), tails).tolist()
+    return Speedup(speedup=_middle(dense / sparse).item(), speedup_low=low, speedup_high=high)
 
 
 def _resampled_medians(samples: torch.Tensor, chosen: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

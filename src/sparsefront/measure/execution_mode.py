@@ -196,6 +196,7 @@ class _Watch(TorchFunctionMode):
 
 log = logging.getLogger(__name__)
 EXECUTION_MODES = ("eager", "cuda_graph", "compile", "compile_cuda_graph", "max_autotune", "max_autotune_cuda_graph")
+SEPARATOR = "+"  # between the execution mode and the variants of a candidate
 GRAPH_WARMUP = 3  # the first call compiles, the next ones may still tune
 TRIAL_WARMUP, TRIAL_SAMPLES = 5, 15  # enough to rank the modes; the reported latency is timed again
 

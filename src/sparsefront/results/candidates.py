@@ -9,6 +9,7 @@ from math import sqrt
 from statistics import fmean
 from typing import Any
 
+from sparsefront.measure.settings import FEWEST_REPEATS
 from sparsefront.progress import counted
 from sparsefront.pruning.collapse import BUDGET_KEYS, misses
 from sparsefront.results.record import Result
@@ -68,6 +69,25 @@ def _short(words: str, value: object) -> str:
     if words != "commit" or value is None:
         return text
     return text[:COMMIT_DIGITS] + ("-dirty" if text.endswith("-dirty") else "")
+
+
+# How sure a speedup is, by the repeats of its timing.
+
+
+def too_few_repeats(result: Result) -> int | None:
+    """How often it was timed, where that is too seldom for an interval; None where it is not, or not recorded."""
+    repeats = result.speed.repeats
+    return repeats if repeats is not None and repeats < FEWEST_REPEATS else None
+
+
+def speedup_interval(result: Result, field: str = "speedup") -> tuple[float, float] | None:
+    """The 95 % interval of a speedup; None where there is none, or of too few repeats.
+
+    Args:
+        field: speedup, or speedup_dataset.
+    """
+    low, high = (result.value_of(f"{field}_{end}") for end in ("low", "high"))
+    return None if low is None or high is None or too_few_repeats(result) else (low, high)
 
 
 # The dense network that a sparse one is held against: the one trained on for the same budget and, where the recovery had a
@@ -312,7 +332,12 @@ def _choice(result: Result) -> dict[str, Any]:
             continue
         part = name.removesuffix("_parameters")
         flat |= {f"{part}.{key}": held for key, held in value.items() if (part, key) != ("importance", "seed")}
-    return flat
+    return flat | {"precision": precision_of(result)}
+
+
+def precision_of(result: Result) -> str | None:
+    """Of the products with the prunable weights; results of before version 10 ran all in one dtype."""
+    return result.speed.dtype if result.speed.precision is None else result.speed.precision
 
 
 def _text(content: Any) -> str:

@@ -8,7 +8,7 @@ from sparsefront.errors import InvalidSetting, closest
 from sparsefront.patterns.depth import Depth
 from sparsefront.progress import counted
 from sparsefront.pruning.collapse import collapsed_layers
-from sparsefront.results.candidates import Candidate, budget_of, points_lost
+from sparsefront.results.candidates import Candidate, budget_of, points_lost, precision_of
 from sparsefront.results.record import Result, result_fields
 from sparsefront.results.run_folder import override_text
 
@@ -118,6 +118,14 @@ class RecoverySeedColumn(Column):
 
 
 @dataclass(frozen=True)
+class PrecisionColumn(Column):
+    """Of the products with the prunable weights, of records too that are older than the field."""
+
+    def value(self, result: Result) -> str | None:
+        return precision_of(result)
+
+
+@dataclass(frozen=True)
 class PointsLostColumn(Column):
     """Against the dense network trained on for the same budget, where there is one."""
 
@@ -154,6 +162,9 @@ MORE_IS_BETTER = {
     "speedup",
     "speedup_low",
     "speedup_high",
+    "speedup_dataset",
+    "speedup_dataset_low",
+    "speedup_dataset_high",
     "sparse_layer_share",
     "throughput_dense_samples_per_s",
     "throughput_sparse_samples_per_s",
@@ -198,12 +209,16 @@ COLUMNS = (
     Column("latency_dense_ms", milliseconds, numeric=True),
     Column("latency_sparse_ms", milliseconds, numeric=True),
     Column("speedup", times, numeric=True),
+    Column("latency_dense_dataset_ms", milliseconds, numeric=True, constant_aside=True),
+    Column("latency_sparse_dataset_ms", milliseconds, numeric=True, constant_aside=True),
+    Column("speedup_dataset", times, numeric=True, constant_aside=True),
     Column("latency_device", constant_aside=True),
     Column("gpu", constant_aside=True),
     Column("processor", constant_aside=True),
     Column("threads", constant_aside=True),
     Column("batch_size", numeric=True, constant_aside=True),
     Column("dtype", constant_aside=True),
+    PrecisionColumn("precision", constant_aside=True),
     RUN,
     # the last: of several kernels it is so long that others would stand far away
     Column("latency_kernel", constant_aside=True),

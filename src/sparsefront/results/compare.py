@@ -60,8 +60,8 @@ filters that stay in the page's address, a ranking, missing cells, the runs as C
   title=TEXT   of the page; default: models and data of the runs
   sort=COLUMN  any field of a result: speedup (default), sparse (its accuracy), latency_sparse_ms, sparsity_achieved, pattern ...;
                the best comes first, sort=-COLUMN turns the order round
-  axis=AXIS    speedup (default): over the dense baseline of the same process; or latency_ms: milliseconds, which differ
-               from process to process
+  axis=AXIS    speedup (default): over the dense baseline of the same process; speedup_dataset: the same over the data set's own
+               batches (measure.lengths=dataset); or latency_ms: milliseconds, which differ from process to process
   rows=N       lines of each table in the terminal (default 40), or all; the page holds every run
   source=wandb read the runs of a W&B project instead, from the result that each keeps in its summary
   log=wandb    put the comparison into W&B too, as a run of its own: tables of points, fronts and runs, and the page; in the

@@ -23,8 +23,8 @@ from sparsefront.artifacts.bounded_files import MOST_DIGITS, parse_json_bounded
 # layers, what decides whether two results are comparable, checkpoint. 5: names of today. 6: metrics of the
 # held-out part, the seed of the recovery, outcomes, budgets, the dense network trained on, val_seen. 7: digests of masks, files
 # and record. 8: digest of the data. 9: kernels of norms. 10: the version of the split, the dense network trained on with the
-# teacher. Fields are only ever added: a result of an
-# older version is read unless it has a name of before 5.
+# teacher, latency over the data set's own batches, precision. Fields are only ever added: a result of an older version is read
+# unless it has a name of before 5.
 SCHEMA_VERSION = 10
 
 
@@ -253,6 +253,20 @@ CURVE_HINTS: dict[str, Any] = {
     "kernels": dict[str, int],
     "not_measured": str,
 }
+DATASET_HINTS: dict[str, Any] = CURVE_HINTS | {"sequence_length": int, "batches": int}
+
+
+def size_text(point: Mapping[str, Any]) -> str:
+    """Of an entry of `curve`, as samples.json names it: "32x128", or "32" of images."""
+    length = point.get("sequence_length")
+    return f"{point.get('batch_size')}x{length}" if length else f"{point.get('batch_size')}"
+
+
+def dataset_size_text(entry: Mapping[str, Any]) -> str:
+    """Of an entry of `dataset_lengths`, likewise: "32x48 dataset"."""
+    return f"{size_text(entry)} dataset"
+
+
 LAYER_HINTS: dict[str, Any] = {
     "chosen": str | None,
     "why_dense": str,
@@ -376,6 +390,9 @@ class Speed(CheckedFields):
     the same -> why it was not timed. `fused_dense_latency_ms`: our own fused graph with every layer dense.
     `curve`: the other batch sizes and sequence lengths of the same weights, each with kernels chosen again: fields of this
     group, "kernels": kernel -> number of pruned layers, "sparse_flops_share"; or "not_measured" with the reason.
+    `latency_*_dataset_ms`, `speedup_dataset` and its interval: of a batch as the evaluation set has them, over all of its batches
+    (`measure.lengths=dataset`). `dataset_lengths`: the sizes of those batches, as entries of `curve`, each with "batches": how
+    many have it. `dtype`: of weights and activations; `precision`: of the products with the prunable weights, so far the same.
     `samples_file`, relative to the run's folder, holds every sample: `samples_per_repeat` in each of `repeats` repeats, after
     `warmup_rounds`. `modes_autotuned`, `variants_autotuned`: what was tried to find the fastest way, in about `autotune_seconds`
     for each network. `latency_predicted_ms`: of the sparse one, by the search that chose its patterns, before its recovery.
@@ -391,6 +408,12 @@ class Speed(CheckedFields):
     speedup: float | None = None
     speedup_low: float | None = None
     speedup_high: float | None = None
+    latency_dense_dataset_ms: float | None = None
+    latency_sparse_dataset_ms: float | None = None
+    speedup_dataset: float | None = None
+    speedup_dataset_low: float | None = None
+    speedup_dataset_high: float | None = None
+    dataset_lengths: list[dict[str, Any]] = field(default_factory=list)
     latency_device: str | None = None
     latency_kernel: str | None = None
     execution_mode_dense: str | None = None
@@ -403,6 +426,7 @@ class Speed(CheckedFields):
     batch_size: int | None = None
     sequence_length: int | None = None
     dtype: str | None = None
+    precision: str | None = None
     layout: str | None = None
     throughput_dense_samples_per_s: float | None = None
     throughput_sparse_samples_per_s: float | None = None
@@ -419,10 +443,20 @@ class Speed(CheckedFields):
         super().__post_init__()
         if any({"batch_size", "sequence_length"} - size.keys() for size in self.curve):
             raise ValueError("speed.curve holds a size without its batch_size or sequence_length")
-        for name in ("latency_dense_ms", "latency_sparse_ms", "speedup", "speedup_low", "speedup_high"):
+        if any({"batch_size", "sequence_length", "batches"} - size.keys() for size in self.dataset_lengths):
+            raise ValueError("speed.dataset_lengths holds a size without its batch_size, sequence_length or batches")
+        for name in _ABOVE_ZERO:
             if (value := getattr(self, name)) is not None and value <= 0:
                 raise ValueError(f"speed.{name} is {value}: it is above 0, and None where nothing was timed")
         check_entries("speed.curve", self.curve, CURVE_HINTS)
+        check_entries("speed.dataset_lengths", self.dataset_lengths, DATASET_HINTS)
+
+
+OF_DATASET = (
+    *("latency_dense_dataset_ms", "latency_sparse_dataset_ms"),
+    *("speedup_dataset", "speedup_dataset_low", "speedup_dataset_high"),
+)
+_ABOVE_ZERO = ("latency_dense_ms", "latency_sparse_ms", "speedup", "speedup_low", "speedup_high", *OF_DATASET)
 
 
 @dataclass(frozen=True, kw_only=True)

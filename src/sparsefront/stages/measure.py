@@ -5,7 +5,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from sparsefront.inference.fusion.block_pass import fused_dense_graph
 from sparsefront.inference.swap import kept_dense, save_choices, swap, why_dense
 from sparsefront.inference.swap_report import KEEPS_ALL, SwapReport
 from sparsefront.measure.end_to_end import DenseTiming, time_alone
-from sparsefront.measure.execution_mode import NothingRuns
 from sparsefront.measure.memory import (
     AchievedSparsity,
     achieved_sparsity,
@@ -40,9 +38,12 @@ from sparsefront.provenance import provenance
 from sparsefront.pruning.masks import Masks
 from sparsefront.stages.bench import (
     EvalContext,
+    Samples,
     SplitQuality,
+    dataset_latency,
     evaluate_dense,
     evaluate_splits,
+    latency_curve,
     quality_fields,
     save_all_outcomes,
 )
@@ -53,25 +54,6 @@ from sparsefront.training.resume import WEIGHTS
 # Latency at one batch size and sequence length, as fields of the result, and the curve over several of them.
 
 log = logging.getLogger(__name__)
-
-Samples = dict[str, list[list[float]]]  # network -> milliseconds, one list per repeat
-ON_THE_CURVE = (
-    "batch_size",
-    "sequence_length",
-    "latency_dense_ms",
-    "latency_dense_p20_ms",
-    "latency_dense_p80_ms",
-    "latency_sparse_ms",
-    "latency_sparse_p20_ms",
-    "latency_sparse_p80_ms",
-    "speedup",
-    "speedup_low",
-    "speedup_high",
-    "dense_variant",
-    "sparse_variant",
-    "fused_dense_latency_ms",
-    "gpu_clock_mhz",
-)
 
 
 @dataclass(frozen=True)
@@ -158,45 +140,6 @@ def measured_swap(
     kept = SparseNetwork(masked, kept_dense(sparse.report, masked, why))
     del sparse  # its memory is the masked network's now
     return kept, *sparse_speed(bench, dense_net, kept)
-
-
-def latency_curve(
-    bench: EvalContext, speed_at: Callable[[EvalContext], tuple[dict[str, Any], Samples]]
-) -> tuple[list[dict[str, Any]], Samples]:
-    """Every size of the measurement's settings but the first: field `curve` of the result, and its samples.
-
-    A size that the device has no memory for, or that no execution mode can run, is a point without latencies that says so.
-
-    Args:
-        bench: of the first size.
-        speed_at: group `speed` at another one, with the entries `kernels` and `sparse_flops_share` where kernels run.
-    """
-    curve, samples = [], {}
-    for batch_size, sequence_length in sizes(bench.experiment)[1:]:
-        try:
-            speed, taken = speed_at(bench.at(batch_size, sequence_length))
-        except (torch.OutOfMemoryError, NothingRuns) as error:
-            why = "out of memory" if isinstance(error, torch.OutOfMemoryError) else str(error)
-            log.warning("measure: batch %d, length %s: %s", batch_size, sequence_length, why)
-            curve.append({"batch_size": batch_size, "sequence_length": sequence_length, "not_measured": why})
-            continue
-        kept = (*ON_THE_CURVE, "kernels", "sparse_flops_share")
-        point = {name: speed[name] for name in kept if name in speed}
-        curve.append(point)
-        at = (
-            f"{point['batch_size']}x{point['sequence_length']}"
-            if point["sequence_length"]
-            else f"{point['batch_size']}"
-        )
-        samples |= {f"{side} {at}": values for side, values in taken.items()}
-    return curve, samples
-
-
-def sizes(experiment: Experiment) -> list[tuple[int, int | None]]:
-    """(batch size, sequence length) of all points, the result's own first; images have no length."""
-    measure = experiment.measure
-    lengths = (None,) if experiment.dataset.info.sequence_length is None else measure.sequence_lengths
-    return [(batch_size, length) for length, batch_size in product(lengths, measure.batch_sizes)]
 
 
 def _latency(side: str, latency: LatencySummary) -> dict[str, float]:
@@ -326,8 +269,9 @@ def _dense_alone(bench: EvalContext, net: nn.Module) -> tuple[dict[str, Any], Sa
         return {"speed": untimed, "size": {"weight_bytes_dense": weight_bytes(net)}, "kernels": {}}, {}
     speed, samples_ms = dense_speed(bench, net)
     curve, on_curve = latency_curve(bench, lambda point: dense_speed(point, net))
-    groups = {"speed": speed | {"curve": curve}, "size": _size("dense", net, bench), "kernels": {}}
-    return groups, samples_ms | on_curve
+    of_dataset, there = dataset_latency(bench, speed, lambda point: dense_speed(point, net))
+    speed |= {"curve": curve} | of_dataset
+    return {"speed": speed, "size": _size("dense", net, bench), "kernels": {}}, samples_ms | on_curve | there
 
 
 def _side_by_side(
@@ -365,7 +309,9 @@ def _side_by_side(
     }
     del sparse  # its memory belongs to the curve's networks
     curve, on_curve = latency_curve(bench, at)
-    return {"speed": speed | {"curve": curve}, "size": size, "kernels": kernels}, samples_ms | on_curve, quality
+    of_dataset, there = dataset_latency(bench, speed, at)
+    speed |= {"curve": curve} | of_dataset
+    return {"speed": speed, "size": size, "kernels": kernels}, samples_ms | on_curve | there, quality
 
 
 def _size(side: str, net: nn.Module, bench: EvalContext) -> dict[str, int | None]:
