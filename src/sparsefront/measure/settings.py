@@ -1,15 +1,15 @@
 """Where, in which type and how often a network is measured."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import field, replace
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Sequence
+from dataclasses import field
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.measure.execution_mode import BACKENDS, EXECUTION_MODES, SEPARATOR, is_compiled
-from sparsefront.measure.variants import FUSED_GRAPH, VARIANTS
+from sparsefront.measure.execution_mode import BACKENDS, EXECUTION_MODES
+from sparsefront.measure.variants import VARIANTS
 from sparsefront.settings_class import ListOf, OneOrMore, settings_class
 
 Dtype = Literal["fp32", "fp16", "bf16"]
@@ -98,21 +98,6 @@ class Measure:
         if self.device == "cuda" and not available:
             raise InvalidSetting("device", self.device, "no CUDA device here; use auto or cpu, or a machine with a GPU")
         return torch.device("cuda" if available and self.device != "cpu" else "cpu")
-
-    def narrowed_to(self, versions: Iterable[str]) -> Self:
-        """The same settings for a short search: of what has to be compiled, and of the variants, those alone that won before.
-
-        Modes without a compiler stay, and our own fused graph: they take a second each.
-
-        Args:
-            versions: the candidates that won, "mode+variant+..."
-        """
-        won = {part for version in versions for part in version.split(SEPARATOR)} | {FUSED_GRAPH}
-        return replace(
-            self,
-            execution_modes=[mode for mode in self.execution_modes if mode in won or not is_compiled(mode)],
-            variants=[name for name in self.variants if name in won],
-        )
 
     @property
     def protocol(self) -> dict[str, Any]:

@@ -284,6 +284,7 @@ _OTHER_TABLES: tuple[tuple[set[str], str, str], ...] = (
     ({"setting", "retained"}, "what masks retain of the magnitude, without training", "pattern_retention.draw"),
     ({"edit", "tried", "unseen"}, "edits of results that were tried", "faults.edits"),
     ({"fault", "tried", "lost"}, "faults that were tried", "faults.processes"),
+    ({"part", "probe", "bigrams"}, "labels told from the nearest training text", "splits.leak_probe"),
     ({"file", "command", "outcome"}, "what commands say of damaged files", "faults.corrupt_files"),
 )
 

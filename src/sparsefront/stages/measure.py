@@ -31,7 +31,6 @@ from sparsefront.measure.memory import (
     weight_bytes,
 )
 from sparsefront.measure.problems import measured_rates, roofline_fraction
-from sparsefront.measure.timers import LatencySummary
 from sparsefront.networks import tensors_digest
 from sparsefront.progress import TIMING, counted, spent_on
 from sparsefront.provenance import provenance
@@ -44,6 +43,7 @@ from sparsefront.stages.bench import (
     evaluate_dense,
     evaluate_splits,
     latency_curve,
+    latency_fields,
     quality_fields,
     save_all_outcomes,
 )
@@ -88,7 +88,7 @@ def dense_speed(bench: EvalContext, net: nn.Module) -> tuple[dict[str, Any], Sam
     """Group `speed` where no kernel is swapped in: there is no sparse latency."""
     log.info("measure: latency of the dense network, %s on %s", _size_in_words(bench), bench.device.type)
     timed = time_alone(net, bench.inputs, bench.experiment.measure, fuse=fused_dense_graph)
-    speed = bench.conditions() | _latency("dense", timed.latency) | _dense_side(timed)
+    speed = bench.conditions() | latency_fields("dense", timed.latency) | _dense_side(timed)
     return speed | {"variants_not_timed": timed.not_timed, "variant_medians_ms": timed.medians_ms}, timed.samples_ms
 
 
@@ -101,8 +101,8 @@ def sparse_speed(bench: EvalContext, dense_net: nn.Module, sparse: SparseNetwork
     ).timed
     speed = (
         bench.conditions()
-        | _latency("dense", timed.dense.latency)
-        | _latency("sparse", timed.sparse)
+        | latency_fields("dense", timed.dense.latency)
+        | latency_fields("sparse", timed.sparse)
         | timed.speedup.to_json()
         | _dense_side(timed.dense)
         | {
@@ -140,14 +140,6 @@ def measured_swap(
     kept = SparseNetwork(masked, kept_dense(sparse.report, masked, why))
     del sparse  # its memory is the masked network's now
     return kept, *sparse_speed(bench, dense_net, kept)
-
-
-def _latency(side: str, latency: LatencySummary) -> dict[str, float]:
-    return {
-        f"latency_{side}_ms": latency.median_ms,
-        f"latency_{side}_p20_ms": latency.p20_ms,
-        f"latency_{side}_p80_ms": latency.p80_ms,
-    }
 
 
 def _dense_side(timed: DenseTiming) -> dict[str, Any]:
@@ -269,7 +261,7 @@ def _dense_alone(bench: EvalContext, net: nn.Module) -> tuple[dict[str, Any], Sa
         return {"speed": untimed, "size": {"weight_bytes_dense": weight_bytes(net)}, "kernels": {}}, {}
     speed, samples_ms = dense_speed(bench, net)
     curve, on_curve = latency_curve(bench, lambda point: dense_speed(point, net))
-    of_dataset, there = dataset_latency(bench, speed, lambda point: dense_speed(point, net))
+    of_dataset, there = dataset_latency(bench, speed, {"dense": net}, fuse=fused_dense_graph)
     speed |= {"curve": curve} | of_dataset
     return {"speed": speed, "size": _size("dense", net, bench), "kernels": {}}, samples_ms | on_curve | there
 
@@ -307,9 +299,10 @@ def _side_by_side(
         **sparse.report.fusion.to_json(),
         "dense_weights": sparse.report.others,
     }
-    del sparse  # its memory belongs to the curve's networks
+    nets = {"dense": dense_net, "sparse": sparse.net}
+    of_dataset, there = dataset_latency(bench, speed, nets, fuse=fused_dense_graph)
+    del sparse, nets  # their memory belongs to the curve's networks
     curve, on_curve = latency_curve(bench, at)
-    of_dataset, there = dataset_latency(bench, speed, at)
     speed |= {"curve": curve} | of_dataset
     return {"speed": speed, "size": size, "kernels": kernels}, samples_ms | on_curve | there, quality
 
