@@ -9,9 +9,9 @@ from hydra.core.hydra_config import HydraConfig
 
 from sparsefront.config.validate import validate
 from sparsefront.errors import Edited, InvalidSetting
-from sparsefront.measure.end_to_end import OverSizes
 from sparsefront.measure.problems import batches_by_size
 from sparsefront.results.record import OF_DATASET, dataset_size_text
+from sparsefront.stages import bench
 from sparsefront.verify.stored import _check_samples
 
 QUICK = ("trainer=cpu", "measure.device=cpu", "measure.variants=[]", "measure.samples=5", "measure.repeats=2")
@@ -27,7 +27,14 @@ def texts(tmp_path) -> list[str]:
     long = [f"{'very ' * 30}{line}" for line in short]
     for split, rows in (("train", short + long), ("dev", short[:20] + long[:21])):
         (folder / f"{split}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
-    return ["model=bert", "model.size=tiny", "dataset=glue", f"dataset.path={tmp_path / 'data'}", "dataset.split_by=rows", "recipe.batch_size=4"]
+    return [
+        "model=bert",
+        "model.size=tiny",
+        "dataset=glue",
+        f"dataset.path={tmp_path / 'data'}",
+        "dataset.split_by=rows",
+        "recipe.batch_size=4",
+    ]
 
 
 def samples() -> dict[str, list[list[float]]]:
@@ -66,14 +73,14 @@ def test_a_limited_evaluation_limits_the_batches(run, texts):
 
 
 def test_a_size_without_memory_leaves_no_total(run, texts, monkeypatch):
-    real = OverSizes.samples_ms
+    real = bench.time_size
 
-    def samples_ms(self, inputs):
+    def time_size(ways, inputs, settings):
         if inputs["input_ids"].shape[1] == 48:
             raise torch.OutOfMemoryError("too much")
-        return real(self, inputs)
+        return real(ways, inputs, settings)
 
-    monkeypatch.setattr(OverSizes, "samples_ms", samples_ms)
+    monkeypatch.setattr(bench, "time_size", time_size)
     row = run(*DATASET, *texts, "pattern=dense")
     assert [entry.get("not_measured") for entry in row.speed.dataset_lengths] == [None, "out of memory"]
     assert row.speed.latency_dense_ms > 0 and all(getattr(row.speed, name) is None for name in OF_DATASET)

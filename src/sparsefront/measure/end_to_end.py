@@ -9,13 +9,12 @@ import torch
 from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
 
-from sparsefront.errors import failure_reason
 from sparsefront.gpu import alone, clock_under_load, give_way, sharing
-from sparsefront.measure.execution_mode import SEPARATOR, NothingRuns, bound_call, disagreement, runner_in_mode
+from sparsefront.measure.execution_mode import fastest_execution_mode
 from sparsefront.measure.fastest import Execution, fastest_execution, rebuilt_execution
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.timers import LatencySummary, summarise, time_interleaved
-from sparsefront.measure.variants import Fuse, make_variant
+from sparsefront.measure.variants import Fuse
 
 # How much faster, and how sure: an interval on the ratio of two interleaved timings.
 
@@ -238,62 +237,36 @@ def time_beside(
     return summarise(sum(samples_ms["sparse"], [])), _dense(dense, samples_ms, inputs).latency
 
 
-class OverSizes:
-    """Networks over batches of several sizes, as they are served: each in one form, compiled once for any size, and recorded as a
-    CUDA graph for each size.
+def time_size(
+    ways: Mapping[str, tuple[nn.Module, Execution]], inputs: dict[str, Tensor], settings: Measure
+) -> dict[str, list[list[float]]]:
+    """Networks on a batch of another size than the one that they were made for, in the ways that were the fastest there: compiled
+    for this size, and recorded as a CUDA graph of its own, where the way is.
 
     Args:
-        nets: "dense" or "sparse" -> the network, and the candidate that won at the size for which it was made.
-        inputs: of that size.
-        fuse: as of `time_pair`.
+        ways: "dense" or "sparse" -> the network, and its fastest execution.
+    Returns:
+        side -> samples in milliseconds, one list per repeat, taken in turn.
+    Raises:
+        NothingRuns: a network cannot run it so, or gives another output than without its execution mode.
     """
-
-    def __init__(
-        self,
-        nets: Mapping[str, tuple[nn.Module, str]],
-        inputs: dict[str, Tensor],
-        settings: Measure,
-        *,
-        fuse: Fuse | None = None,
-    ) -> None:
-        _forget_compiled(inputs)
-        self._nets, self._inputs, self._settings, self._fuse = nets, inputs, settings, fuse
-        self._runners: dict[str, Callable[..., Any]] = {}
-
-    def samples_ms(self, inputs: dict[str, Tensor]) -> dict[str, list[list[float]]]:
-        """Of batches of this size: side -> samples in milliseconds, one list per repeat, taken in turn.
-
-        Raises:
-            NothingRuns: a network cannot run it so, or gives another output than without its execution mode.
-        """
-        device = _device(inputs)
-        with torch.inference_mode():
-            static = {name: value.clone() if isinstance(value, Tensor) else value for name, value in inputs.items()}
-        calls: dict[str, Callable[[], Any]] = {}
-        with sharing(device), _within_recompile_limit(device):
-            for side, (net, version) in self._nets.items():
-                give_way(device)
-                mode = version.partition(SEPARATOR)[0]
-                try:
-                    calls[side] = bound_call(mode, self._runner(side), static)
-                    wrong = disagreement(calls[side], net, static, self._settings.torch_dtype)
-                except torch.OutOfMemoryError:
-                    raise
-                except Exception as error:  # a rewrite, a compiler or a capture may fail in any way
-                    raise NothingRuns({f"{side}/{version}": failure_reason(error)}) from error
-                if wrong:
-                    raise NothingRuns({f"{side}/{version}": wrong})
-        return _time_calls(calls, device, self._settings)[0]
-
-    def _runner(self, side: str) -> Callable[..., Any]:
-        """Made at the first size that is timed."""
-        if side not in self._runners:
-            net, version = self._nets[side]
-            mode, *variants = version.split(SEPARATOR)
-            for variant in variants:
-                net = make_variant(variant, net, self._inputs, fuse=self._fuse)
-            self._runners[side] = runner_in_mode(mode, net, dynamic=True)
-        return self._runners[side]
+    device = _device(inputs)
+    _forget_compiled(inputs)
+    calls: dict[str, Callable[[], Any]] = {}
+    with sharing(device), _within_recompile_limit(device):
+        for side, (net, execution) in ways.items():
+            give_way(device)
+            way = execution.fastest
+            found = fastest_execution_mode(
+                way.net,
+                inputs,
+                execution_modes=[way.name],
+                device=device,
+                dtype=settings.torch_dtype,
+                original=None if way.net is net else net,
+            )
+            calls[side] = found.call
+    return _time_calls(calls, device, settings)[0]
 
 
 def find_dense(net: nn.Module, inputs: dict[str, Tensor], settings: Measure, fuse: Fuse | None = None) -> Execution:

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -16,12 +16,12 @@ from sparsefront.artifacts.store import ArtifactStore
 from sparsefront.config.experiment import Experiment
 from sparsefront.gpu import sharing
 from sparsefront.measure.accuracy import Evaluation, evaluate, first_samples
-from sparsefront.measure.end_to_end import OverSizes, latency_over_batches, speedup_of
+from sparsefront.measure.end_to_end import latency_over_batches, speedup_of, time_size
 from sparsefront.measure.execution_mode import NothingRuns
+from sparsefront.measure.fastest import Execution
 from sparsefront.measure.problems import batches_by_size, timed_inputs
 from sparsefront.measure.settings import DTYPES
 from sparsefront.measure.timers import LatencySummary, summarise
-from sparsefront.measure.variants import Fuse
 from sparsefront.results.record import dataset_size_text, size_text
 from sparsefront.stages.keys import StageKeys
 from sparsefront.stages.network import make_task, open_data, require_rows_and_classes
@@ -131,6 +131,8 @@ class EvalContext:
 
 log = logging.getLogger(__name__)
 Samples = dict[str, list[list[float]]]  # network -> milliseconds, one list per repeat
+Ways = dict[str, tuple[nn.Module, Execution]]
+"""dense or sparse -> the network, and the fastest way in which it ran."""
 ON_THE_CURVE = (
     "batch_size",
     "sequence_length",
@@ -171,33 +173,27 @@ def latency_curve(
     return curve, samples
 
 
-def dataset_latency(
-    bench: EvalContext, speed: Mapping[str, Any], nets: Mapping[str, nn.Module], *, fuse: Fuse
-) -> tuple[dict[str, Any], Samples]:
+def dataset_latency(bench: EvalContext, ways: Ways) -> tuple[dict[str, Any], Samples]:
     """Latency of a batch as the evaluation set has them: fields of group `speed`, and samples. Empty with `lengths=fixed`.
 
     The batches are those of the evaluation, in the loader's order, each padded to its own longest row rounded up to 16 tokens.
     The same size occurs many times: each (rows, tokens) is timed once, with all samples and repeats, dense and sparse in turn,
     and weighs as often as it occurs; the last, smaller batch is a size of its own. The latency is the sum over all batches by
     their number. As where a network is served, one network with one choice of kernels runs all sizes: that of the fixed size, in
-    the way that was fastest there, for dense and sparse alike. Compiled code is made once for any size; each has a CUDA graph.
+    the way that was fastest there, for dense and sparse alike. Each size is compiled and recorded by itself.
 
     Where one size cannot be timed there is no latency, and the size says why.
 
     Args:
         bench: of the fixed size.
-        speed: group `speed` there.
-        nets: "dense", and "sparse" where kernels run -> the network.
-        fuse: makes the fused graph of a dense network.
+        ways: "dense", and "sparse" where kernels run -> the network, and how it ran there.
     """
     settings = bench.experiment.measure
     if settings.lengths == "fixed":
         return {}, {}
-    chosen = {side: (net, speed[f"{side}_variant"]) for side, net in nets.items()}
-    over_sizes = OverSizes(chosen, bench.inputs, settings, fuse=fuse)
 
     def speed_at(inputs: dict[str, Tensor]) -> tuple[dict[str, Any], Samples]:
-        taken = over_sizes.samples_ms(inputs)
+        taken = time_size(ways, inputs, settings)
         found: dict[str, Any] = {}
         for side, samples_ms in taken.items():
             found |= latency_fields(side, summarise(sum(samples_ms, [])))

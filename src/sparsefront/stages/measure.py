@@ -39,6 +39,7 @@ from sparsefront.stages.bench import (
     EvalContext,
     Samples,
     SplitQuality,
+    Ways,
     dataset_latency,
     evaluate_dense,
     evaluate_splits,
@@ -84,21 +85,31 @@ def swap_in(bench: EvalContext, net: nn.Module, export: Export) -> SparseNetwork
 
 
 @spent_on(TIMING)
-def dense_speed(bench: EvalContext, net: nn.Module) -> tuple[dict[str, Any], Samples]:
-    """Group `speed` where no kernel is swapped in: there is no sparse latency."""
+def dense_speed(bench: EvalContext, net: nn.Module, ways: Ways | None = None) -> tuple[dict[str, Any], Samples]:
+    """Group `speed` where no kernel is swapped in: there is no sparse latency.
+
+    Args:
+        ways: gets "dense" -> the network, and how it ran.
+    """
     log.info("measure: latency of the dense network, %s on %s", _size_in_words(bench), bench.device.type)
     timed = time_alone(net, bench.inputs, bench.experiment.measure, fuse=fused_dense_graph)
+    if ways is not None:
+        ways["dense"] = net, timed.execution
     speed = bench.conditions() | latency_fields("dense", timed.latency) | _dense_side(timed)
     return speed | {"variants_not_timed": timed.not_timed, "variant_medians_ms": timed.medians_ms}, timed.samples_ms
 
 
 @spent_on(TIMING)
-def sparse_speed(bench: EvalContext, dense_net: nn.Module, sparse: SparseNetwork) -> tuple[dict[str, Any], Samples]:
-    """Group `speed` of a sparse network beside the fastest dense version."""
+def sparse_speed(
+    bench: EvalContext, dense_net: nn.Module, sparse: SparseNetwork, ways: Ways | None = None
+) -> tuple[dict[str, Any], Samples]:
+    """Group `speed` of a sparse network beside the fastest dense version; `ways` also gets "sparse"."""
     log.info("measure: latency, %s on %s, dense and sparse in turn", _size_in_words(bench), bench.device.type)
     timed = benchmark(
         dense_net, sparse.net, bench.inputs, settings=bench.experiment.measure, fuse=fused_dense_graph
     ).timed
+    if ways is not None:
+        ways |= {"dense": (dense_net, timed.dense.execution), "sparse": (sparse.net, timed.execution)}
     speed = (
         bench.conditions()
         | latency_fields("dense", timed.dense.latency)
@@ -119,17 +130,22 @@ def sparse_speed(bench: EvalContext, dense_net: nn.Module, sparse: SparseNetwork
 
 
 def measured_swap(
-    bench: EvalContext, dense_net: nn.Module, make_net: Callable[[], nn.Module], export: Export
+    bench: EvalContext,
+    dense_net: nn.Module,
+    make_net: Callable[[], nn.Module],
+    export: Export,
+    ways: Ways | None = None,
 ) -> tuple[SparseNetwork, dict[str, Any], Samples]:
     """A network with kernels and its group `speed`. With kernel=auto the masked network instead, where it is the faster whole.
 
     Args:
         make_net: makes the network to swap kernels into, with masked weights.
+        ways: as of `sparse_speed`.
     Raises:
         RuntimeError: as `swap_in`.
     """
     sparse = swap_in(bench, make_net(), export)
-    speed, samples_ms = sparse_speed(bench, dense_net, sparse)
+    speed, samples_ms = sparse_speed(bench, dense_net, sparse, ways)
     changed = sparse.report.sparse_flops_share or sparse.report.fusion.rewritten
     if bench.device.type != "cuda" or not bench.experiment.kernel.dense_allowed or not changed:
         return sparse, speed, samples_ms
@@ -139,7 +155,7 @@ def measured_swap(
     masked = bench.ready(make_net())
     kept = SparseNetwork(masked, kept_dense(sparse.report, masked, why))
     del sparse  # its memory is the masked network's now
-    return kept, *sparse_speed(bench, dense_net, kept)
+    return kept, *sparse_speed(bench, dense_net, kept, ways)
 
 
 def _dense_side(timed: DenseTiming) -> dict[str, Any]:
@@ -259,9 +275,10 @@ def _dense_alone(bench: EvalContext, net: nn.Module) -> tuple[dict[str, Any], Sa
     if not bench.experiment.measure.latency:
         untimed = bench.evaluation_conditions() | {"gpu_clock_mhz": None}
         return {"speed": untimed, "size": {"weight_bytes_dense": weight_bytes(net)}, "kernels": {}}, {}
-    speed, samples_ms = dense_speed(bench, net)
+    ways: Ways = {}
+    speed, samples_ms = dense_speed(bench, net, ways)
     curve, on_curve = latency_curve(bench, lambda point: dense_speed(point, net))
-    of_dataset, there = dataset_latency(bench, speed, {"dense": net}, fuse=fused_dense_graph)
+    of_dataset, there = dataset_latency(bench, ways)
     speed |= {"curve": curve} | of_dataset
     return {"speed": speed, "size": _size("dense", net, bench), "kernels": {}}, samples_ms | on_curve | there
 
@@ -285,7 +302,8 @@ def _side_by_side(
         chosen = {"kernels": sparse.report.kernels, "sparse_flops_share": sparse.report.sparse_flops_share}
         return speed | chosen, samples_ms
 
-    sparse, speed, samples_ms = measured_swap(bench, dense_net, make_net, export)
+    ways: Ways = {}
+    sparse, speed, samples_ms = measured_swap(bench, dense_net, make_net, export, ways)
     save_choices(sparse.report, folder)
     log.info("measure: accuracy with the sparse kernels running")
     quality = evaluate_splits(bench, sparse.net, "sparse")
@@ -299,9 +317,8 @@ def _side_by_side(
         **sparse.report.fusion.to_json(),
         "dense_weights": sparse.report.others,
     }
-    nets = {"dense": dense_net, "sparse": sparse.net}
-    of_dataset, there = dataset_latency(bench, speed, nets, fuse=fused_dense_graph)
-    del sparse, nets  # their memory belongs to the curve's networks
+    of_dataset, there = dataset_latency(bench, ways)
+    del sparse, ways  # their memory belongs to the curve's networks
     curve, on_curve = latency_curve(bench, at)
     speed |= {"curve": curve} | of_dataset
     return {"speed": speed, "size": size, "kernels": kernels}, samples_ms | on_curve | there, quality
