@@ -32,7 +32,7 @@ from sparsefront.config import schema as config
 from sparsefront.config.settings import options_of, require_root_type, searched_folders
 from sparsefront.config.sweeps import begin_sweep, check_values, count_points, point_check, point_of_sweep, values_of
 from sparsefront.errors import InvalidSetting, Obstacle, PassingObstacle, did_you_mean, first_line, yaml_complaint
-from sparsefront.options import CONF, missing_package
+from sparsefront.options import CONF, install_extra, missing_package
 from sparsefront.processes import end_with_parent
 from sparsefront.progress import unaffected_by_output
 from sparsefront.results.run_folder import discard_if_empty, make_writable, occupied, record_failure
@@ -230,7 +230,7 @@ def _require_options(overrides: Sequence[str], folders: Sequence[Path]) -> None:
 def _require_plugins(arguments: Sequence[str]) -> None:
     for (kind, option), (distribution, extra) in PLUGINS.items():
         if f"hydra/{kind}={option}" in arguments and not _installed(distribution):
-            install = f'pip install -e ".[{extra}]" in the checkout'
+            install = install_extra(extra)
             raise InvalidSetting(f"hydra/{kind}", option, f"the package {distribution} is not installed: {install}")
 
 

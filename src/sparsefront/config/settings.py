@@ -17,7 +17,7 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from sparsefront.config.schema import CONTROLS, GROUPS, STAGES, Config
 from sparsefront.errors import InvalidSetting, UnknownKey, closest, did_you_mean, first_line, keys_of
-from sparsefront.options import TARGET, classes_named_in, trusted_class
+from sparsefront.options import TARGET, classes_named_in, program_command, trusted_class
 from sparsefront.results.record import result_fields
 from sparsefront.settings_class import (
     Fraction,
@@ -79,7 +79,7 @@ def typed_settings(
         raise InvalidSetting(group, chosen, line)
     if node is None or not OmegaConf.is_config(node) or TARGET not in node:
         raise InvalidSetting(
-            group, node, f"choose an option of the group: {group}=NAME; python run.py --help lists them"
+            group, node, f"choose an option of the group: {group}=NAME; {program_command('run')} --help lists them"
         )
     try:
         values = OmegaConf.to_container(node, resolve=True)

@@ -32,7 +32,7 @@ from sparsefront.masks.weight_view import as_matrix
 from sparsefront.measure.end_to_end import speedup_of
 from sparsefront.measure.timers import summarise
 from sparsefront.networks import tensors_digest
-from sparsefront.options import shortened
+from sparsefront.options import program_command, shortened
 from sparsefront.patterns.base import CLASS, label, to_record
 from sparsefront.pruning.collapse import collapsed_layers
 from sparsefront.pruning.mask_spec import PATTERNS, PERMUTATIONS, SPARSITIES, MaskSpec
@@ -336,7 +336,7 @@ def find_export(result: Result, row: Path, checkpoint: Path | None, cache_dir: P
     if folder is None:
         allowed = (
             "is not there any more: name the exported network with --checkpoint, or the cache that has it with --cache-dir "
-            "(no path of a record is followed); run.py makes it again"
+            f"(no path of a record is followed); {program_command('run')} makes it again"
         )
         raise InvalidSetting("checkpoint", checkpoint or identity.checkpoint, allowed)
     try:
