@@ -35,7 +35,7 @@ from sparsefront.measure.memory import (
 from sparsefront.measure.problems import measured_rates, roofline_fraction
 from sparsefront.measure.timers import LatencySummary
 from sparsefront.networks import tensors_digest
-from sparsefront.progress import TIMING, counted, spent_on
+from sparsefront.progress import TIMING, counted, reasons_text, spent_on
 from sparsefront.provenance import provenance
 from sparsefront.stages.bench import (
     EvalContext,
@@ -344,6 +344,8 @@ def _side_by_side(
 
     sparse, speed, samples_ms = measured_swap(bench, dense_net, make_net, export)
     save_choices(sparse.report, folder)
+    if dense := sparse.report.dense_layers | sparse.report.others:
+        log.info("swap: left dense, %d: %s", len(dense), reasons_text(dense))
     log.info("measure: accuracy with the sparse kernels running")
     quality = evaluate_splits(bench, sparse.net, "sparse")
     size = _size("dense", dense_net, bench) | _size("sparse", sparse.net, bench)
