@@ -32,7 +32,7 @@ from sparsefront.measure.memory import stored_bytes
 from sparsefront.measure.problems import LayerInput, observe_problems, theoretical_dense_flops, weight_flops
 from sparsefront.measure.timers import launch_in_use
 from sparsefront.measure.variants import adds_shortcut
-from sparsefront.networks import ReadTensors, layer_weight, unwrapped
+from sparsefront.networks import ReadTensors, layer_weight, load_state, unwrapped
 from sparsefront.progress import bar
 from sparsefront.pruning.layers import UNREACHED, dense_weights, layer_unsupported_reason, nested_tensor_reason
 from sparsefront.pruning.masks import Masks, require_masks_of
@@ -70,7 +70,7 @@ def swap_layers(
         InvalidSetting: a forced kernel runs on none of the pruned layers (key `name` or `family`).
         RuntimeError: the export's weights do not fit the net.
     """
-    net.load_state_dict(export.state_dict())
+    load_state(net, export.state_dict())
     net.to(device=device, dtype=dtype).eval()
     layers: dict[str, LayerSwap] = {}
     dense_layers = dict(export.manifest.dense_layers)
@@ -297,7 +297,7 @@ def load_sparse(
         InvalidSetting: the export or the choices are missing or of another format version.
     """
     export, plan = read_export(directory), FusionPlan.load(choices or directory / CHOICES)
-    net.load_state_dict(export.state_dict())
+    load_state(net, export.state_dict())
     net.to(device=device, dtype=dtype).eval()
     problems = observe_problems(net, dict(inputs), [*export.manifest.layers, *export.manifest.dense_layers])
     # kernels of the plan are named one by one; what is dense stays dense

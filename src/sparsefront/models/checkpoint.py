@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.errors import InvalidSetting, first_line
-from sparsefront.networks import first_non_finite
+from sparsefront.networks import first_non_finite, load_state
 
 log = logging.getLogger(__name__)
 PICKLED = (".pth", ".pt", ".bin", ".ckpt")
@@ -118,7 +118,7 @@ def load_weights(net: nn.Module, weights: dict[str, Tensor], *, head: str, path:
         head_keys = []
     reshaped = [key for key in weights if key in own and given[key] != own[key]]
     fitting = {key: tensor for key, tensor in weights.items() if key not in reshaped}
-    missing, unexpected = net.load_state_dict(fitting, strict=False)  # not strict: torch would list every key
+    missing, unexpected = load_state(net, fitting, strict=False)  # not strict: torch would list every key
     complaint = misfit(
         missing=[key for key in missing if key not in head_keys and key not in reshaped],
         unexpected=unexpected,

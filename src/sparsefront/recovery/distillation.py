@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.base import block_names
 from sparsefront.models.checkpoint import misfit, read_weights, weights_fingerprint
+from sparsefront.networks import load_state
 from sparsefront.recovery.base import RecoverySetup, Round
 from sparsefront.recovery.finetune import Finetune
 from sparsefront.recovery.lr_rewind import LearningRateRewind
@@ -245,7 +246,7 @@ class TaughtRecovery(TrainingRecovery):
         """The teacher, read anew: it is no part of any training's state."""
         teacher = round.dense_net()
         if self.teacher is not None:
-            teacher.load_state_dict(self._teacher_weights(self.teacher, teacher))
+            load_state(teacher, self._teacher_weights(self.teacher, teacher))
         return teacher
 
     def compared_layers(self, net: nn.Module, setup: RecoverySetup) -> list[str]:

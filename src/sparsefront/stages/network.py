@@ -23,7 +23,7 @@ from sparsefront.config.experiment import Experiment
 from sparsefront.data.base import SPLIT_SEED
 from sparsefront.data.split_data import NoRows, SplitData
 from sparsefront.errors import InvalidSetting, keys_of
-from sparsefront.networks import first_non_finite, tensors_digest
+from sparsefront.networks import first_non_finite, load_state, tensors_digest
 from sparsefront.stages.keys import reseed, stage_seed
 from sparsefront.tasks.base import Optimizes, Task
 from sparsefront.tasks.classification import ImageClassification, SequenceClassification
@@ -369,7 +369,7 @@ def build_net(experiment: Experiment) -> nn.Module:
 def load_net(experiment: Experiment, weights: Path) -> nn.Module:
     """The network with the weights that a stage stored."""
     net = build_net(experiment)
-    net.load_state_dict(load_file(weights))
+    load_state(net, load_file(weights))
     return net
 
 

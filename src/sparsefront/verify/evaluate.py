@@ -21,6 +21,7 @@ from sparsefront.export.checkpoint import Export
 from sparsefront.inference.swap_report import KEEPS_ALL, SwapReport
 from sparsefront.measure.accuracy import Evaluation
 from sparsefront.measure.memory import achieved_sparsity, dense_layer_bytes, resident_bytes, weight_bytes
+from sparsefront.networks import load_state
 from sparsefront.patterns.base import label
 from sparsefront.patterns.blocks import windows_text
 from sparsefront.progress import counted
@@ -181,7 +182,7 @@ def measure_again(
         yield from _timed_alone(bench, result, dense)
         return
     masked = build_net(experiment)
-    masked.load_state_dict(export.state_dict())
+    load_state(masked, export.state_dict())
     yield _sparsity(experiment, result, export, masked, spec)
     bench = EvalContext.of(experiment, masked)
     yield from _conditions(bench, result, given)
