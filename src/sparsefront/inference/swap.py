@@ -26,7 +26,7 @@ from sparsefront.inference.network_modules import (
     replace_module,
     shorten_compiler_messages,
 )
-from sparsefront.inference.swap_report import KEEPS_ALL, LayerSwap, SwapReport, fused_layer
+from sparsefront.inference.swap_report import LayerSwap, SwapReport, fused_layer
 from sparsefront.measure.correctness import floating_tensors, network_error_limit, output_error
 from sparsefront.measure.memory import stored_bytes
 from sparsefront.measure.problems import LayerInput, observe_problems, theoretical_dense_flops, weight_flops
@@ -34,7 +34,13 @@ from sparsefront.measure.timers import launch_in_use
 from sparsefront.measure.variants import adds_shortcut
 from sparsefront.networks import ReadTensors, layer_weight, load_state, unwrapped
 from sparsefront.progress import bar
-from sparsefront.pruning.layers import UNREACHED, dense_weights, layer_unsupported_reason, nested_tensor_reason
+from sparsefront.pruning.layers import (
+    KEEPS_ALL,
+    UNREACHED,
+    dense_weights,
+    layer_unsupported_reason,
+    nested_tensor_reason,
+)
 from sparsefront.pruning.masks import Masks, require_masks_of
 from sparsefront.tasks.plain_task import named_inputs_on, require_network
 

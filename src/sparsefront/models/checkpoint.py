@@ -4,7 +4,7 @@ import logging
 import pickle
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -95,6 +95,24 @@ def _state_dict(content: object, entry: str, path: str) -> dict[str, Tensor]:
     if not isinstance(content, dict) or not content or not all(isinstance(value, Tensor) for value in content.values()):
         raise InvalidSetting("path", path, "has no state dict: a mapping from names to tensors is expected")
     return content
+
+
+IMAGENET_CLASSES, IMAGENET_CLASS = (
+    1000,
+    r"n\d{8}",
+)  # its folders, such as n01440764, in whose order its classes are numbered
+
+
+def warn_of_unnamed_classes(classes: Sequence[str], path: str) -> None:
+    """Warn where a head with ImageNet's classes is kept for a data set that names as many others.
+
+    Args:
+        classes: the data's names; empty where it has none.
+        path: where the weights come from, for the message.
+    """
+    if len(classes) == IMAGENET_CLASSES and not all(re.fullmatch(IMAGENET_CLASS, name) for name in classes):
+        told = "its classes are ImageNet's, numbered in the order of n01440764 ... n15075141, and the data's are not named so"
+        log.warning("%s: %s (%s ...): joined by number", path, told, ", ".join(classes[:3]))
 
 
 def load_weights(net: nn.Module, weights: dict[str, Tensor], *, head: str, path: str) -> None:

@@ -21,7 +21,7 @@ from sparsefront.gpu import sharing
 from sparsefront.inference.benchmark import benchmark
 from sparsefront.inference.fusion.block_pass import fused_dense_graph
 from sparsefront.inference.swap import kept_dense, save_choices, swap, why_dense
-from sparsefront.inference.swap_report import KEEPS_ALL, SwapReport
+from sparsefront.inference.swap_report import SwapReport
 from sparsefront.measure.end_to_end import DenseTiming, time_alone
 from sparsefront.measure.execution_mode import NothingRuns
 from sparsefront.measure.memory import (
@@ -37,6 +37,7 @@ from sparsefront.measure.timers import LatencySummary
 from sparsefront.networks import tensors_digest
 from sparsefront.progress import TIMING, counted, reasons_text, spent_on
 from sparsefront.provenance import provenance
+from sparsefront.pruning.layers import KEEPS_ALL
 from sparsefront.stages.bench import (
     EvalContext,
     SplitQuality,

@@ -18,7 +18,7 @@ from sparsefront.artifacts.store import ArtifactStore
 from sparsefront.config.experiment import Experiment
 from sparsefront.errors import InvalidSetting, Obstacle, printable
 from sparsefront.export.checkpoint import Export
-from sparsefront.inference.swap_report import KEEPS_ALL, SwapReport
+from sparsefront.inference.swap_report import SwapReport
 from sparsefront.measure.accuracy import Evaluation
 from sparsefront.measure.memory import achieved_sparsity, dense_layer_bytes, resident_bytes, weight_bytes
 from sparsefront.networks import load_state
@@ -26,6 +26,7 @@ from sparsefront.patterns.base import label
 from sparsefront.patterns.blocks import windows_text
 from sparsefront.progress import counted
 from sparsefront.provenance import Provenance, provenance
+from sparsefront.pruning.layers import KEEPS_ALL
 from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.recovery.training import TrainingRecovery
 from sparsefront.results.record import SCHEMA_VERSION, Identity, Result

@@ -27,7 +27,6 @@ from sparsefront.config.schema import GROUPS
 from sparsefront.errors import Edited, InvalidSetting
 from sparsefront.export.checkpoint import MANIFEST, Export, damage_named, read_export
 from sparsefront.export.packed_layers import FORMAT_VERSION, Manifest, storage_of
-from sparsefront.inference.swap_report import KEEPS_ALL
 from sparsefront.masks.weight_view import as_matrix
 from sparsefront.measure.end_to_end import speedup_of
 from sparsefront.measure.timers import summarise
@@ -35,6 +34,7 @@ from sparsefront.networks import tensors_digest
 from sparsefront.options import program_command, shortened
 from sparsefront.patterns.base import CLASS, label, to_record
 from sparsefront.pruning.collapse import collapsed_layers
+from sparsefront.pruning.layers import KEEPS_ALL
 from sparsefront.pruning.mask_spec import PATTERNS, PERMUTATIONS, SPARSITIES, MaskSpec
 from sparsefront.results.record import SCHEMA_VERSION, Result, record_digest
 from sparsefront.results.run_folder import HYDRA_FILE, recorded_overrides
