@@ -25,7 +25,8 @@ def _hydra_main(cfg: DictConfig) -> float | tuple[float, ...] | None:
     """Runs the configured stages; returns the result's values named by `optimize`, for a sweeper."""
     with command_line.job() as output_dir, command_line.report_errors_briefly(cfg, output_dir):
         check_root(cfg)
-        # imported here: --help, --cfg and a slip at the root need neither torch nor Lightning, which take seconds
+        command_line.check_groups(cfg)
+        # imported here: --help, --cfg and most slips need neither torch nor Lightning, which take seconds
         from sparsefront.pipeline import run_experiment
 
         return run_experiment(cfg)
@@ -39,7 +40,7 @@ def run(arguments: Sequence[str]) -> None:
     """
     with unaffected_by_output(), command_line.report_interrupt_briefly():
         sys.argv[1:] = command_line.normalize_or_exit(arguments)
-        with command_line.sweep_summary():
+        with command_line.sweep_summary(), command_line.report_composition_briefly():
             _hydra_main()
 
 

@@ -143,7 +143,17 @@ def _text(cache: Path) -> str:
 DATA = "data"  # downloads and tokenized text: no stages
 UNFINISHED = ".unfinished"
 # A stage that shares files with an earlier one (hard links) is not charged for them.
-ORDER = ("dense", "prune", "recover", "dense_continued", "export", "dense_quality", "measure", "result")
+ORDER = (
+    "dense",
+    "prune",
+    "recover",
+    "dense_continued",
+    "dense_distilled",
+    "export",
+    "dense_quality",
+    "measure",
+    "result",
+)
 
 
 @dataclass(frozen=True)

@@ -65,18 +65,23 @@ def check_values(overrides: Sequence[str], check: Check, loader: ConfigLoader) -
                 raise found
 
 
-def point_check(config: DictConfig, loader: ConfigLoader) -> Check:
+def point_check(
+    config: DictConfig,
+    loader: ConfigLoader,
+    by: Callable[[DictConfig, dict[str, str], Sequence[Path]], None] = check_types,
+) -> Check:
     """The check of the points of a sweep.
 
     Args:
         config: of the multirun, Hydra's own part included.
+        by: what checks a composed point, given the names of its options and the folders of options.
     """
 
     folders = searched_folders(config.hydra.runtime.get("config_sources") or ())
 
     def check(overrides: Sequence[str]) -> None:
         composed = loader.load_sweep_config(config, list(overrides))
-        check_types(composed, dict(composed.hydra.runtime.choices), folders)
+        by(composed, dict(composed.hydra.runtime.choices), folders)
 
     return check
 

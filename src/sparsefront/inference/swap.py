@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting, keys_of
 from sparsefront.export.checkpoint import read_export
-from sparsefront.export.packed_layers import PackedWeights, pack_layers
+from sparsefront.export.packed_layers import PackedWeights, masks_stored_dense, pack_layers
 from sparsefront.gpu import sharing
 from sparsefront.inference.autotune import Autotuned, autotune_layer, dense_name, find_candidates
 from sparsefront.inference.choice import MODES, KernelChoice
@@ -41,7 +41,8 @@ from sparsefront.pruning.layers import (
     layer_unsupported_reason,
     nested_tensor_reason,
 )
-from sparsefront.pruning.masks import Masks, require_masks_of
+from sparsefront.pruning.masks import Masks, masks_left, require_masks_of
+from sparsefront.pruning.narrow import narrow_layers
 from sparsefront.tasks.plain_task import named_inputs_on, require_network
 
 
@@ -78,6 +79,9 @@ def swap_layers(
     """
     load_state(net, export.state_dict())
     net.to(device=device, dtype=dtype).eval()
+    narrower = {} if choice.swaps_nothing else narrow_layers(net, masks_stored_dense(export))
+    if narrower and inputs is not None:
+        problems = observe_problems(net, dict(inputs), [*export.manifest.layers, *export.manifest.dense_layers])
     layers: dict[str, LayerSwap] = {}
     dense_layers = dict(export.manifest.dense_layers)
     # as they are before blocks are rewritten
@@ -91,7 +95,8 @@ def swap_layers(
             if reason is not None:
                 dense_layers[name] = reason
             continue
-        reason = _stays_dense(layer, export, name, choice, called=name in problems) or nested_tensor_reason(net, name)
+        reason = narrower.get(name) or _stays_dense(layer, export, name, choice, called=name in problems)
+        reason = reason or nested_tensor_reason(net, name)
         tuned = (
             Autotuned(dense_name(layer))
             if reason is not None
@@ -110,7 +115,8 @@ def swap_layers(
         isinstance(module, SparseConv2d) for module in net.modules()
     ):  # the dense convolutions between them then copy nothing
         net.to(memory_format=torch.channels_last)
-    return SwapReport(layers, dense_layers, *_shares(layers, dense_layers, problems), fusion, problems)
+    report = SwapReport(layers, dense_layers, *_shares(layers, dense_layers, problems), fusion, problems)
+    return replace(report, sparse_flops_share=None) if narrower else report  # fewer flops, all of them dense
 
 
 def _fuse(
@@ -325,7 +331,7 @@ def swap(
 
     On a GPU each kernel that can hold a layer's mask is compared with the fp64 product of its masked weight and timed on
     the shapes that the example inputs give it; the fastest stays, dense where that is faster. Encoder blocks may be
-    rewritten as a whole. On a CPU the reference of the pattern's storage family runs, untimed.
+    rewritten as a whole. On a CPU the reference of the pattern's family runs, untimed. Tied layers get narrower (`sf.narrow`).
 
     Args:
         net: pruned; its tensors stay on their device and in their dtypes, and it is in eval mode afterwards.
@@ -347,10 +353,14 @@ def swap(
     require_network(net)
     if any(isinstance(module, SparseLayer) for module in net.modules()):
         raise InvalidSetting("net", type(net).__name__, "was swapped already: give a copy of the pruned network")
+    smaller = isinstance(masks, Masks) and masks.spec.blocks is not None
+    if smaller:  # by whole blocks: what is left is dense
+        masks, packed = Masks(masks_left(net, masks)), None
     require_masks_of(net, masks)
     inputs = named_inputs_on(net, example_inputs)
     with sharing(next(iter(inputs.values())).device):
-        return _swap(net, Masks.of(masks), inputs, choice, packed)
+        report = _swap(net, Masks.of(masks), inputs, choice, packed)
+    return replace(report, sparse_layer_share=None, sparse_flops_share=None) if smaller else report
 
 
 def _swap(

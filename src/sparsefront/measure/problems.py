@@ -4,12 +4,13 @@ product can take.
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from statistics import median
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from sparsefront_kernels import Problem
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -234,6 +235,70 @@ def timed_inputs(
     rotation = torch.arange(batch_size) % rows
     together = {name: torch.cat([part[name] for part in collected])[rotation] for name in collected[0]}
     return cast_inputs(together, device=device, dtype=dtype)
+
+
+LENGTH_MULTIPLE = 16
+"""Lengths of batches are rounded up to it, so that few lengths are timed; matrix units work on eighths and sixteenths."""
+
+
+@dataclass(frozen=True)
+class SameSize:
+    """The batches of a loader that have one size.
+
+    Args:
+        inputs: keyword arguments of the net, of the first of them: name -> tensor with `rows` rows.
+        batches: how many there are.
+    """
+
+    inputs: dict[str, Tensor]
+    batches: int
+
+
+def batches_by_size(
+    task: Any,
+    batches: Iterable[dict[str, Tensor]],
+    *,
+    longest: int | None,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> list[SameSize]:
+    """Batches of text by their size, rows and tokens, in the order in which sizes are met.
+
+    A batch has as many tokens as its longest row, rounded up to LENGTH_MULTIPLE but at most `longest`; what pads is masked.
+    The last batch of a loader may have fewer rows: it is a size of its own.
+
+    Args:
+        task: gives net_inputs(batch).
+        batches: a loader, or any iterable of batches, whose rows are as the network is evaluated on them.
+        longest: the most tokens that the data gives; None: as many as it likes.
+    Raises:
+        ValueError: no batch.
+    """
+    found: dict[tuple[int, int], SameSize] = {}
+    for batch in batches:
+        inputs = dict(task.net_inputs(batch))
+        length = _rounded_length(inputs, longest)
+        size = len(next(iter(inputs.values()))), length
+        if size in found:
+            found[size] = replace(found[size], batches=found[size].batches + 1)
+            continue
+        padded = {name: _padded(value, length) if name in TOKENS else value for name, value in inputs.items()}
+        found[size] = SameSize(cast_inputs(padded, device=device, dtype=dtype), 1)
+    if not found:
+        raise ValueError("there is no batch to time the network on")
+    return list(found.values())
+
+
+def _rounded_length(inputs: dict[str, Tensor], longest: int | None) -> int:
+    mask, width = inputs.get("attention_mask"), _tokens(inputs)
+    own = width if mask is None else int(mask.sum(1).max())
+    rounded = -(-max(1, own or 0) // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
+    return rounded if longest is None else min(rounded, longest)
+
+
+def _padded(value: Tensor, length: int) -> Tensor:
+    """Cut, or padded with zeros, to `length` tokens: token 0 is in every vocabulary, and its attention mask is 0."""
+    return F.pad(value[:, :length], (0, max(0, length - value.shape[1])))
 
 
 def _tokens(inputs: dict[str, Tensor]) -> int | None:

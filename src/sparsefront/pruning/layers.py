@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from sparsefront.errors import InvalidSetting
 from sparsefront.networks import ReadTensors, before_forward, has_forward_hooks, in_eval_mode, layer_weight
 from sparsefront.patterns.base import Pattern, label
+from sparsefront.patterns.width import Tie, find_ties, units_to_prune, untied_reasons
 
 
 @dataclass(frozen=True)
@@ -22,15 +23,22 @@ class PruningPlan:
     """Args:
     shapes: every prunable layer -> [N, K] of its weight as a matrix, in the network's order.
     dense_reasons: those of them that stay dense -> why.
+    ties: what the layers share, of a pattern that ties them.
     """
 
     shapes: dict[str, tuple[int, int]]
     dense_reasons: dict[str, str]
+    ties: tuple[Tie, ...] = ()
 
     @property
     def layers(self) -> list[str]:
         """The layers that are pruned."""
         return [name for name in self.shapes if name not in self.dense_reasons]
+
+    @property
+    def pruned_shapes(self) -> dict[str, tuple[int, int]]:
+        """Layer that is pruned -> [N, K]."""
+        return {name: self.shapes[name] for name in self.layers}
 
 
 def plan_pruning(
@@ -42,6 +50,8 @@ def plan_pruning(
         net: also on the meta device: only shapes are read.
         prunable: names of Linear and Conv2d layers.
         ignored: those of them that stay dense because somebody wants it -> why.
+    Raises:
+        InvalidSetting: a pattern that ties layers, and a sparsity that takes nothing of any of them.
     """
     shapes: dict[str, tuple[int, int]] = {}
     reasons: dict[str, str] = {}
@@ -57,7 +67,14 @@ def plan_pruning(
             reasons[name] = f"convolution in {module.groups} groups"
         elif (reason := pattern.unsupported_reason(shapes[name], sparsity)) is not None:
             reasons[name] = reason
-    return PruningPlan(shapes, reasons)
+    if not pattern.tied:
+        return PruningPlan(shapes, reasons)
+    fitting = [name for name in shapes if name not in reasons]
+    ties = find_ties(net, fitting)
+    plan = PruningPlan(shapes, reasons | untied_reasons(ties, fitting), tuple(ties))
+    if ties:
+        units_to_prune(ties, plan.pruned_shapes, sparsity)
+    return plan
 
 
 def has_own_weight(module: nn.Module) -> bool:

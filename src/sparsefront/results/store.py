@@ -171,17 +171,24 @@ def _has_apostrophe(line: dict[str, str]) -> bool:
 
 # Which of several results of one run, or of runs with the same seeds, counts.
 
-Rank = tuple[bool, str]
+Rank = tuple[int, str]
 
 
 def rank(result: Result) -> Rank:
-    """The higher one counts: that with the control, which alone says what training did; else the newer one."""
-    return result.quality.dense_continued is not None, result.identity.time
+    """The higher one counts: that with the control, which alone says what training did, and of two controls the one that had the
+    recovery's teacher; else the newer one.
+    """
+    return _control_rank(result.quality.dense_continued, result.quality.dense_distilled), result.identity.time
 
 
 def rank_of_line(line: Mapping[str, str]) -> Rank:
     """`rank` of a line of the store, column -> cell."""
-    return bool(line.get("dense_continued")), line.get("time", "")
+    held = (line.get(control) or None for control in ("dense_continued", "dense_distilled"))
+    return _control_rank(*held), line.get("time", "")
+
+
+def _control_rank(continued: object, distilled: object) -> int:
+    return 2 if distilled is not None else int(continued is not None)
 
 
 log = logging.getLogger(__name__)

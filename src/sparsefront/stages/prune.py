@@ -82,6 +82,8 @@ def missed_target(experiment: Experiment, net: nn.Module, masks: Masks, prunable
         masks: the first ones; where the schedule starts from them, layers are taken to reach what is asked of them.
         prunable: layers over whose weights the sparsity is.
     """
+    if experiment.pattern.takes_blocks:  # rounds to whole ones, and has said so
+        return None
     target, allocation = experiment.sparsity, experiment.allocation
     if any(getattr(allocation, key, None) is not None for key in BUDGET_KEYS):
         return None

@@ -145,7 +145,8 @@ def _publish(experiment: Experiment, finished: Artifact, pruned: Artifact | None
     files += _added_to(experiment.results_dir / STORE_FILE, result)
     print_run(result, files)
     found = result.sparsity
-    if warning := collapse_warning(found.sparsity_per_layer, found.sparsity_target, experiment.allocation.name):
+    warning = collapse_warning(found.sparsity_per_layer, found.sparsity_target, experiment.allocation.name)
+    if warning is not None and not experiment.pattern.takes_blocks:
         log.warning("%s", warning)
     if checkpoint is not None:
         log.info("exported checkpoint: %s", checkpoint)
@@ -206,7 +207,9 @@ def _compose(
             sparsity_target=experiment.sparsity,
             n_of_m=_n_of_m(experiment, pruned, recovered),
             pattern_per_layer={layer: choice["pattern"] for layer, choice in searched.get("layers", {}).items()},
-            collapsed_layers=collapsed_layers(found["sparsity"]["sparsity_per_layer"], experiment.sparsity),
+            collapsed_layers={}
+            if experiment.pattern.takes_blocks
+            else collapsed_layers(found["sparsity"]["sparsity_per_layer"], experiment.sparsity),
             **found["sparsity"],
         ),
         quality=Quality(outcomes_file=OUTCOMES, val_seen=experiment.val_seen, **found["quality"]),
@@ -269,6 +272,7 @@ def choice_of(experiment: Experiment, network: dict[str, Any]) -> Choice:
         model_variant=experiment.model.variant,
         dataset=choices["dataset"],
         dataset_task=getattr(experiment.dataset, "task", None),
+        dataset_split=experiment.dataset.split_version,
         pattern=choices["pattern"],
         granularity=getattr(experiment.pattern, "granularity", None),
         importance=choices["importance"] if pruned else None,
