@@ -9,6 +9,8 @@ from zipfile import ZipFile
 
 import pytest
 
+from sparsefront import options
+
 ROOT = Path(__file__).parents[1]
 PARTS = ("src", "kernels", "conf", "pyproject.toml", "README.md", "LICENSE")
 
@@ -97,6 +99,50 @@ def test_each_command_answers_without_a_repository(installed, tmp_path):
         and wrong.stderr == "sparsefront prune: no such command; there are run, compare, verify, cache\n"
     )
     assert "usage: sparsefront COMMAND" in call(installed, tmp_path).stdout
+
+
+def test_messages_name_the_command_that_was_typed(installed, tmp_path):
+    for command in ("compare", "verify", "cache"):
+        told = call(installed, tmp_path, command, "--help").stdout
+        assert f"usage: python -m sparsefront {command} " in told and "python -m sparsefront." not in told
+    told = call(installed, tmp_path, "run", "--help").stdout
+    assert "  python -m sparsefront compare\n" in told and "run.py" not in told
+    assert (
+        "results=results: no results found; python -m sparsefront run makes one"
+        in call(installed, tmp_path, "compare").stderr
+    )
+    script = installed / "bin" / "sparsefront"
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    done = subprocess.run(
+        [sys.executable, script, "compare"], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert "results=results: no results found; sparsefront run makes one" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("started", "inside", "named"),
+    [
+        ("/usr/bin/sparsefront", False, "sparsefront verify"),
+        ("sparsefront/__main__.py", False, "python -m sparsefront verify"),
+        ("run.py", False, "python -m sparsefront.verify"),
+        ("sparsefront/verify/__main__.py", False, "python -m sparsefront.verify"),
+        ("own_script.py", True, "sparsefront verify"),
+    ],
+)
+def test_a_command_is_named_as_this_process_was_started(monkeypatch, started, inside, named):
+    package = Path(options.__file__).resolve().parent
+    monkeypatch.setattr(sys, "argv", [str(package.parent / started)])
+    if inside:
+        monkeypatch.setattr(options, "CONF", package / "conf")
+    assert options.program_command("verify") == named
+
+
+def test_a_folder_of_a_stranger_is_not_imported_from(installed, tmp_path):
+    (tmp_path / "hydra.py").write_text("raise SystemExit('imported')")
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    command = [sys.executable, "-m", "sparsefront", "verify", "--help"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_slip_at_the_root_is_answered_without_torch(tmp_path):

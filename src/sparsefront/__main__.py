@@ -1,7 +1,12 @@
 """The commands of an installation: `sparsefront run|compare|verify|cache`, or `python -m sparsefront ...`."""
 
-import importlib.metadata
+import os
 import sys
+
+if __name__ == "__main__" and sys.argv[1:2] == ["verify"] and not sys.flags.safe_path and os.getcwd() in sys.path[:1]:
+    del sys.path[0]  # `python -m` puts the working directory there, and a stranger's folder may hold a torch.py
+
+import importlib.metadata
 from collections.abc import Sequence
 
 import hydra
@@ -9,7 +14,7 @@ from omegaconf import DictConfig
 
 from sparsefront.config import command_line
 from sparsefront.config.settings import check_root
-from sparsefront.options import CONF
+from sparsefront.options import CONF, program_command
 from sparsefront.progress import unaffected_by_output
 
 # `sparsefront run` is `python run.py`.
@@ -39,13 +44,13 @@ def run(arguments: Sequence[str]) -> None:
             _hydra_main()
 
 
-# The other commands.
+# The other commands; COMMAND: as it is typed here.
 
 PURPOSES = {
-    "run": "one experiment -> one result; -m for a sweep: sparsefront run pattern=tile_wise",
-    "compare": "results -> a table, a Pareto plot and a page: sparsefront compare results",
-    "verify": "whether a result is what was measured: sparsefront verify RUN/row.json",
-    "cache": "finished stages on the disk: sparsefront cache [show | check | remove]",
+    "run": "one experiment -> one result; -m for a sweep: COMMAND pattern=tile_wise",
+    "compare": "results -> a table, a Pareto plot and a page: COMMAND results",
+    "verify": "whether a result is what was measured: COMMAND RUN/row.json",
+    "cache": "finished stages on the disk: COMMAND [show | check | remove]",
 }
 HELP = ("", "-h", "--help")
 
@@ -75,7 +80,7 @@ def main() -> int | None:
         return 2
     print("usage: sparsefront COMMAND ...\n")
     for command, purpose in PURPOSES.items():
-        print(f"  {command:<8} {purpose}")
+        print(f"  {command:<8} {purpose.replace('COMMAND', program_command(command))}")
     print("\n--help behind a command shows its options; sparsefront --version")
     return 0
 

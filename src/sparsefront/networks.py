@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -35,6 +36,24 @@ def unwrapped(net: Any) -> Any:
         else:
             break
     return net
+
+
+def load_state(net: nn.Module, weights: Mapping[str, Tensor], *, strict: bool = True) -> tuple[list[str], list[str]]:
+    """`load_state_dict` of weights from a file, which keeps no versions of modules: they are taken to be of the network's own.
+
+    Without a version some modules, such as torchvision's MNASNet, refuse theirs.
+
+    Args:
+        strict: all keys must be there, and no others.
+    Returns:
+        keys that are missing, and keys that the network does not have.
+    Raises:
+        RuntimeError: the weights do not fit.
+    """
+    content = OrderedDict(weights)
+    content._metadata = net.state_dict()._metadata  # type: ignore[attr-defined]
+    missing, unexpected = net.load_state_dict(content, strict=strict)
+    return missing, unexpected
 
 
 # Tensors that must be finite, scores among them, and the first that is not.

@@ -1,4 +1,6 @@
-"""Options by their names: those of a package, those that files name, and the packages that some of them need."""
+"""Options by their names: those of a package, those that files name, and the packages that some of them need. And the names of
+the program's own commands, as this process was started.
+"""
 
 import importlib
 import importlib.util
@@ -161,6 +163,38 @@ def option(argument: str, given: object, kind: type[Option], **settings: object)
         raise InvalidSetting(argument, given, f"needs settings: give a {found.__name__}(...) ({error})") from error
     assert isinstance(made, kind)  # every option of the package is one
     return made
+
+
+# The program's commands, for messages that name one.
+
+IN_REPOSITORY = {
+    "run": "python run.py",
+    "compare": "python compare.py",
+    "verify": "python -m sparsefront.verify",
+    "cache": "python -m sparsefront.cache",
+}
+
+
+def program_command(name: str) -> str:
+    """A command as it is typed here: `sparsefront run` or `python -m sparsefront run` where the process was started so, else
+    `python run.py` in the repository and `sparsefront run` of an installation.
+
+    Args:
+        name: run, compare, verify or cache.
+    """
+    package, started = Path(__file__).resolve().parent, Path(sys.argv[0] if sys.argv else "")
+    if started.resolve() == package / "__main__.py":
+        return f"python -m {OWN} {name}"
+    if started.stem == OWN or CONF.is_relative_to(package):
+        return f"{OWN} {name}"
+    return IN_REPOSITORY[name]
+
+
+def install_extra(extra: str) -> str:
+    """What installs an extra of the program: from the checkout, or beside an installation."""
+    if CONF.is_relative_to(Path(__file__).resolve().parent):
+        return f'pip install "{OWN}[{extra}]"'
+    return f'pip install -e ".[{extra}]" in the checkout'
 
 
 # Python packages that only some settings need: missed before a run starts, not when it would use them.

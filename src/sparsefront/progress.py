@@ -4,7 +4,8 @@ import os
 import select
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from typing import Any, TextIO
@@ -23,6 +24,11 @@ def counted(number: int | str, noun: str) -> str:
         noun: of one thing; of several it ends in s.
     """
     return f"{number} {noun}" + ("" if str(number) == "1" else "s")
+
+
+def reasons_text(reasons: Mapping[str, str]) -> str:
+    """How many have which reason, the commonest first: `2 × it has no mask; 1 × ...`."""
+    return "; ".join(f"{count} × {why}" for why, count in Counter(reasons.values()).most_common())
 
 
 # Output that cannot be shown: a run goes on without it, since what it stores is its result.

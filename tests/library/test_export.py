@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import sparsefront as sf
+from sparsefront.models.checkpoint import load_weights
 from sparsefront.patterns.mixed import Mixed
 from sparsefront.pruning.make_masks import PruningSettings
 from sparsefront.pruning.mask_spec import MaskSpec, load_masks, pack, save_masks
@@ -37,6 +38,29 @@ def test_a_network_comes_back_with_its_masks_and_pattern(cnn, tmp_path, pattern)
     report, again = sf.swap(cnn, masks, (IMAGES,)), sf.swap(other, loaded, (IMAGES,))
     assert report.to_json() == again.to_json()
     assert torch.equal(cnn(IMAGES), other(IMAGES))
+
+
+class Versioned(nn.Sequential):
+    """As torchvision's MNASNet: weights without a version are refused."""
+
+    _version = 2
+
+    def _load_from_state_dict(self, state_dict, prefix, local_metadata, *rest):
+        if local_metadata.get("version") != self._version:
+            raise ValueError(f"version {local_metadata.get('version')}")
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
+
+
+def test_a_network_that_asks_for_its_version_comes_back(tmp_path):
+    net = Versioned(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    masks = sf.prune(net, "n_m", 0.5, layers="0", tell=len)
+    sf.save(tmp_path / "pruned", net, masks)
+    other = Versioned(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    assert sf.load(tmp_path / "pruned", other).keys() == masks.keys()
+    assert torch.equal(other[0].weight, net[0].weight)
+    save_file(net.state_dict(), tmp_path / "trained.safetensors")
+    load_weights(other, load_file(tmp_path / "trained.safetensors"), head="2", path="trained.safetensors")
+    assert sf.swap(other, masks, (torch.randn(2, 8),)).layers["0"].is_sparse
 
 
 def test_another_network_takes_the_place_of_a_saved_one(cnn, tmp_path):

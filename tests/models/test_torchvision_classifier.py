@@ -1,6 +1,7 @@
 """Any classifier of torchvision by its name."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,19 @@ def test_a_checkpoint_gives_torchvisions_outputs_and_another_head_is_new(images:
     with torch.no_grad():
         assert torch.equal(model.build(images()).eval()(x=x), original(x))
     assert model.build(images(classes=4)).fc.out_features == 4
+
+
+def test_as_many_classes_under_other_names_are_told(images: Callable, monkeypatch: pytest.MonkeyPatch, caplog):
+    weights = get_model("squeezenet1_1").state_dict()
+    monkeypatch.setattr(WeightsEnum, "get_state_dict", lambda self, *args, **kwargs: dict(weights))
+    model, info = TorchvisionClassifier("squeezenet1_1", weights="DEFAULT"), images(size=96, classes=1000)
+    for names in ((), tuple(f"n{number:08}" for number in range(1000))):
+        model.build(replace(info, class_names=names))
+    assert not caplog.records
+    model.build(replace(info, class_names=tuple(f"bird {number:04}" for number in range(1000))))
+    (told,) = (record.getMessage() for record in caplog.records)
+    assert told.startswith("torchvision's DEFAULT: its classes are ImageNet's, numbered in the order of n01440764 ...")
+    assert told.endswith("not named so (bird 0000, bird 0001, bird 0002 ...): joined by number")
 
 
 @pytest.mark.parametrize("name", ["googlenet", "inception_v3"])

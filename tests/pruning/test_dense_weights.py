@@ -182,3 +182,11 @@ def test_inputs_that_are_padded_reach_an_encoder_as_nested_tensors():
 def test_a_computed_weight_of_any_kind_is_listed():
     net = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Conv1d(4, 8, 1)), nn.Linear(4, 4), nn.Linear(4, 4))
     assert sf.prune(net, "n_m", 0.5, tell=len).dense == {"0": TORCH.format("Conv1d")}
+
+
+def test_layers_whose_masks_take_nothing_are_said_before_training():
+    net = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
+    lines, x = [], torch.randn(2, 16)
+    masks = sf.prune(net, "block_wise", 0.5, granularity=16, example_inputs=(x,), tell=lines.append)
+    assert masks["0"].all() and lines[-1].endswith("; dense after a swap: 0 (it keeps every weight)")
+    assert sf.swap(net, masks, (x,)).dense_layers["0"] == "it keeps every weight"

@@ -1,7 +1,6 @@
 """Tables show what they promise, on narrow terminals too, and sort with empty values last."""
 
 import io
-from functools import partial
 
 import pytest
 from rich.console import Console
@@ -9,8 +8,7 @@ from rich.table import Table
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.results.columns import COLUMNS, sort_results
-from sparsefront.results.record import Sparsity
-from sparsefront.results.tables import dense_layers_text, results_table, run_table
+from sparsefront.results.tables import dense_layers_text, layer_lines, results_table, run_table
 
 
 def text_of(table: Table, width: int = 200) -> str:
@@ -122,15 +120,29 @@ def test_runs_of_one_recovery_are_told_apart_by_its_settings(make_result):
     assert "trainer.devices=2" in text_of(results_table(trained))
 
 
-def test_dense_layers_are_counted_by_reason():
+def test_dense_layers_are_counted_by_reason(make_result):
     reasons = {"a": "narrow", "b": "odd", "c": "narrow"}
-    of = partial(Sparsity, sparsity_target=0.75)
-    assert dense_layers_text(of()) == "none"
-    assert dense_layers_text(of(dense_layers=reasons)) == "3: 2 × narrow; 1 × odd"
+
+    def of(**values) -> str:
+        return dense_layers_text(make_result(**{"dense_layers": {}} | values))
+
+    assert of() == "none"
+    assert of(kernel_mode="none") == "all: kernel=none swaps nothing in"
+    assert of(dense_layers=reasons) == "3: 2 × narrow; 1 × odd"
     shares = {"a": 0.01, "b": 0.02, "c": 0.0951}
-    assert dense_layers_text(of(dense_layers=reasons, dense_weight_shares=shares)) == (
-        "3 with 12.51 % of the prunable weights: 2 × narrow; 1 × odd"
-    )
+    held = {"dense_layers": reasons, "dense_weight_shares": shares}
+    assert of(**held) == "3 with 12.51 % of the prunable weights: 2 × narrow; 1 × odd"
+    others = {"dense_weights": {"embed": "no kernel", "head": "it has no mask"}}
+    assert of(**others) == "2 (none of them prunable): 1 × no kernel; 1 × it has no mask"
+    assert of(**held, **others).startswith("5 (3 of them prunable, with 12.51 % of the prunable weights): 2 × narrow; ")
+
+
+def test_all_that_stays_dense_is_in_the_report_and_the_page(make_result):
+    result = make_result(dense_layers={}, dense_weights={"embed": "no kernel", "head": "it has no mask"})
+    shown = " ".join(text_of(run_table(result)).split())
+    assert "layers left dense 2 (none of them prunable): 1 × no kernel; 1 × it has no mask" in shown
+    because = {line["layer"]: line["stayed dense, or unsupported because"] for line in layer_lines(result)}
+    assert (because["embed"], because["head"]) == ("no kernel", "it has no mask")
 
 
 def test_results_that_keep_more_of_their_weights_dense_are_told_apart(make_result):

@@ -39,18 +39,18 @@ class Net(nn.Sequential):
         return super().forward(x)
 
 
-def train(folder, phase: str, loggers: list, lr: float) -> None:
+def train(folder, phase: str, loggers: list, lr: float, steps: int = STEPS) -> None:
     recipe = Recipe(epochs=1, decay="constant", warmup=0.0)
     fit(
         ImageClassification(
             Net(nn.Flatten(), nn.Linear(64, 10)),
             num_classes=10,
-            optimization=Optimization(recipe, lr=lr, total_steps=STEPS),
+            optimization=Optimization(recipe, lr=lr, total_steps=steps),
         ),
         Digits(shift=0).data_module(batch_size=32, seed=0, cache_dir=folder),
         epochs=1,
         recipe=recipe,
-        trainer=TrainerSettings(accelerator="cpu", progress_bar=False, limit_batches=STEPS),
+        trainer=TrainerSettings(accelerator="cpu", progress_bar=False, limit_batches=steps),
         loggers=loggers,
         directory=folder,
         phase=phase,
@@ -74,14 +74,21 @@ def test_phases_are_drawn_over_their_own_steps(tmp_path):
         assert run.axes[f"{phase}/*"] == f"{phase}/step" and run.axes[f"{phase}/step"] is None
         for name in ("train/loss", "lr", "val/accuracy"):
             points = [values for values in run.logged if f"{phase}/{name}" in values]
-            steps = [19] if name == "val/accuracy" else [9, 19]
+            steps = {"train/loss": [9, 19], "lr": [0, 9, 19], "val/accuracy": [19]}[name]
             assert [values[f"{phase}/step"] for values in points] == steps
             assert [int(line["step"]) for line in lines if line[f"{phase}/{name}"]] == steps
             assert [step for step, _ in curves[f"{phase}/{name}"]] == steps
-        assert [values[f"{phase}/lr"] for values in run.logged if f"{phase}/lr" in values] == [rate, rate]
-        assert [value for _, value in curves[f"{phase}/lr"]] == [rate, rate]
+        assert [values[f"{phase}/lr"] for values in run.logged if f"{phase}/lr" in values] == [rate] * 3
+        assert [value for _, value in curves[f"{phase}/lr"]] == [rate] * 3
     assert not any("trainer/global_step" in values for values in run.logged)
     assert {name.partition("/")[0] for values in run.logged for name in values} == rates.keys()
+
+
+def test_a_training_of_few_steps_has_its_rate(tmp_path):
+    train(tmp_path, "recover", [CSVLogger(tmp_path, name="", version="csv")], 0.25, steps=3)
+    with (tmp_path / "csv" / "metrics.csv").open(encoding="utf-8") as file:
+        rates = [(line["step"], line["recover/lr"]) for line in csv.DictReader(file) if line["recover/lr"]]
+    assert rates == [("0", "0.25")]
 
 
 def tensorboard_curves(folder) -> dict[str, list[tuple[int, float]]]:

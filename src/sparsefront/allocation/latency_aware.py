@@ -16,6 +16,7 @@ from sparsefront.allocation.base import LostImportance, PerLayerAllocation
 from sparsefront.artifacts.bounded_files import read_table_text, separator_of
 from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.errors import InvalidSetting
+from sparsefront.options import program_command
 from sparsefront.patterns.base import Pattern
 from sparsefront.settings_class import settings_class
 
@@ -30,8 +31,8 @@ from sparsefront.settings_class import settings_class
 
 HOW_TO_MAKE = (
     "measure every layer at several sparsities on the GPU, then collect the times: "
-    "python run.py -m sparsity=0.5,0.75,0.875,0.9375 recovery=none allocation=per_layer (with your model, dataset and "
-    "pattern), then python -m sparsefront.results.latency_table results/<that sweep> -o table.csv, "
+    f"{program_command('run')} -m sparsity=0.5,0.75,0.875,0.9375 recovery=none allocation=per_layer (with your model, dataset "
+    "and pattern), then python -m sparsefront.results.latency_table results/<that sweep> -o table.csv, "
     "and set allocation.table=table.csv"
 )
 

@@ -33,22 +33,23 @@ from sparsefront.cache.inventory import (
     remove,
 )
 from sparsefront.errors import InvalidSetting, printable
+from sparsefront.options import program_command
 from sparsefront.progress import counted, ending_with_its_reader
 from sparsefront.results.tables import add_row, print_table, table_console
 
-# The command line of `python -m sparsefront.cache`.
+# The command line; COMMAND: as it was started.
 
 COMMANDS = ("show", "check", "remove")
 DESCRIPTION = """\
 What the finished stages of runs take on the disk, by stage and by run; whether they are damaged; and their removal.
 Results are never touched. A stage that was removed is made again by the next run that needs it, with all that it costs.
 
-  python -m sparsefront.cache                              sizes by stage and by run
-  python -m sparsefront.cache check                        read everything, name what is damaged (status 1 if any is)
-  python -m sparsefront.cache remove --unused              what no result was made from: shown, not removed
-  python -m sparsefront.cache remove --unused --yes        ... removed
-  python -m sparsefront.cache remove --older-than 30d --stage export
-  python -m sparsefront.cache remove --run results/NAME    what this run used and no other
+  COMMAND                            sizes by stage and by run
+  COMMAND check                      read everything, name what is damaged (status 1 if any is)
+  COMMAND remove --unused            what no result was made from: shown, not removed
+  COMMAND remove --unused --yes      ... removed
+  COMMAND remove --older-than 30d --stage export
+  COMMAND remove --run results/NAME  what this run used and no other
 """
 REMOVE = """\
 Shows what meets all the conditions that are given; --yes removes it. What a running process makes or uses is kept.
@@ -75,7 +76,8 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         help="one more folder of results; `results` and those that runs with this cache wrote to are known",
     )
-    parser = argparse.ArgumentParser("python -m sparsefront.cache", description=DESCRIPTION, formatter_class=raw)
+    name = program_command("cache")
+    parser = argparse.ArgumentParser(name, description=DESCRIPTION.replace("COMMAND", name), formatter_class=raw)
     commands = parser.add_subparsers(dest="command", metavar="{show,check,remove}")
     show = commands.add_parser("show", parents=[places], help="sizes by stage and by run (the default)")
     commands.add_parser("check", parents=[places], help="read every file and compare it with its checksum")

@@ -41,7 +41,7 @@ from sparsefront.errors import (
     printable,
     yaml_complaint,
 )
-from sparsefront.options import CONF, missing_package
+from sparsefront.options import CONF, install_extra, missing_package
 from sparsefront.processes import end_with_parent
 from sparsefront.progress import unaffected_by_output
 from sparsefront.results.run_folder import discard_if_empty, make_writable, occupied, record_failure
@@ -305,7 +305,7 @@ def _require_options(overrides: Sequence[str], folders: Sequence[Path]) -> None:
 def _require_plugins(arguments: Sequence[str]) -> None:
     for (kind, option), (distribution, extra) in PLUGINS.items():
         if f"hydra/{kind}={option}" in arguments and not _installed(distribution):
-            install = f'pip install -e ".[{extra}]" in the checkout'
+            install = install_extra(extra)
             raise InvalidSetting(f"hydra/{kind}", option, f"the package {distribution} is not installed: {install}")
 
 

@@ -11,6 +11,8 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, Container, DictConfig, OmegaConf
 
+from sparsefront.options import program_command
+
 # each a folder of conf/ with one option chosen; conf/config.yaml chooses
 GROUPS = (
     "model",
@@ -117,6 +119,7 @@ def register() -> None:
     OmegaConf.register_new_resolver("run_label", run_label, replace=True)
     OmegaConf.register_new_resolver("point_name", point_name, replace=True)
     OmegaConf.register_new_resolver("ray_num_gpus", ray_num_gpus, replace=True)
+    OmegaConf.register_new_resolver("program_command", program_command, replace=True)  # of the help
     ConfigStore.instance().store(name="schema", node=_schema())
 
 

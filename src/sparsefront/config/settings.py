@@ -17,7 +17,7 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from sparsefront.config.schema import CONTROLS, GROUPS, STAGES, Config
 from sparsefront.errors import InvalidSetting, UnknownKey, closest, did_you_mean, first_line, keys_of
-from sparsefront.options import TARGET, classes_named_in, trusted_class
+from sparsefront.options import TARGET, classes_named_in, program_command, trusted_class
 from sparsefront.results.record import result_fields
 from sparsefront.settings_class import (
     Fraction,
@@ -97,7 +97,8 @@ def typed_settings(
 
 def nothing_chosen(group: str, node: Any) -> InvalidSetting:
     """The complaint about a group without an option."""
-    return InvalidSetting(group, node, f"choose an option of the group: {group}=NAME; python run.py --help lists them")
+    listed = f"{program_command('run')} --help lists them"
+    return InvalidSetting(group, node, f"choose an option of the group: {group}=NAME; {listed}")
 
 
 def _target_class(group: str, name: Any, base: type, trust: Sequence[str] | None) -> type:

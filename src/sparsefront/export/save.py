@@ -25,7 +25,7 @@ from sparsefront.export.packed_layers import Manifest
 from sparsefront.masks.weight_view import fits, like_weight
 from sparsefront.models.base import Model
 from sparsefront.models.checkpoint import misfit_of
-from sparsefront.networks import has_blocks, remove_blocks, unwrapped
+from sparsefront.networks import has_blocks, load_state, remove_blocks, unwrapped
 from sparsefront.options import option_classes
 from sparsefront.patterns.base import CLASS, Pattern, from_record
 from sparsefront.pruning.layers import dense_weights, weight_of
@@ -157,7 +157,7 @@ def load(folder: Path | str, net: nn.Module, *, trust: Sequence[str] = ()) -> Ma
         raise InvalidSetting("folder", folder, f"is a damaged export: {error}") from error
     if spec.blocks is not None:
         remove_blocks(net, spec.blocks)
-    net.load_state_dict(weights)
+    load_state(net, weights)
     ignored = export.manifest.dense_layers
     return Masks(
         masks,

@@ -26,15 +26,21 @@ from sparsefront.inference.network_modules import (
     replace_module,
     shorten_compiler_messages,
 )
-from sparsefront.inference.swap_report import KEEPS_ALL, LayerSwap, SwapReport, fused_layer
+from sparsefront.inference.swap_report import LayerSwap, SwapReport, fused_layer
 from sparsefront.measure.correctness import floating_tensors, network_error_limit, output_error
 from sparsefront.measure.memory import stored_bytes
 from sparsefront.measure.problems import LayerInput, observe_problems, theoretical_dense_flops, weight_flops
 from sparsefront.measure.timers import launch_in_use
 from sparsefront.measure.variants import adds_shortcut
-from sparsefront.networks import ReadTensors, layer_weight, unwrapped
+from sparsefront.networks import ReadTensors, layer_weight, load_state, unwrapped
 from sparsefront.progress import bar
-from sparsefront.pruning.layers import UNREACHED, dense_weights, layer_unsupported_reason, nested_tensor_reason
+from sparsefront.pruning.layers import (
+    KEEPS_ALL,
+    UNREACHED,
+    dense_weights,
+    layer_unsupported_reason,
+    nested_tensor_reason,
+)
 from sparsefront.pruning.masks import Masks, masks_left, require_masks_of
 from sparsefront.pruning.narrow import narrow_layers
 from sparsefront.tasks.plain_task import named_inputs_on, require_network
@@ -71,7 +77,7 @@ def swap_layers(
         InvalidSetting: a forced kernel runs on none of the pruned layers (key `name` or `family`).
         RuntimeError: the export's weights do not fit the net.
     """
-    net.load_state_dict(export.state_dict())
+    load_state(net, export.state_dict())
     net.to(device=device, dtype=dtype).eval()
     narrower = {} if choice.swaps_nothing else narrow_layers(net, masks_stored_dense(export))
     if narrower and inputs is not None:
@@ -303,7 +309,7 @@ def load_sparse(
         InvalidSetting: the export or the choices are missing or of another format version.
     """
     export, plan = read_export(directory), FusionPlan.load(choices or directory / CHOICES)
-    net.load_state_dict(export.state_dict())
+    load_state(net, export.state_dict())
     net.to(device=device, dtype=dtype).eval()
     problems = observe_problems(net, dict(inputs), [*export.manifest.layers, *export.manifest.dense_layers])
     # kernels of the plan are named one by one; what is dense stays dense

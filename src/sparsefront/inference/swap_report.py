@@ -8,9 +8,7 @@ from typing import Any
 from sparsefront.inference.fusion.plan import FusionPlan, FusionReport, ProductReport
 from sparsefront.inference.fusion.products import DENSE
 from sparsefront.measure.problems import LayerInput
-from sparsefront.pruning.layers import READ, UNREACHED
-
-KEEPS_ALL = "it keeps every weight"
+from sparsefront.pruning.layers import KEEPS_ALL, READ, UNREACHED
 
 
 @dataclass(frozen=True)

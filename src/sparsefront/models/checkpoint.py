@@ -4,7 +4,7 @@ import logging
 import pickle
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.errors import InvalidSetting, first_line
-from sparsefront.networks import first_non_finite
+from sparsefront.networks import first_non_finite, load_state
 
 log = logging.getLogger(__name__)
 PICKLED = (".pth", ".pt", ".bin", ".ckpt")
@@ -97,6 +97,24 @@ def _state_dict(content: object, entry: str, path: str) -> dict[str, Tensor]:
     return content
 
 
+IMAGENET_CLASSES, IMAGENET_CLASS = (
+    1000,
+    r"n\d{8}",
+)  # its folders, such as n01440764, in whose order its classes are numbered
+
+
+def warn_of_unnamed_classes(classes: Sequence[str], path: str) -> None:
+    """Warn where a head with ImageNet's classes is kept for a data set that names as many others.
+
+    Args:
+        classes: the data's names; empty where it has none.
+        path: where the weights come from, for the message.
+    """
+    if len(classes) == IMAGENET_CLASSES and not all(re.fullmatch(IMAGENET_CLASS, name) for name in classes):
+        told = "its classes are ImageNet's, numbered in the order of n01440764 ... n15075141, and the data's are not named so"
+        log.warning("%s: %s (%s ...): joined by number", path, told, ", ".join(classes[:3]))
+
+
 def load_weights(net: nn.Module, weights: dict[str, Tensor], *, head: str, path: str) -> None:
     """Copy a state dict into `net`, whose own dtype stays.
 
@@ -118,7 +136,7 @@ def load_weights(net: nn.Module, weights: dict[str, Tensor], *, head: str, path:
         head_keys = []
     reshaped = [key for key in weights if key in own and given[key] != own[key]]
     fitting = {key: tensor for key, tensor in weights.items() if key not in reshaped}
-    missing, unexpected = net.load_state_dict(fitting, strict=False)  # not strict: torch would list every key
+    missing, unexpected = load_state(net, fitting, strict=False)  # not strict: torch would list every key
     complaint = misfit(
         missing=[key for key in missing if key not in head_keys and key not in reshaped],
         unexpected=unexpected,

@@ -8,7 +8,7 @@ from torch import nn
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.base import Model, linear_and_conv_layers
-from sparsefront.models.checkpoint import load_weights
+from sparsefront.models.checkpoint import load_weights, warn_of_unnamed_classes
 from sparsefront.models.torchvision_classifier import TorchvisionSource
 from sparsefront.settings_class import settings_class
 
@@ -68,6 +68,8 @@ class ResNet50(Model):
         weights = self.source.state_dict()
         if weights is not None:
             load_weights(net, weights, head="fc", path=self.source.misfit_name)
+            if self.source.weights is not None:
+                warn_of_unnamed_classes(info.class_names, self.source.misfit_name)
         return net
 
     def skeleton(self, info: "DataInfo") -> nn.Module:

@@ -10,7 +10,13 @@ from torch import nn
 
 from sparsefront.errors import InvalidSetting, first_line
 from sparsefront.models.base import Model, linear_and_conv_layers
-from sparsefront.models.checkpoint import load_weights, read_weights, weights_file, weights_fingerprint
+from sparsefront.models.checkpoint import (
+    load_weights,
+    read_weights,
+    warn_of_unnamed_classes,
+    weights_file,
+    weights_fingerprint,
+)
 from sparsefront.networks import in_eval_mode
 from sparsefront.settings_class import settings_class
 
@@ -80,6 +86,8 @@ class TimmClassifier(Model):
 
     def build(self, info: "DataInfo") -> nn.Module:
         net = self._net(info, pretrained=self.pretrained)
+        if self.pretrained:
+            warn_of_unnamed_classes(info.class_names, f"timm/{self.name}")
         if self.path is not None:
             load_weights(net, read_weights(self.path), head=_head(net), path=self.path)
         return net

@@ -12,7 +12,13 @@ from sparsefront import progress
 from sparsefront.errors import InvalidSetting, first_line
 from sparsefront.models.attention import replace_multihead_attention, split_packed_projections
 from sparsefront.models.base import Model, linear_and_conv_layers
-from sparsefront.models.checkpoint import load_weights, read_weights, weights_file, weights_fingerprint
+from sparsefront.models.checkpoint import (
+    load_weights,
+    read_weights,
+    warn_of_unnamed_classes,
+    weights_file,
+    weights_fingerprint,
+)
 from sparsefront.networks import in_eval_mode
 from sparsefront.settings_class import settings_class
 
@@ -147,6 +153,8 @@ class TorchvisionClassifier(Model):
         weights = self.source.state_dict()
         if weights is not None:
             load_weights(net, _fitting(weights, net), head=_head(net), path=self.source.misfit_name)
+            if self.source.weights is not None:
+                warn_of_unnamed_classes(info.class_names, self.source.misfit_name)
         return net
 
     def skeleton(self, info: "DataInfo") -> nn.Module:

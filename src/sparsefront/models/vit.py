@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.attention import replace_multihead_attention, split_packed_projections
 from sparsefront.models.base import Model, linear_and_conv_layers
-from sparsefront.models.checkpoint import load_weights
+from sparsefront.models.checkpoint import load_weights, warn_of_unnamed_classes
 from sparsefront.models.torchvision_classifier import TorchvisionSource
 from sparsefront.settings_class import settings_class
 
@@ -62,6 +62,8 @@ class Vit(Model):
         if weights is not None:
             weights = _fit_positions(split_packed_projections(weights), net, path=self.source.misfit_name)
             load_weights(net, weights, head="heads", path=self.source.misfit_name)
+            if self.source.weights is not None:
+                warn_of_unnamed_classes(info.class_names, self.source.misfit_name)
         return net
 
     def skeleton(self, info: "DataInfo") -> nn.Module:

@@ -183,6 +183,7 @@ LAST_LINEAR = "the last Linear, the head"
 UNREACHED = "the example inputs do not reach it"
 READ = "its weight is read without a call of it"
 UNCHOSEN = "not among the layers to prune"
+KEEPS_ALL = "it keeps every weight"
 NAMED_AT_MOST = 8
 
 

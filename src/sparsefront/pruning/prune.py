@@ -21,6 +21,7 @@ from sparsefront.progress import counted
 from sparsefront.pruning.calibration import Batches, open_calibration, score_weights
 from sparsefront.pruning.collapse import collapse_warning, require_effect
 from sparsefront.pruning.layers import (
+    KEEPS_ALL,
     DenseWeight,
     Layers,
     PruningPlan,
@@ -153,7 +154,8 @@ def prune(
     if warning := collapse_warning(sparsities, first, pruning.allocation.name):
         log.warning("prune: %s", warning)  # now: what follows may train for hours
     dense = dense_weights(net, {*masks, *ignored})
-    tell(_achieved(net, masks, dense))
+    whole = [name for name, gone in sparsities.items() if gone == 0 and first == sparsity]  # later masks take some away
+    tell(_achieved(net, masks, dense, whole))
     others = {found.name: found.why for found in dense}
     return Masks(masks, pruning=pruning, spec=spec, ignored=ignored, dense=others, search=record)
 
@@ -220,11 +222,15 @@ def _by_reason(reasons: Mapping[str, str]) -> str:
     return "; ".join(f"{', '.join(names)} ({why})" for why, names in layers_of.items())
 
 
-def _achieved(net: nn.Module, masks: Mapping[str, Tensor], dense: Sequence[DenseWeight]) -> str:
-    """One line: the sparsity of the pruned layers and of all weights, and how much else stays dense, by its kind."""
+def _achieved(net: nn.Module, masks: Mapping[str, Tensor], dense: Sequence[DenseWeight], whole: Sequence[str]) -> str:
+    """One line: the sparsity of the pruned layers and of all weights, how much else stays dense, by its kind, and which masks
+    take no weight away.
+    """
     once = {id(weight_of(net, name)): mask for name, mask in masks.items()}  # layers may share a weight
     gone, total = (sum(count) for count in zip(*((int((~m).sum()), m.numel()) for m in once.values()), strict=True))
     kinds = Counter(found.kind for found in dense)
     others = f"; dense: {', '.join(f'{count} {kind}' for kind, count in kinds.items())}" if kinds else ""
-    layers, whole = counted(len(masks), "layer"), gone / count_weights(net)
-    return f"prune: {gone / total:.1%} of the weights in {layers} are zero, {whole:.1%} of all in the network{others}"
+    if whole:
+        others += f"; dense after a swap: {_by_reason(dict.fromkeys(whole, KEEPS_ALL))}"
+    layers, share = counted(len(masks), "layer"), gone / count_weights(net)
+    return f"prune: {gone / total:.1%} of the weights in {layers} are zero, {share:.1%} of all in the network{others}"

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.base import block_names
 from sparsefront.models.checkpoint import misfit, read_weights, weights_fingerprint
-from sparsefront.networks import has_blocks
+from sparsefront.networks import has_blocks, load_state
 from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.recovery.base import RecoverySetup, Round
 from sparsefront.recovery.finetune import Finetune
@@ -257,7 +257,7 @@ class TaughtRecovery(TrainingRecovery):
         """The teacher, read anew: it is no part of any training's state."""
         teacher = dense_net()
         if self.teacher is not None:
-            teacher.load_state_dict(self._teacher_weights(self.teacher, teacher))
+            load_state(teacher, self._teacher_weights(self.teacher, teacher))
         return teacher
 
     def compared_layers(self, net: nn.Module, setup: RecoverySetup) -> list[str]:

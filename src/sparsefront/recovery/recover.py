@@ -15,7 +15,7 @@ from sparsefront import distributed
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.checkpoint import misfit_of
 from sparsefront.networks import in_eval_mode, keep_modes, unwrapped
-from sparsefront.options import option
+from sparsefront.options import option, program_command
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.pruning.calibration import asked_batches
 from sparsefront.pruning.layers import weighted_layers
@@ -287,7 +287,7 @@ def _require_ranks(trainer: TrainerSettings, recovery: Recovery, *, library: boo
     )
     allowed = (
         f"sf.recover trains in this process alone, and starts no others: set it to 1, or let the program train: "
-        f"python run.py {key}={value}"
+        f"{program_command('run')} {key}={value}"
         if distributed.world_size() == 1
         else f"{distributed.world_size()} processes are there to train together, and trainer.devices * trainer.num_nodes "
         f"says {trainer.world_size}"

@@ -20,7 +20,7 @@ from sparsefront.artifacts.content_digest import checksums, digest, find_damage
 from sparsefront.artifacts.durable import rename_synced, save_tensors, sync_tree, whole_file
 from sparsefront.artifacts.lease import process_tag, require_all
 from sparsefront.errors import InvalidSetting
-from sparsefront.networks import first_non_finite, tensors_digest
+from sparsefront.networks import first_non_finite, load_state, tensors_digest
 from sparsefront.pruning.make_masks import MaskMaker
 from sparsefront.pruning.mask_spec import MASKS, MaskSpec, load_masks, save_masks
 from sparsefront.pruning.masked_weights import MaskedWeights
@@ -156,7 +156,7 @@ class FinishedRounds:
             if distributed.rank() == 0:
                 log.warning("damaged, so the rounds start again: %s: %s", last, damage)
             return []
-        self.net.load_state_dict(load_file(last / WEIGHTS))
+        load_state(self.net, load_file(last / WEIGHTS))
         self.masked.set(load_masks(last / MASKS))
         if self.movement is not None:
             self.movement.load_state_dict(load_file(last / MOVEMENT))

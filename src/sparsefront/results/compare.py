@@ -15,7 +15,7 @@ from typing import Any
 from sparsefront.artifacts.bounded_files import Unreadable, read_table_text, read_text_bounded
 from sparsefront.artifacts.durable import denied
 from sparsefront.errors import InvalidSetting, printable
-from sparsefront.options import missing_package
+from sparsefront.options import missing_package, program_command
 from sparsefront.progress import counted, ending_with_its_reader
 from sparsefront.results.candidates import splits_apart
 from sparsefront.results.columns import sort_results
@@ -40,11 +40,11 @@ from sparsefront.results.store import (
 )
 from sparsefront.results.tables import MOST_ROWS, print_group
 
-# The command line of `compare.py`.
+# The command line of `compare.py`, and of `sparsefront compare`; COMMAND is either.
 
 USAGE = """\
-usage: python compare.py [results ...] [out=DIR] [title=TEXT] [sort=COLUMN] [axis=AXIS] [rows=N]
-                         [source=wandb project=NAME entity=NAME] [log=wandb project=NAME entity=NAME]
+usage: COMMAND [results ...] [out=DIR] [title=TEXT] [sort=COLUMN] [axis=AXIS] [rows=N]
+       [source=wandb project=NAME entity=NAME] [log=wandb project=NAME entity=NAME]
 
 Prints the runs, a table for each set that may be compared (model, data, samples evaluated, recovery steps, device, batch, dtype,
 modes searched), with what differs inside a set below it; where there is something to choose, a second one: mean ± standard
@@ -68,7 +68,7 @@ filters that stay in the page's address, a ranking, missing cells, the runs as C
                group of a sweep's runs where its folder alone is compared; project=sparsefront unless named; offline without
                an account
 
-python compare.py --rebuild [results ...] [store=FILE.csv] compares nothing: it writes rows.csv of each folder anew from the
+COMMAND --rebuild [results ...] [store=FILE.csv] compares nothing: it writes rows.csv of each folder anew from the
 row.json of its runs, or, with store=FILE.csv, one CSV file of the results of all these folders and files. Lines that cannot be
 read stay.
 """
@@ -419,7 +419,7 @@ MOST_SUBJECTS = 3  # in the page's title
 def main(arguments: Sequence[str]) -> int:
     """Run the comparison; returns the exit status: 0, or 1 with one message on stderr."""
     if any(argument in ("-h", "--help") for argument in arguments):
-        print(USAGE, end="")
+        print(USAGE.replace("COMMAND", program_command("compare")), end="")
         return 0
     try:
         with _no_garbage_collection():
@@ -456,7 +456,7 @@ def _compare(request: Request) -> None:
     for problem in reading.problems:
         print(f"left out: {printable(problem)}", file=sys.stderr)
     if not reading.results:
-        raise InvalidSetting("results", _source_text(request), "no results found; python run.py makes one")
+        raise InvalidSetting("results", _source_text(request), f"no results found; {program_command('run')} makes one")
     failed = failed_runs(reading.failures, reading.finished)
     for line in failed:
         print(printable(f"failed: {line['failed']}: {line['because']}"), file=sys.stderr)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sparsefront.allocation.latency_aware import LayerTime, read_table, write_table
 from sparsefront.errors import InvalidSetting
 from sparsefront.inference.network_modules import DENSE_KERNELS
+from sparsefront.options import program_command
 from sparsefront.progress import counted, ending_with_its_reader
 from sparsefront.results.candidates import too_few_repeats
 from sparsefront.results.columns import fraction, milliseconds, plain, times
@@ -325,7 +326,7 @@ def _show(out: Path) -> None:
         together = sum(levels.get(level, levels[0.0]) for levels in times.values())
         print(f"  every layer at sparsity {level:g}: {dense / together:.3f}x")
     print(f"  every layer at its fastest: {dense / fastest:.3f}x, the largest allocation.speedup")
-    print(f"python run.py allocation=latency_aware allocation.table={out} allocation.speedup=...")
+    print(f"{program_command('run')} allocation=latency_aware allocation.table={out} allocation.speedup=...")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -22,6 +22,7 @@ from sparsefront.artifacts.bounded_files import (
 from sparsefront.artifacts.durable import PARTIAL, free_bytes, in_units, whole_file
 from sparsefront.artifacts.lease import ALONE, GONE_S, hold_in, working_under
 from sparsefront.errors import InvalidSetting, printable
+from sparsefront.options import program_command
 from sparsefront.results.record import Result
 
 log = logging.getLogger(__name__)
@@ -182,7 +183,10 @@ def run_command(result: Result, folder: Path | None) -> str:
     command = None if folder is None else overrides_command(folder)
     if command is not None:
         return command
-    return " ".join(["python run.py", *map(shlex.quote, _options(result))]) + "  # from the record, parameters left out"
+    return (
+        " ".join([program_command("run"), *map(shlex.quote, _options(result))])
+        + "  # from the record, parameters left out"
+    )
 
 
 def override_text(key: str, value: Any) -> str:
@@ -205,7 +209,7 @@ def overrides_command(folder: Path) -> str | None:
     sources = own_sources(folder)
     flags = [word for by, source in sources if by == COMMAND_LINE for word in ("--config-dir", _path(source))]
     searched = [search_path([source for by, source in sources if by != COMMAND_LINE])]
-    return " ".join(["python run.py", *map(shlex.quote, [*flags, *filter(None, searched), *overrides])])
+    return " ".join([program_command("run"), *map(shlex.quote, [*flags, *filter(None, searched), *overrides])])
 
 
 def search_path(sources: Sequence[str]) -> str | None:

@@ -20,6 +20,7 @@ from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.artifacts.durable import below_with_links, unreadable, whole_file
 from sparsefront.artifacts.lease import Lease, do_alone
 from sparsefront.errors import InvalidSetting, Obstacle, printable
+from sparsefront.options import program_command
 from sparsefront.processes import end_with_parent
 from sparsefront.results.record import Result, missing_columns, record_digest, result_fields
 from sparsefront.results.run_folder import FAILURE_FILE, LINK
@@ -257,7 +258,7 @@ def _parts_of(store_csv: Path) -> tuple[str, list[str], list[dict[str, str]]]:
         if text and (missing := missing_columns(header)):
             raise Unreadable(_no_table(missing))
     except Unreadable as error:
-        remedy = f"move it away; python compare.py --rebuild {store_csv.parent} makes it anew from each {RESULT_FILE}"
+        remedy = f"move it away; {program_command('compare')} --rebuild {store_csv.parent} makes it anew from each {RESULT_FILE}"
         raise Obstacle(str(store_csv), None, f"{error}; {remedy}") from None
     return text, header, lines
 

@@ -20,7 +20,7 @@ from rich.text import Text
 from sparsefront.artifacts.durable import below
 from sparsefront.errors import printable
 from sparsefront.inference.network_modules import DENSE_KERNELS
-from sparsefront.progress import counted
+from sparsefront.progress import counted, reasons_text
 from sparsefront.pruning.collapse import collapse_text
 from sparsefront.results.candidates import (
     asked_of,
@@ -46,7 +46,7 @@ from sparsefront.results.columns import (
 )
 from sparsefront.results.comparable import CPU_NOTE, ComparableResults, Point, model_text, split_comparable, task_text
 from sparsefront.results.latency_table import wins_text
-from sparsefront.results.record import Result, Sparsity
+from sparsefront.results.record import Result
 from sparsefront.results.run_folder import FAILURE_FILE, failure_message, recorded_overrides
 from sparsefront.results.statistics import (
     CHOICES,
@@ -191,12 +191,14 @@ def add_row(table: Table, *cells: str) -> None:
 
 
 def layer_lines(result: Result) -> list[dict[str, str]]:
-    """Per layer: sparsity, kernel, time, speedup over the dense kernel, and why it stayed dense or other kernels are unsupported.
+    """Per layer, and all else with weights: sparsity, kernel, time, speedup over the dense kernel, and why it stayed dense or
+    other kernels are unsupported.
 
     The sparsity of a layer that collapsed says so: the page marks it.
     """
     collapsed = collapsed_in(result)
     names = [*result.sparsity.sparsity_per_layer, *result.sparsity.dense_layers, *result.kernels.kernel_per_layer]
+    names += result.kernels.dense_weights
     return [_line(result, name, name in collapsed) for name in dict.fromkeys(names)]
 
 
@@ -204,6 +206,7 @@ def _line(result: Result, name: str, collapsed: bool) -> dict[str, str]:
     kernel = result.kernels.kernel_per_layer.get(name, {})
     unsupported = "; ".join(f"{other}: {reason}" for other, reason in (kernel.get("unsupported") or {}).items())
     latency = kernel.get("latency_us")
+    dense = result.sparsity.dense_layers | result.kernels.dense_weights
     return {
         "layer": name,
         "sparsity": fraction(result.sparsity.sparsity_per_layer.get(name)) + (" (collapsed)" if collapsed else ""),
@@ -211,9 +214,7 @@ def _line(result: Result, name: str, collapsed: bool) -> dict[str, str]:
         "µs": "–" if latency is None else f"{latency:.1f}",
         "speedup": times(_layer_speedup(kernel)),
         "of roofline": fraction(kernel.get("roofline_fraction")),
-        "stayed dense, or unsupported because": result.sparsity.dense_layers.get(
-            name, kernel.get("why_dense", unsupported)
-        ),
+        "stayed dense, or unsupported because": dense.get(name, kernel.get("why_dense", unsupported)),
     }
 
 
@@ -286,7 +287,7 @@ def run_table(result: Result) -> Table:
     add("achieved sparsity", fraction(result.sparsity.sparsity_achieved), "sparsity_achieved")
     if result.cost.recovery_steps is not None:
         add("recovery", _budget(result), "recovery_steps")
-    add("layers left dense", dense_layers_text(result.sparsity), "dense_layers")
+    add("layers left dense", dense_layers_text(result), "dense_layers, dense_weights")
     add("layers collapsed", collapsed_layers_text(result), "collapsed_layers")
     add("weights", _weights(result), "weight_bytes_sparse")
     if result.size.resident_bytes_sparse is not None:
@@ -305,14 +306,21 @@ def run_title(result: Result) -> str:
     return f"{model_text(result)} on {task_text(result)}: {pattern}"
 
 
-def dense_layers_text(sparsity: Sparsity) -> str:
-    """How many layers stayed dense, with which part of the prunable weights, and how many of them for which reason."""
-    dense_layers, shares = sparsity.dense_layers, sparsity.dense_weight_shares
-    if not dense_layers:
+def dense_layers_text(result: Result) -> str:
+    """How many layers, modules and parameters with weights stayed dense, and how many of them for which reason; of those that are
+    prunable, the part of the prunable weights.
+    """
+    prunable, shares = result.sparsity.dense_layers, result.sparsity.dense_weight_shares
+    others = result.kernels.dense_weights
+    reasons = prunable | others
+    if result.choice.kernel_mode == "none":
+        return "all: kernel=none swaps nothing in"
+    if not reasons:
         return "none"
     held = f" with {percent(sum(shares.values()))} of the prunable weights" if shares else ""
-    reasons = Counter(dense_layers.values()).most_common()  # the commonest first
-    return f"{len(dense_layers)}{held}: " + "; ".join(f"{count} × {reason}" for reason, count in reasons)
+    if others:
+        held = f" ({len(prunable) or 'none'} of them prunable{',' * bool(held)}{held})"
+    return f"{len(reasons)}{held}: {reasons_text(reasons)}"
 
 
 def collapsed_layers_text(result: Result) -> str:
@@ -439,7 +447,9 @@ def _resident(result: Result) -> str:
         f"{_megabytes(result.size.resident_bytes_dense)} dense, {_megabytes(result.size.resident_bytes_sparse)} sparse"
     )
     held = result.size.dense_bytes_per_layer
-    return text + (f" ({_megabytes(sum(held.values()))} in {counted(len(held), 'layer')} left dense)" if held else "")
+    return text + (
+        f" ({_megabytes(sum(held.values()))} in {counted(len(held), 'prunable layer')} left dense)" if held else ""
+    )
 
 
 def _megabytes(size: int | None) -> str:

@@ -19,6 +19,7 @@ from omegaconf import DictConfig
 from sparsefront.artifacts.durable import full_disk, whole_file
 from sparsefront.artifacts.lease import Lease, LeaseLost, do_alone, held_alone, hold_alone
 from sparsefront.errors import InvalidSetting, Obstacle, first_line
+from sparsefront.options import program_command
 from sparsefront.results.store import FRONT_FILE
 from sparsefront.search.space import (
     Objective,
@@ -447,7 +448,7 @@ def run_search(
         told = "all %s points of study %s are taken: raise hydra.sweeper.n_trials, or name another hydra.sweeper.study"
         log.warning(told, search.n_trials, search.study)
     if study.front.exists():
-        log.info("the points that no other beats: python compare.py %s", study.front)
+        log.info("the points that no other beats: %s %s", program_command("compare"), study.front)
     for returned in failures:
         returned.return_value  # noqa: B018  (raises what the run raised)
 

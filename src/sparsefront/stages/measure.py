@@ -20,7 +20,7 @@ from sparsefront.gpu import sharing
 from sparsefront.inference.benchmark import benchmark
 from sparsefront.inference.fusion.block_pass import fused_dense_graph
 from sparsefront.inference.swap import kept_dense, save_choices, swap, why_dense
-from sparsefront.inference.swap_report import KEEPS_ALL, SwapReport
+from sparsefront.inference.swap_report import SwapReport
 from sparsefront.measure.end_to_end import DenseTiming, time_alone
 from sparsefront.measure.memory import (
     AchievedSparsity,
@@ -32,8 +32,9 @@ from sparsefront.measure.memory import (
 )
 from sparsefront.measure.problems import measured_rates, roofline_fraction
 from sparsefront.networks import tensors_digest
-from sparsefront.progress import TIMING, counted, spent_on
+from sparsefront.progress import TIMING, counted, reasons_text, spent_on
 from sparsefront.provenance import provenance
+from sparsefront.pruning.layers import KEEPS_ALL
 from sparsefront.pruning.masks import Masks
 from sparsefront.stages.bench import (
     EvalContext,
@@ -305,6 +306,8 @@ def _side_by_side(
     ways: Ways = {}
     sparse, speed, samples_ms = measured_swap(bench, dense_net, make_net, export, ways)
     save_choices(sparse.report, folder)
+    if dense := sparse.report.dense_layers | sparse.report.others:
+        log.info("swap: left dense, %d: %s", len(dense), reasons_text(dense))
     log.info("measure: accuracy with the sparse kernels running")
     quality = evaluate_splits(bench, sparse.net, "sparse")
     size = _size("dense", dense_net, bench) | _size("sparse", sparse.net, bench)

@@ -23,7 +23,7 @@ from sparsefront.config.experiment import Experiment
 from sparsefront.data.base import SPLIT_SEED
 from sparsefront.data.split_data import NoRows, SplitData
 from sparsefront.errors import InvalidSetting, keys_of
-from sparsefront.networks import first_non_finite, remove_blocks, tensors_digest
+from sparsefront.networks import first_non_finite, load_state, remove_blocks, tensors_digest
 from sparsefront.stages.keys import reseed, stage_seed
 from sparsefront.tasks.base import Optimizes, Task
 from sparsefront.tasks.classification import ImageClassification, SequenceClassification
@@ -374,7 +374,7 @@ def load_net(experiment: Experiment, weights: Path, *, blocks: Mapping[str, str 
     """
     net = build_net(experiment)
     remove_blocks(net, blocks or {})
-    net.load_state_dict(load_file(weights))
+    load_state(net, load_file(weights))
     return net
 
 

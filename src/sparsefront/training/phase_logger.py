@@ -59,13 +59,15 @@ class PhaseLogger(Logger):
 
 
 class LogLearningRate(pl.Callback):
-    """Lightning callback that logs the learning rate of each step whose loss is logged as `lr`, the highest where several differ.
+    """Lightning callback that logs the learning rate as `lr`, the highest where several differ: of the first step, and of each
+    whose loss is logged.
 
     Lightning's LearningRateMonitor names it by optimizer and parameter group, and shows it among the metrics of an epoch.
     """
 
     def on_before_optimizer_step(self, trainer: pl.Trainer, module: pl.LightningModule, optimizer: Optimizer) -> None:
-        if trainer.loggers and (trainer.global_step + 1) % trainer.log_every_n_steps == 0:
+        logged = trainer.global_step == 0 or (trainer.global_step + 1) % trainer.log_every_n_steps == 0
+        if trainer.loggers and logged:
             rate = max(float(group["lr"]) for group in optimizer.param_groups)
             for logger in trainer.loggers:
                 logger.log_metrics({"lr": rate}, step=trainer.global_step)

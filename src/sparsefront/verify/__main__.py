@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from sparsefront.config.schema import Config
 from sparsefront.config.validate import validate
 from sparsefront.errors import Edited, InvalidSetting, printable
-from sparsefront.options import CONF, shortened
+from sparsefront.options import CONF, program_command, shortened
 from sparsefront.progress import ending_with_its_reader
 from sparsefront.provenance import code_commit
 from sparsefront.pruning.mask_spec import MaskSpec
@@ -50,6 +50,7 @@ NOT_TIMED, OTHER_SPEED = "verified, not timed here", "verified, speedup not repe
 STATUS = {OTHER: 1, NOT_EVALUATED: 2, NOT_TIMED: 0, OTHER_SPEED: 0, VERIFIED: 0}  # the worst first
 TRUST = "trust="
 
+# COMMAND: as it was started.
 DESCRIPTION = """\
 Whether a stored result still is what was measured, and whether measuring again gives the same. Nothing that came with the result
 runs as code; docs/reviewing.md says what is read, what runs, and what no check can see.
@@ -61,13 +62,13 @@ nothing is measured. Then the data: it must be what the result was measured on. 
 where the result's GPU (or processor) is: metrics must be equal, up to a tenth of a point or one sample; the speedup lies within
 the record's interval, or it is said that it does not. What is done meanwhile is told on stderr.
 
-  python -m sparsefront.verify results/RUN/row.json
-  python -m sparsefront.verify results/RUN/row.json dataset.path=DIR     no path of a record is followed: name yours
-  python -m sparsefront.verify results/RUN/row.json --cache-dir DIR      the cache that holds its dense network and its export
-  python -m sparsefront.verify row.json --checkpoint DIR pattern=n_m ... a record without its run's folder
-  python -m sparsefront.verify results/RUN/row.json trust=[mylab.patterns]   classes of a package of its author's, whose code runs
-  python -m sparsefront.verify results/A/row.json results/B/row.json         several, one after another; the status is the worst
-  python -m sparsefront.verify results/RUN/row.json --record-only        digests and what follows from them, nothing is evaluated
+  COMMAND results/RUN/row.json
+  COMMAND results/RUN/row.json dataset.path=DIR        no path of a record is followed: name yours
+  COMMAND results/RUN/row.json --cache-dir DIR         the cache that holds its dense network and its export
+  COMMAND row.json --checkpoint DIR pattern=n_m ...    a record without its run's folder
+  COMMAND results/RUN/row.json trust=[mylab.patterns]  classes of a package of its author's, whose code runs
+  COMMAND results/A/row.json results/B/row.json        several, one after another; the status is the worst
+  COMMAND results/RUN/row.json --record-only           digests and what follows from them, nothing is evaluated
 
 Digests show that a record was edited. They do not show who made it: who edits a result can also write a new sha256 into
 it. Against forging only measuring again helps, and that compares nothing but what can be measured here.
@@ -175,8 +176,8 @@ def _trusted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m sparsefront.verify",
-        description=DESCRIPTION,
+        prog=program_command("verify"),
+        description=DESCRIPTION.replace("COMMAND", program_command("verify")),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("row", type=Path, help="row.json of a run, or the run's folder; more may follow")

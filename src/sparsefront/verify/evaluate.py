@@ -19,14 +19,15 @@ from sparsefront.config.experiment import Experiment
 from sparsefront.config.schema import CONTROLS
 from sparsefront.errors import InvalidSetting, Obstacle, printable
 from sparsefront.export.checkpoint import Export
-from sparsefront.inference.swap_report import KEEPS_ALL, SwapReport
+from sparsefront.inference.swap_report import SwapReport
 from sparsefront.measure.accuracy import Evaluation
 from sparsefront.measure.memory import achieved_sparsity, dense_layer_bytes, resident_bytes, weight_bytes
-from sparsefront.networks import remove_blocks
+from sparsefront.networks import load_state, remove_blocks
 from sparsefront.patterns.base import label
 from sparsefront.patterns.blocks import windows_text
 from sparsefront.progress import counted
 from sparsefront.provenance import Provenance, provenance
+from sparsefront.pruning.layers import KEEPS_ALL
 from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.recovery.training import TrainingRecovery
 from sparsefront.results.candidates import split_of
@@ -192,7 +193,7 @@ def measure_again(
     masked, whole = build_net(experiment), build_net(experiment)
     yield _sparsity(experiment, result, export, whole, spec)
     remove_blocks(masked, export.blocks or {})
-    masked.load_state_dict(export.state_dict())
+    load_state(masked, export.state_dict())
     bench = EvalContext.of(experiment, masked)
     yield from _conditions(bench, result, given)
     same_dtype = bench.conditions()["dtype"] == result.speed.dtype

@@ -27,13 +27,13 @@ from sparsefront.config.schema import GROUPS
 from sparsefront.errors import Edited, InvalidSetting
 from sparsefront.export.checkpoint import MANIFEST, Export, damage_named, read_export
 from sparsefront.export.packed_layers import FORMAT_VERSION, Manifest, storage_of
-from sparsefront.inference.swap_report import KEEPS_ALL
 from sparsefront.masks.weight_view import as_matrix
 from sparsefront.measure.end_to_end import latency_over_batches, speedup_of
 from sparsefront.measure.timers import summarise
 from sparsefront.networks import tensors_digest
-from sparsefront.options import shortened
+from sparsefront.options import program_command, shortened
 from sparsefront.patterns.base import CLASS, label, to_record
+from sparsefront.pruning.layers import KEEPS_ALL
 from sparsefront.pruning.mask_spec import BLOCKS, PATTERNS, PERMUTATIONS, SPARSITIES, MaskSpec
 from sparsefront.results.columns import collapsed_in
 from sparsefront.results.record import (
@@ -359,7 +359,7 @@ def find_export(result: Result, row: Path, checkpoint: Path | None, cache_dir: P
     if folder is None:
         allowed = (
             "is not there any more: name the exported network with --checkpoint, or the cache that has it with --cache-dir "
-            "(no path of a record is followed); run.py makes it again"
+            f"(no path of a record is followed); {program_command('run')} makes it again"
         )
         raise InvalidSetting("checkpoint", checkpoint or identity.checkpoint, allowed)
     try:
