@@ -62,7 +62,7 @@ def write_records(
     """
     reading = read_results(folders)
     wanted = dict.fromkeys(reading.places) if rows is None else rows_by_run(rows)
-    if not wanted:
+    if not wanted and not reading.problems:
         raise ValueError(f"{rows or ', '.join(map(str, folders))}: names no run")
     written, problems = [], list(reading.problems)
     for run, row in wanted.items():

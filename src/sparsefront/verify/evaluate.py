@@ -509,6 +509,9 @@ def _speedup(result: Result, speed: dict) -> Finding:
     """Whether the ratio lies within the record's interval."""
     stored, low, high = (getattr(result.speed, f"speedup{end}") for end in ("", "_low", "_high"))
     now = speed["speedup"]
+    if None in (low, high, speed["speedup_low"]):
+        told = f"{stored:.3f} in the record, {now:.3f} now: one of the two has no interval"
+        return Finding("interval of the speedup", SKIPPED, told, decides=False)
     told = (
         f"{stored:.3f} in the record ({low:.3f} to {high:.3f}), {now:.3f} now "
         f"({speed['speedup_low']:.3f} to {speed['speedup_high']:.3f})"

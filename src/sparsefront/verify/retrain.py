@@ -12,7 +12,7 @@ from sparsefront.artifacts.bounded_files import read_text_bounded
 from sparsefront.config.experiment import Experiment
 from sparsefront.errors import InvalidSetting
 from sparsefront.options import CONF
-from sparsefront.results.record import Result
+from sparsefront.results.record import Result, result_fields
 from sparsefront.results.run_folder import RESULT_FILE
 from sparsefront.runs import run_overrides
 from sparsefront.verify.evaluate import DIFFERS, HOLDS, NOT_REPEATED, SKIPPED, Finding, device_of, overrides_of, tell
@@ -21,7 +21,7 @@ PLACE = (
     Path(".cache") / "retrained"
 )  # finished stages and results of what was trained again; a killed one resumes there
 NO_PICTURES = ("report.html=false", "report.plot=false")
-NETWORKS = ("dense", "dense_continued", "masked", "sparse")
+ERROR = "_standard_error"
 STANDARD_ERRORS = 2.0  # two evaluations may lie apart by so many of their difference
 OTHER_ERROR = 2.0  # times as large as now, a standard error would excuse anything
 OTHER_SPARSITY = 0.01
@@ -80,10 +80,10 @@ def compare_again(result: Result, now: Result) -> Iterator[Finding]:
     same_device = device_of(result.identity) == device_of(now.identity)
     yield _weights(result, now)
     yield _sparsity(result, now)
-    for split in ("", "val_"):
-        for network in NETWORKS:
-            if result.value_of(f"{split}{network}") is not None:
-                yield _quality(split, network, result, now)
+    for field in result_fields():
+        name = field.name.removesuffix(ERROR)
+        if field.name.endswith(ERROR) and result.value_of(name) is not None:
+            yield _quality(name, result, now)
     if result.speed.speedup is None and result.speed.latency_dense_ms is None:
         return
     if not same_device:
@@ -110,13 +110,17 @@ def _sparsity(result: Result, now: Result) -> Finding:
     return Finding("sparsity", verdict, f"{stored:.4f} achieved in the record, {again:.4f} now")
 
 
-def _quality(split: str, network: str, result: Result, now: Result) -> Finding:
-    """The metric of one network on one split: within two standard errors of the difference of two test sets, or one sample."""
+def _quality(name: str, result: Result, now: Result) -> Finding:
+    """The metric of one network on one split, such as `val_sparse`: within two standard errors of the difference of two test sets,
+    or one sample.
+    """
+    network = name.removeprefix("val_")
+    split = name.removesuffix(network)
     what = f"{result.quality.metric_name}, {network}" + (", held out" if split else "")
     (stored, error, samples), (again, new_error, new_samples) = (
         (
-            one.value_of(f"{split}{network}"),
-            one.value_of(f"{split}{network}_standard_error"),
+            one.value_of(name),
+            one.value_of(f"{name}{ERROR}"),
             one.value_of(f"{split}evaluated_samples"),
         )
         for one in (result, now)
