@@ -111,8 +111,8 @@ def _sparsity(result: Result, now: Result) -> Finding:
 
 
 def _quality(name: str, result: Result, now: Result) -> Finding:
-    """The metric of one network on one split, such as `val_sparse`: within two standard errors of the difference of two test sets,
-    or one sample.
+    """The metric of one network on one split, such as `val_sparse`: within two standard errors of the difference of two test
+    sets, or one sample.
     """
     network = name.removeprefix("val_")
     split = name.removesuffix(network)
