@@ -148,6 +148,15 @@ def test_another_training_is_told_before_it_begins(record, capsys, untrained):
     assert "training: DIFFERS, recovery_steps is 7 in the record, 2 now" in capsys.readouterr().out
 
 
+def test_what_another_device_changes_of_the_training_is_free(record, finished, capsys):
+    trainer = json.loads((finished / RECORD).read_text())["choice"]["trainer_parameters"]
+    on_gpu = trainer | {"device": "cuda", "precision": "bf16-mixed", "deterministic": True}
+    assert main([record(choice={"trainer_parameters": on_gpu}), "--retrain"]) == 0, capsys.readouterr().err
+    capsys.readouterr()
+    line = refused(record(choice={"trainer_parameters": trainer | {"precision": "bf16-mixed"}}), capsys)
+    assert line.startswith("trainer.precision=32-true: is bf16-mixed in the record, and another training")
+
+
 def test_the_cache_that_has_the_run_trains_nothing(record, finished, capsys):
     cache = finished.parents[1] / "cache"
     assert main([record(), "--retrain", "--cache-dir", str(cache)]) == 2
