@@ -125,8 +125,8 @@ def test_hydra_adds_its_advice_to_unexpected_failures_alone(monkeypatch, failure
     if full_error is not None:
         monkeypatch.setenv("HYDRA_FULL_ERROR", full_error)
     returned = JobReturn(overrides=[], status=JobStatus.FAILED, _return_value=failure)
-    command_line.Sweep().on_job_end(OmegaConf.create(), returned)
     with pytest.raises(ends) as raised:
+        command_line.Sweep().on_job_end(OmegaConf.create(), returned)
         _ = returned.return_value
     assert str(raised.value) == str(failure)
 

@@ -134,6 +134,7 @@ PROGRAM_CALLS = {  # -> what it says where results are
     "python compare.py results rows=all": "tile_wise",
     "python compare.py --rebuild results": "rows.csv",
     "python -m sparsefront.cache": "dense",
+    "python -m sparsefront.splits dataset=digits": "duplicates-1",
 }
 LATENCY_TABLE = "python -m sparsefront.results.latency_table results/SWEEP -o table.csv"  # see its own test
 RECORD = "python -m sparsefront.verify results/RUN/row.json"

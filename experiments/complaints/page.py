@@ -80,7 +80,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE / "README.md")
     arguments = parser.parse_args()
     lines = {(line["thread"], line["way"]): line for line in read_lines(arguments.verdicts)}
-    arguments.out.write_text("\n".join(page(lines)) + "\n")
+    arguments.out.write_text("\n".join(page(lines)) + "\n", encoding="utf-8")
     print(arguments.out)
 
 

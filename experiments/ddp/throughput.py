@@ -128,7 +128,7 @@ def merge_lines(path: Path, lines: Sequence[dict[str, Any]]) -> list[dict[str, s
 def fill(file: Path, lines: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]] = ()) -> None:
     """Put the tables between the marks of a page; where there is no page they are one."""
     if not file.exists():
-        file.write_text("\n".join(MARKS) + "\n")
+        file.write_text("\n".join(MARKS) + "\n", encoding="utf-8")
     page.fill(file, MARKS, "\n".join(tables(lines, steps)))
 
 

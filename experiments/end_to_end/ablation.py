@@ -108,7 +108,7 @@ def shipped_launches_only() -> Iterator[None]:
     """Inside, no launch parameters are timed, and those that this GPU measured for itself do not count."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
     shipped_file = SHIPPED / file_name(gpu)
-    shipped = json.loads(shipped_file.read_text())["kernels"] if shipped_file.is_file() else {}
+    shipped = json.loads(shipped_file.read_text(encoding="utf-8"))["kernels"] if shipped_file.is_file() else {}
     kept = {}
     tunables = {entry.tunable_in(layout) for entry in entries() for layout in entry.layouts}
     for tunable in (one for one in tunables if isinstance(one, TunedLaunches)):

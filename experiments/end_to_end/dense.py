@@ -68,10 +68,10 @@ class KnownVariants:
         """Keep them beside what other processes found meanwhile; what two that write at once lose is searched again."""
         self._known = self._read() | {str(place): names}
         with whole_file(self.file) as temporary:
-            temporary.write_text(json.dumps(self._known, indent=2) + "\n")
+            temporary.write_text(json.dumps(self._known, indent=2) + "\n", encoding="utf-8")
 
     def _read(self) -> dict[str, list[str]]:
-        return json.loads(self.file.read_text()) if self.file.is_file() else {}
+        return json.loads(self.file.read_text(encoding="utf-8")) if self.file.is_file() else {}
 
 
 def without_timing(network: Network, point: Point, device: torch.device, dtype: torch.dtype) -> Dense:

@@ -192,7 +192,7 @@ def arguments() -> argparse.ArgumentParser:
         "--search-again", action="store_true", help="for the dense baseline, though it was found before"
     )
     parser.add_argument("--samples", type=int, default=20, help="timed forwards of a repeat, at most")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--attention-mask", default="none", choices=("none", "full", "padded"))
     parser.add_argument("--allocation", default="per_layer", choices=("per_layer", "global_threshold"))
     parser.add_argument("--pattern-settings", default="", help="of tile_wise: 'whole_tiles=true input_multiple=16'")

@@ -111,37 +111,37 @@ def _other_encoding(path: Path, content: bytes) -> None:
 
 
 def _deep(path: Path, content: bytes) -> None:
-    path.write_text("[" * 100_000 + "]" * 100_000)
+    path.write_text("[" * 100_000 + "]" * 100_000, encoding="utf-8")
 
 
 def _not_a_number(path: Path, content: bytes) -> None:
-    path.write_text(NUMBER.sub("NaN", _undigested(content)))
+    path.write_text(NUMBER.sub("NaN", _undigested(content)), encoding="utf-8")
 
 
 def _huge_number(path: Path, content: bytes) -> None:
-    path.write_text(NUMBER.sub("9" * 400, _undigested(content)))
+    path.write_text(NUMBER.sub("9" * 400, _undigested(content)), encoding="utf-8")
 
 
 def _large_number(path: Path, content: bytes) -> None:
-    path.write_text(NUMBER.sub("9" * 18, _undigested(content)))
+    path.write_text(NUMBER.sub("9" * 18, _undigested(content)), encoding="utf-8")
 
 
 def _negative_number(path: Path, content: bytes) -> None:
-    path.write_text(NUMBER.sub("-1", _undigested(content)))
+    path.write_text(NUMBER.sub("-1", _undigested(content)), encoding="utf-8")
 
 
 def _null(path: Path, content: bytes) -> None:
-    path.write_text(re.sub(r'(?<=: )("[^"]*"|-?\d[\d.e+-]*)', "null", content.decode()))
+    path.write_text(re.sub(r'(?<=: )("[^"]*"|-?\d[\d.e+-]*)', "null", content.decode()), encoding="utf-8")
 
 
 def _texts(path: Path, content: bytes) -> None:
     """Into every string: an escape sequence, a line end, a null, and math text."""
     hostile = r"\u001b[2J\n\u0000$\\frac{$" if path.suffix == ".json" else "\x1b[2J\r\x00$\\frac{$"
-    path.write_text(STRING.sub(lambda _: hostile, _undigested(content)))
+    path.write_text(STRING.sub(lambda _: hostile, _undigested(content)), encoding="utf-8")
 
 
 def _half_characters(path: Path, content: bytes) -> None:
-    path.write_text(STRING.sub(lambda _: r"\ud800", _undigested(content)))
+    path.write_text(STRING.sub(lambda _: r"\ud800", _undigested(content)), encoding="utf-8")
 
 
 def _undigested(content: bytes) -> str:
@@ -150,11 +150,11 @@ def _undigested(content: bytes) -> str:
 
 
 def _list(path: Path, content: bytes) -> None:
-    path.write_text("[]")
+    path.write_text("[]", encoding="utf-8")
 
 
 def _aliases(path: Path, content: bytes) -> None:
-    path.write_text(LAUGHS)
+    path.write_text(LAUGHS, encoding="utf-8")
 
 
 def _long_line(path: Path, content: bytes) -> None:
@@ -221,7 +221,7 @@ def cases(finished: Path) -> Iterator[tuple[str, str, Callable[[Path, bytes], No
 
 def _file_instead(path: Path, content: bytes) -> None:
     shutil.rmtree(path)
-    path.write_text("a file\n")
+    path.write_text("a file\n", encoding="utf-8")
 
 
 def _link_to_itself(path: Path, content: bytes) -> None:
@@ -242,8 +242,8 @@ def _damaged(finished: Path) -> list[Path]:
 
 def _stages(cache_dir: Path, point: Path) -> list[Path]:
     """What a point was made from: its result names the last ones, and each of them what was used before."""
-    run_id = json.loads((point / "row.json").read_text())["identity"]["run_id"]
-    records = {record.parent: record.read_text() for record in sorted(cache_dir.glob(f"*/*/{RECORD}"))}
+    run_id = json.loads((point / "row.json").read_text(encoding="utf-8"))["identity"]["run_id"]
+    records = {record.parent: record.read_text(encoding="utf-8") for record in sorted(cache_dir.glob(f"*/*/{RECORD}"))}
     last = [
         folder
         for folder, text in records.items()
@@ -298,7 +298,7 @@ def call(name: str, folder: Path) -> tuple[str, str]:
             os.waitpid(child, 0)
             return "hang", f"after {TIMEOUT_S} s"
         time.sleep(0.005)
-    text = said.read_text(errors="replace").replace(f"{folder}/", "").replace(f"{ROOT}/", "")
+    text = said.read_text(errors="replace", encoding="utf-8").replace(f"{folder}/", "").replace(f"{ROOT}/", "")
     last = text.strip().rpartition("\n")[2][:200]
     if os.WIFSIGNALED(ended[1]):
         return "crash", f"{signal.Signals(os.WTERMSIG(ended[1])).name}: {last}"
@@ -333,7 +333,7 @@ def _in_child(command: Callable[[], int | None], folder: Path, said: Path) -> No
 
 
 def _address_space() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    return int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def hidden(name: str, folder: Path, others: Iterable[str]) -> str | None:
@@ -342,7 +342,9 @@ def hidden(name: str, folder: Path, others: Iterable[str]) -> str | None:
     if written is None:
         return None
     text = "".join(
-        (folder / page).read_text(errors="replace") for page in (written, ".said") if (folder / page).is_file()
+        (folder / page).read_text(errors="replace", encoding="utf-8")
+        for page in (written, ".said")
+        if (folder / page).is_file()
     )
     return next((other for other in others if other not in text), None)
 
@@ -386,7 +388,7 @@ def _other_runs(finished: Path) -> dict[bool, list[str]]:
     """Of the runs that are not damaged the ids (False) and the folders' names (True)."""
     first = first_point(finished)
     others = [row for row in sorted((finished / RESULTS).rglob("row.json")) if row.parent != first]
-    ids = [json.loads(row.read_text())["identity"]["run_id"] for row in others]
+    ids = [json.loads(row.read_text(encoding="utf-8"))["identity"]["run_id"] for row in others]
     return {False: ids, True: [row.parent.name[:20] for row in others]}
 
 

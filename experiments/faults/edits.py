@@ -43,20 +43,20 @@ def make_run(folder: Path) -> tuple[Path, Path]:
 
 def seal(row: Path) -> None:
     """Digests of the record, and of the files beside it, for what is there now."""
-    content = json.loads(row.read_text())
+    content = json.loads(row.read_text(encoding="utf-8"))
     for name in ("samples", "outcomes"):
         file = row.parent / {"samples": "samples.json", "outcomes": "outcomes.npz"}[name]
         content["identity"][f"{name}_sha256"] = file_digest(file)
     content["identity"]["record_sha256"] = record_digest(content)
-    row.write_text(json.dumps(content))
+    row.write_text(json.dumps(content), encoding="utf-8")
 
 
 def seal_export(export: Path) -> None:
     """The checksums beside the export's files, for what is there now."""
     record = export / "determined_by.json"
-    content = json.loads(record.read_text())
+    content = json.loads(record.read_text(encoding="utf-8"))
     record.unlink()
-    record.write_text(json.dumps(content | {"files": checksums(export)}))
+    record.write_text(json.dumps(content | {"files": checksums(export)}), encoding="utf-8")
 
 
 def another(value: Any) -> Any:
@@ -88,14 +88,14 @@ def rehashed() -> Iterator[tuple[str, Edit]]:
 
         def edit(folder: Path, field: Any = field) -> None:
             row = folder / "row.json"
-            content = json.loads(row.read_text())
+            content = json.loads(row.read_text(encoding="utf-8"))
             value = content[field.group][field.name]
             if value is None:
                 kinds = [kind for kind in FOR_NULL if kind.__name__ in str(field.hint)]
                 content[field.group][field.name] = FOR_NULL[kinds[0]] if kinds else {"forged": 0.5}
             else:
                 content[field.group][field.name] = another(value)
-            row.write_text(json.dumps(content))
+            row.write_text(json.dumps(content), encoding="utf-8")
             seal(row)
 
         yield f"{field.group}.{field.name}", edit
@@ -106,9 +106,9 @@ def rehashed() -> Iterator[tuple[str, Edit]]:
 def _other_content(file: Path) -> None:
     """Other samples of the sparse network; outcomes of other samples with the same mean."""
     if file.suffix == ".json":
-        content = json.loads(file.read_text())
+        content = json.loads(file.read_text(encoding="utf-8"))
         content["sparse"] = [[0.5 * sample for sample in repeat] for repeat in content["sparse"]]
-        file.write_text(json.dumps(content))
+        file.write_text(json.dumps(content), encoding="utf-8")
         return
     from sparsefront.tasks.outcomes import load_outcomes, save_outcomes
 
@@ -126,12 +126,12 @@ def manifest() -> Iterator[tuple[str, Edit]]:
     def entry(*keys: str | None) -> Edit:
         def edit(folder: Path) -> None:
             file = folder / "checkpoint" / "manifest.json"
-            content = held = json.loads(file.read_text())
+            content = held = json.loads(file.read_text(encoding="utf-8"))
             for key in keys[:-1]:
                 held = held[key or next(iter(held))]
             last = keys[-1] or next(iter(held))
             held[last] = "forged" if held[last] is None else another(held[last])
-            file.write_text(json.dumps(content))
+            file.write_text(json.dumps(content), encoding="utf-8")
             seal_export(folder / "checkpoint")
 
         return edit
@@ -149,14 +149,14 @@ def manifest() -> Iterator[tuple[str, Edit]]:
 
 def _layer_sparsities(export: Path) -> None:
     file = export / "layer_sparsities.json"
-    file.write_text(json.dumps(another(json.loads(file.read_text()))))
+    file.write_text(json.dumps(another(json.loads(file.read_text(encoding="utf-8")))), encoding="utf-8")
     seal_export(export)
 
 
 def _layer_patterns(export: Path) -> None:
-    layer = next(iter(json.loads((export / "manifest.json").read_text())["layers"]))
+    layer = next(iter(json.loads((export / "manifest.json").read_text(encoding="utf-8"))["layers"]))
     record = {"_target_": "sparsefront.patterns.element_wise.ElementWise"}
-    (export / "layer_patterns.json").write_text(json.dumps({layer: record}))
+    (export / "layer_patterns.json").write_text(json.dumps({layer: record}), encoding="utf-8")
     seal_export(export)
 
 
@@ -184,10 +184,10 @@ def plain() -> Iterator[tuple[str, Edit]]:
 
 
 def _edit_row(row: Path, group: str, name: str) -> None:
-    content = json.loads(row.read_text())
+    content = json.loads(row.read_text(encoding="utf-8"))
     value = content[group][name]
     content[group][name] = "forged" if value is None else another(value)
-    row.write_text(json.dumps(content))
+    row.write_text(json.dumps(content), encoding="utf-8")
 
 
 def _edit_file(file: Path) -> None:
@@ -202,7 +202,7 @@ def _edit_file(file: Path) -> None:
             "determined_by.json": ('"code": "', '"code": "0'),
         }.get(file.name, ("0.5", "0.6"))
         assert old in text or file.name == "samples.json", file
-        file.write_text(text.replace(old, new, 1) if old in text else f"{text} ")
+        file.write_text(text.replace(old, new, 1) if old in text else f"{text} ", encoding="utf-8")
         return
     content[len(content) // 2] ^= 1
     file.write_bytes(content)

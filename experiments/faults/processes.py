@@ -187,7 +187,7 @@ def _of_session(leader: int) -> list[int]:
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            state, _, _, session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
+            state, _, _, session = (folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[:4]
         except OSError:  # it ended at this moment
             continue
         if int(session) == leader and state not in ("Z", "X"):
@@ -252,7 +252,7 @@ def _what_is_wrong(folder: Path, ends: list[int], expected: dict) -> str:
         return "its row is missing" if point not in rows else "its row is another one"
     if len(rows) != 2:
         return f"{len(rows)} rows"
-    with (folder / "results" / "rows.csv").open(newline="") as file:
+    with (folder / "results" / "rows.csv").open(newline="", encoding="utf-8") as file:
         if len(list(csv.DictReader(file))) != 2:
             return "rows.csv lacks a line"
     if failures := list(folder.rglob("failure.json")):

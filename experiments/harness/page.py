@@ -26,11 +26,11 @@ def fill(page: Path, marks: tuple[str, str], text: str) -> None:
     Raises:
         ValueError: the page has no such marks.
     """
-    before, begin, rest = page.read_text().partition(marks[0])
+    before, begin, rest = page.read_text(encoding="utf-8").partition(marks[0])
     _, end, after = rest.partition(marks[1])
     if not (begin and end):
         raise ValueError(f"{page} has no marks {marks[0]!r} and {marks[1]!r}")
-    page.write_text(f"{before}{begin}\n\n{text.rstrip()}\n\n{end}{after}")
+    page.write_text(f"{before}{begin}\n\n{text.rstrip()}\n\n{end}{after}", encoding="utf-8")
 
 
 def spread(values: Sequence[float]) -> str:

@@ -61,7 +61,10 @@ def record_of(overrides: Iterable[str]) -> "Result | str | None":
     from sparsefront.errors import InvalidSetting, Obstacle
     from sparsefront.runs import run
 
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):  # tables of each result
+    with (
+        open(os.devnull, "w", encoding="utf-8") as nowhere,
+        contextlib.redirect_stdout(nowhere),
+    ):  # tables of each result
         try:
             return run(*overrides).record
         except Obstacle:
@@ -91,7 +94,7 @@ def start(
     """
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, *map(str, program), *overrides, *folders_below(folder)]
-    with _log(folder).open("a") as log:
+    with _log(folder).open("a", encoding="utf-8") as log:
         return subprocess.Popen(
             command, stdout=log, stderr=log, env=os.environ | dict(environment or {}), start_new_session=True
         )
@@ -104,14 +107,14 @@ def _log(folder: Path) -> Path:
 
 def log_of(folder: Path) -> str:
     """What all runs below a folder printed."""
-    return _log(folder).read_text()
+    return _log(folder).read_text(encoding="utf-8")
 
 
 def rows_of(folder: Path) -> dict[str, Any]:
     """By point what the rows below a folder say but for times: every digit of quality and sparsity, and bytes."""
     rows = {}
     for file in sorted(folder.glob("results/**/row.json")):
-        row = json.loads(file.read_text())
+        row = json.loads(file.read_text(encoding="utf-8"))
         choice, sparsity = row["choice"], row["sparsity"]
         point = [choice["pattern"], choice["granularity"], sparsity["sparsity_target"], row["identity"]["seed"]]
         quality = {name: value for name, value in row["quality"].items() if isinstance(value, float | int)}

@@ -180,7 +180,7 @@ class Point:
 @cache
 def networks() -> dict[str, Network]:
     """Those that studies may name."""
-    content = yaml.safe_load((Path(__file__).with_name("networks.yaml")).read_text())
+    content = yaml.safe_load((Path(__file__).with_name("networks.yaml")).read_text(encoding="utf-8"))
     return {name: Network(**_tuples(values)) for name, values in content.items()}
 
 
@@ -191,7 +191,7 @@ def study_names() -> list[str]:
 
 def read_study(name: str) -> Study:
     """A study from its file."""
-    content = _tuples(yaml.safe_load((EXPERIMENTS / name / STUDY_FILE).read_text()))
+    content = _tuples(yaml.safe_load((EXPERIMENTS / name / STUDY_FILE).read_text(encoding="utf-8")))
     return Study(name=name, **content | {"tables": tuple(map(_table, content["tables"]))})
 
 

@@ -99,7 +99,7 @@ def main() -> None:
     for name in arguments.studies:
         folder = arguments.out / name
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "README.md").write_text(page(definition.read_study(name), folder))
+        (folder / "README.md").write_text(page(definition.read_study(name), folder), encoding="utf-8")
         print(folder / "README.md")
 
 

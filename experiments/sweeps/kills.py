@@ -45,7 +45,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     options, more = parser.parse_known_args()
     if options.page:
-        page.fill(HERE / "README.md", MARKS, "\n".join(table(json.loads((HERE / "kills.json").read_text()))))
+        page.fill(
+            HERE / "README.md", MARKS, "\n".join(table(json.loads((HERE / "kills.json").read_text(encoding="utf-8"))))
+        )
         return 0
     if options.folder is None:
         parser.error("FOLDER is where the studies work")
@@ -59,7 +61,7 @@ def main() -> int:
     rows = {name: runs.rows_of(options.folder / name) for name in STUDIES}
     found["same_rows"] = rows["undisturbed"] == rows["killed"] and len(rows["killed"]) > 0
     found["rows"] = len(rows["killed"])
-    (options.folder / "kills.json").write_text(json.dumps(found, indent=2) + "\n")
+    (options.folder / "kills.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     print(json.dumps(found, indent=2))
     sound = found["same_rows"] and not found["killed"]["held"] and not found["killed"]["partial"]
     return 0 if sound else 1
@@ -85,7 +87,7 @@ def _work(folder: Path, kills: int, options: argparse.Namespace, more: list[str]
         time.sleep(0.1)
     last = _start(folder, options, more)
     last.wait()
-    resumed = sum(len(RESUMED.findall(log.read_text())) for log in folder.glob("results/*/*/*.log"))
+    resumed = sum(len(RESUMED.findall(log.read_text(encoding="utf-8"))) for log in folder.glob("results/*/*/*.log"))
     return {"kills": done, "trainings_resumed": resumed}
 
 

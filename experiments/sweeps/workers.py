@@ -48,7 +48,7 @@ def main() -> int:
         assert len(list((folder / name / "cache" / "export").glob("*/determined_by.json"))) == 24, "24 points"
         assert len(list((folder / name / "cache" / "dense").glob("*/determined_by.json"))) == 1, "dense is trained once"
     found = {"seconds": seconds, "ratio": {name: round(value / seconds["one"], 3) for name, value in seconds.items()}}
-    (folder / "workers.json").write_text(json.dumps(found, indent=2) + "\n")
+    (folder / "workers.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     print(json.dumps(found, indent=2))
     return 0 if max(found["ratio"]["joblib"], found["ratio"]["ray"]) <= 0.6 else 1
 

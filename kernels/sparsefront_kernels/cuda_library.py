@@ -132,7 +132,7 @@ def build(name: str) -> Path:
         if done.returncode != 0 or not (folder / f"{name}.so").exists():
             _failures[name] = f"its build failed: {_first_error(done.stdout)}"
             raise BuildFailed(f"{name}: {_failures[name]}\n{done.stdout}")
-        (folder / LOG).write_text(done.stdout)
+        (folder / LOG).write_text(done.stdout, encoding="utf-8")
         try:
             folder.rename(home)
         except OSError:  # another process was faster; a folder that holds files is not replaced
@@ -171,6 +171,7 @@ def _run_builder(name: str, folder: Path) -> subprocess.CompletedProcess:
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
+        encoding="utf-8",
     )
 
 
@@ -213,5 +214,7 @@ def _fingerprint(source: Path) -> str:
 
 @functools.cache
 def _compiler_key(path: str) -> str:
-    version = subprocess.run([path, "--version"], capture_output=True, text=True).stdout
+    version = subprocess.run(
+        [path, "--version"], capture_output=True, text=True, encoding="utf-8", errors="replace"
+    ).stdout
     return hashlib.sha256(version.encode()).hexdigest()[:8]

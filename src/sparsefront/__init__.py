@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sparsefront.latency_search.search import Search
     from sparsefront.measure.settings import Measure
     from sparsefront.pruning.masks import HoldMasks, Masks, hold
+    from sparsefront.pruning.narrow import narrow
     from sparsefront.pruning.prune import prune
     from sparsefront.recovery.recover import recover
     from sparsefront.runs import FinishedRun, load_run, run
@@ -44,6 +45,7 @@ __all__ = [
     "importance",
     "load",
     "load_run",
+    "narrow",
     "patterns",
     "prune",
     "recover",

@@ -10,6 +10,7 @@ from omegaconf import DictConfig
 from sparsefront.config import command_line
 from sparsefront.config.settings import check_root
 from sparsefront.options import CONF
+from sparsefront.progress import unaffected_by_output
 
 # `sparsefront run` is `python run.py`.
 
@@ -19,7 +20,8 @@ def _hydra_main(cfg: DictConfig) -> float | tuple[float, ...] | None:
     """Runs the configured stages; returns the result's values named by `optimize`, for a sweeper."""
     with command_line.job() as output_dir, command_line.report_errors_briefly(cfg, output_dir):
         check_root(cfg)
-        # imported here: --help, --cfg and a slip at the root need neither torch nor Lightning, which take seconds
+        command_line.check_groups(cfg)
+        # imported here: --help, --cfg and most slips need neither torch nor Lightning, which take seconds
         from sparsefront.pipeline import run_experiment
 
         return run_experiment(cfg)
@@ -31,9 +33,9 @@ def run(arguments: Sequence[str]) -> None:
     Args:
         arguments: of the command line, Hydra's overrides and flags; --help shows the groups.
     """
-    with command_line.report_interrupt_briefly():
+    with unaffected_by_output(), command_line.report_interrupt_briefly():
         sys.argv[1:] = command_line.normalize_or_exit(arguments)
-        with command_line.sweep_summary():
+        with command_line.sweep_summary(), command_line.report_composition_briefly():
             _hydra_main()
 
 

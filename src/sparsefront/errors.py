@@ -56,9 +56,9 @@ class InvalidSetting(ValueError):
     def within(self, group: str) -> "InvalidSetting":
         """The same complaint with the key written from the root: `batch_size` in `measure` becomes `measure.batch_size`.
 
-        A key that names its group already stays what it is.
+        A key that names its group already, or is the group itself, stays what it is.
         """
-        if "." in self.key:
+        if "." in self.key or self.key == group:
             return self
         complaint = InvalidSetting(f"{group}.{self.key}", self.value, self.allowed)
         complaint.passing = self.passing

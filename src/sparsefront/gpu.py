@@ -44,7 +44,13 @@ class GpuQuery:
         command = ["nvidia-smi", f"--id={pci_address(device)}", f"--query-gpu={field}", "--format=csv,noheader,nounits"]
         try:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                encoding="utf-8",
+                errors="replace",
             )
         except OSError:
             self._process = None

@@ -1,7 +1,8 @@
-"""What is asked of any network: finite weights, the calls that it makes while it runs, and its train and eval modes."""
+"""What is asked of any network: finite weights, its calls while it runs, its train and eval modes, and fewer blocks."""
 
+import copy
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -11,6 +12,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
+
+from sparsefront.errors import InvalidSetting
 
 
 def layer_weight(layer: nn.Module) -> Tensor:
@@ -139,6 +142,13 @@ def _removed(handles: Iterable[RemovableHandle]) -> Iterator[None]:
             handle.remove()
 
 
+def storage_of(tensor: Tensor) -> int | None:
+    """What identifies the memory of a strided tensor and its views; None of a sparse or nested one, which has several."""
+    if tensor.layout != torch.strided or tensor.is_nested:
+        return None
+    return tensor.untyped_storage()._cdata
+
+
 class ReadTensors(TorchDispatchMode):
     """While entered, notes which tensors, or views of them, any operation is given: also those that no module is called for.
 
@@ -148,19 +158,21 @@ class ReadTensors(TorchDispatchMode):
         names: of those that were read.
     """
 
+    supports_higher_order_operators = True
+
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         super().__init__()
         self.names: set[str] = set()
-        self._of_storage: dict[int, list[str]] = {}
+        self._of_storage: dict[int | None, list[str]] = {}
         for name, tensor in tensors.items():
-            self._of_storage.setdefault(tensor.untyped_storage()._cdata, []).append(name)
+            self._of_storage.setdefault(storage_of(tensor), []).append(name)
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         for leaf in tree_leaves((args, kwargs or {})):
-            if isinstance(leaf, Tensor):
-                self.names.update(self._of_storage.get(leaf.untyped_storage()._cdata, ()))
+            if isinstance(leaf, Tensor) and (storage := storage_of(leaf)) is not None:
+                self.names.update(self._of_storage.get(storage, ()))
         return function(*args, **(kwargs or {}))
 
 
@@ -194,3 +206,122 @@ def zero_pruned(module: nn.Module) -> None:
     for layer in module.modules():
         if hasattr(layer, BUFFER):
             layer.weight.masked_fill_(~getattr(layer, BUFFER), 0.0)
+
+
+# The network without some of its blocks. A list that is numbered is numbered anew; of one with names of its own, blocks of the
+# class that goes take the first names.
+
+
+def names_left(net: nn.Module, blocks: Iterable[str], gone: Collection[str]) -> dict[str, str | None]:
+    """What remains of the lists that blocks are in, as `remove_blocks` takes it.
+
+    Args:
+        net: the whole network.
+        blocks: that may go; `gone` are those that do.
+    """
+    left: dict[str, str | None] = {}
+    for parent in dict.fromkeys(_parent(block) for block in blocks):
+        members = _members(net.get_submodule(parent), parent)
+        moved = list(members)
+        if [name.rpartition(".")[2] for name in moved] != [str(place) for place in range(len(moved))]:
+            kinds = {type(block) for name, block in members.items() if name in gone}
+            moved = [name for name, block in members.items() if type(block) in kinds]
+        names = iter(moved)
+        for name in members:
+            left[name] = None if name in gone else next(names) if name in moved else name
+    return left
+
+
+def remove_blocks(net: nn.Module, blocks: Mapping[str, str | None]) -> None:
+    """Take blocks out of a network, in place; one without them stays as it is.
+
+    What a network of transformers says of their number follows (its configurations are copied first, since another network may
+    have the same), so that `from_pretrained` opens what it saves.
+
+    Args:
+        net: also on the meta device.
+        blocks: module -> its name afterwards, None of a block that goes; of all members of the lists that blocks are in.
+    Raises:
+        InvalidSetting: blocks of another network.
+    """
+    if not has_blocks(net, blocks):
+        return
+    for parent in dict.fromkeys(map(_parent, blocks)):
+        owner = net.get_submodule(parent)
+        stays = [blocks[name] is not None for name in _members(owner, parent)]
+        if all(stays):
+            continue
+        moved = {}
+        for place, (name, block) in enumerate(_members(owner, parent).items()):
+            left = blocks[name]
+            if left is not None:
+                _renumber(block, place, len(moved))
+                moved[left.rpartition(".")[2]] = block
+        owner._modules.clear()
+        owner._modules.update(moved)
+        _recount(net, net.get_submodule(_parent(parent)), stays)
+
+
+def has_blocks(net: nn.Module, blocks: Mapping[str, str | None]) -> bool:
+    """Whether a network still has all blocks; False of the one that is left without some.
+
+    Raises:
+        InvalidSetting: blocks of another network.
+    """
+    found = {
+        name
+        for parent in dict.fromkeys(map(_parent, blocks))
+        for name in _members(dict(net.named_modules(remove_duplicate=False)).get(parent), parent)
+    }
+    if found == set(blocks):
+        return True
+    if found != {left for left in blocks.values() if left is not None}:
+        name = next((name for name in (*blocks, *found) if (name in blocks) != (name in found)), "")
+        raise InvalidSetting("masks", "given", f"are of pattern depth and another network: they differ in {name}")
+    return False
+
+
+def _parent(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def _members(owner: nn.Module | None, parent: str) -> dict[str, nn.Module]:
+    members = {} if owner is None else owner._modules
+    return {f"{parent}.{key}".removeprefix("."): block for key, block in members.items() if block is not None}
+
+
+def _renumber(block: nn.Module, before: int, now: int) -> None:
+    """Layers of transformers know their place, by which caches of keys and values are kept."""
+    for module in block.modules():
+        if vars(module).get("layer_idx") == before:
+            module.layer_idx = now
+
+
+NUMBERS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "depth")
+
+
+def _recount(net: nn.Module, owner: nn.Module, stays: list[bool]) -> None:
+    """What modules and configurations say of the number of blocks.
+
+    Args:
+        owner: of the list that they were in.
+        stays: of each block that was in it.
+    """
+    before, now = len(stays), sum(stays)
+    for name in NUMBERS:
+        if vars(owner).get(name) == before:
+            setattr(owner, name, now)
+    # by what the owner was made from, as far as it has it; other parts of a network count blocks of their own
+    given = getattr(owner, "config", None) or getattr(net, "config", None)
+    if given is None or not hasattr(given, "save_pretrained"):
+        return
+    memo: dict[int, Any] = {}
+    for module in net.modules():
+        if hasattr(config := vars(module).get("config"), "save_pretrained"):
+            module.config = copy.deepcopy(config, memo)
+    config: Any = memo.get(id(given), given)
+    if getattr(config, "num_hidden_layers", None) == before:
+        config.num_hidden_layers = now
+    kinds = getattr(config, "layer_types", None)
+    if isinstance(kinds, list) and len(kinds) == before:
+        config.layer_types = [kind for kind, stay in zip(kinds, stays, strict=True) if stay]

@@ -5,9 +5,9 @@ import select
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TextIO
 
 from omegaconf import DictConfig, OmegaConf
 from tqdm import tqdm
@@ -25,6 +25,54 @@ def counted(number: int | str, noun: str) -> str:
     return f"{number} {noun}" + ("" if str(number) == "1" else "s")
 
 
+# Output that cannot be shown: a run goes on without it, since what it stores is its result.
+
+
+class _Shown:
+    """A text stream that raises nothing: what its encoding lacks becomes `?`, and what cannot be written at all is dropped."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError, ValueError):  # a pipe without its reader, a full disk, a closed stream
+            try:
+                self._stream.write(text)
+            except UnicodeEncodeError:
+                self._stream.write(_encodable(text, self._stream))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _encodable(text: str, stream: TextIO) -> str:
+    encoding = getattr(stream, "encoding", None) or "ascii"
+    return text.encode(encoding, errors="replace").decode(encoding)
+
+
+@contextmanager
+def unaffected_by_output() -> Iterator[None]:
+    """Around work whose result does not depend on what it says: output that cannot be shown fails nothing inside.
+
+    What the encoding of a terminal lacks becomes `?`; after a reader has gone, or with a full disk, nothing is shown.
+    """
+    with ExitStack() as streams:
+        for stream, redirect in ((sys.stdout, redirect_stdout), (sys.stderr, redirect_stderr)):
+            if stream is None:  # closed before the program began
+                stream = streams.enter_context(open(os.devnull, "w", encoding="utf-8"))
+            streams.enter_context(redirect(stream if isinstance(stream, _Shown) else _Shown(stream)))
+        yield
+
+
 # A program whose output is read no further, as in `python compare.py | head`, ends quietly.
 
 READER_GONE = 1  # exit status; rich, which prints the tables, ends a program with the same
@@ -32,16 +80,21 @@ READER_GONE = 1  # exit status; rich, which prints the tables, ends a program wi
 
 @contextmanager
 def ending_with_its_reader() -> Iterator[None]:
-    """Around a program, or as the decorator of its `main`: nothing is said where standard output is a pipe that nobody reads.
+    """Around a program, or as the decorator of its `main`: nothing is said where standard output is a pipe that nobody reads,
+    and what a terminal's encoding lacks becomes `?`.
 
     Raises:
         SystemExit: with READER_GONE.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if getattr(stream, "errors", None) in ("strict", "surrogateescape") and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
     try:
         try:
             yield
         finally:
-            sys.stdout.flush()  # here, since Python would complain of it at its end
+            if sys.stdout is not None:
+                sys.stdout.flush()  # here, since Python would complain of it at its end
     except BrokenPipeError:
         if not _reader_is_gone():  # another pipe than standard output
             raise

@@ -81,7 +81,7 @@ def processor_facts(device: torch.device) -> dict[str, str | int]:
 def processor_name() -> str:
     """As the operating system names it ("Intel(R) Xeon(R) Platinum 8480+"); else the kind of machine (x86_64, arm64)."""
     if CPU_INFO.exists():
-        lines = dict(line.split(":", 1) for line in CPU_INFO.read_text().splitlines() if ":" in line)
+        lines = dict(line.split(":", 1) for line in CPU_INFO.read_text(encoding="utf-8").splitlines() if ":" in line)
         facts = {name.strip(): value.strip() for name, value in lines.items()}
         named = next((facts[name] for name in NAMES if facts.get(name)), None)
     else:
@@ -92,6 +92,11 @@ def processor_name() -> str:
 def _asked(*command: str) -> str | None:
     """What a command answers; None where it fails or says nothing."""
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip() or None
+        return (
+            subprocess.run(
+                command, capture_output=True, text=True, timeout=10, check=True, encoding="utf-8", errors="replace"
+            ).stdout.strip()
+            or None
+        )
     except (OSError, subprocess.SubprocessError):
         return None

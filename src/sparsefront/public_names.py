@@ -8,6 +8,7 @@ from types import ModuleType
 ORIGINS = {
     "prune": "sparsefront.pruning.prune",
     "recover": "sparsefront.recovery.recover",
+    "narrow": "sparsefront.pruning.narrow",
     "swap": "sparsefront.inference.swap",
     "benchmark": "sparsefront.inference.benchmark",
     "Comparison": "sparsefront.inference.benchmark",

@@ -36,6 +36,7 @@ from sparsefront.models.base import Model
 from sparsefront.options import CONF, shortened
 from sparsefront.patterns.base import Pattern, modules_of
 from sparsefront.pruning.masks import Masks
+from sparsefront.results.candidates import speedup_interval, too_few_repeats
 from sparsefront.results.record import Result
 from sparsefront.results.run_folder import LINK, PATH_FILE, RESULT_FILE, make_writable, recorded_overrides
 
@@ -256,8 +257,11 @@ class FinishedRun:
                     )
                 )
         if speed.speedup is not None:
-            known = speed.speedup_low is not None and speed.speedup_high is not None
-            note = f"95 % interval {speed.speedup_low:.2f} to {speed.speedup_high:.2f}" if known else ""
+            interval = speedup_interval(self.record)
+            few = too_few_repeats(self.record)
+            note = f"n={few}: no interval" if few else ""
+            if interval is not None:
+                note = "95 % interval {:.2f} to {:.2f}".format(*interval)
             rows.append(("speedup", f"{speed.speedup:.2f}", note))
         if sparsity.sparsity_achieved is not None:
             rows.append(("sparsity", f"{sparsity.sparsity_achieved:.4f}", f"of {sparsity.sparsity_target:g}"))
@@ -355,5 +359,5 @@ def _record_in(folder: Path) -> Result | None:
 def linked_checkpoint(folder: Path) -> Path | None:
     """The folder of the run's export; None where it is not there."""
     link, written = folder / LINK, folder / PATH_FILE
-    path = Path(written.read_text().strip()) if written.is_file() else link
+    path = Path(written.read_text(encoding="utf-8").strip()) if written.is_file() else link
     return path if path.is_dir() else None

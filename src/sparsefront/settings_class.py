@@ -223,18 +223,29 @@ def checked_arguments(kind: type, values: Mapping[str, Any], *, taker: str | Non
         UnknownKey: a value for no parameter.
         InvalidSetting: a parameter without a value and without a default, or a value that does not fit.
     """
-    accepted, who = parameters_of(kind), taker or kind.__name__
-    for key, value in values.items():
-        if key not in accepted:
-            raise UnknownKey(
-                key,
-                value,
-                f"unknown key; {did_you_mean(key, list(accepted))}{who} takes {', '.join(accepted) or 'no keys'}",
-            )
+    accepted = parameters_of(kind)
+    _require_known(accepted, values, taker or kind.__name__)
     for key in _missing(kind, accepted, values):
         where = f": set {taker}.{key}" if taker else ""
         raise InvalidSetting(key, None, f"is required by {kind.__name__}{where}")
     return checked_values(values, accepted)
+
+
+def checked_against(declared: Mapping[str, Any], values: Mapping[str, Any], *, taker: str) -> dict[str, Any]:
+    """The same where only names and types are known: whether one is missing is not looked at.
+
+    Args:
+        declared: name -> type hint, `Any` where it is not known.
+    """
+    _require_known(declared, values, taker)
+    return checked_values(values, declared)
+
+
+def _require_known(accepted: Mapping[str, Any], values: Mapping[str, Any], taker: str) -> None:
+    for key, value in values.items():
+        if key not in accepted:
+            names = ", ".join(accepted) or "no keys"
+            raise UnknownKey(key, value, f"unknown key; {did_you_mean(key, list(accepted))}{taker} takes {names}")
 
 
 def parameters_of(kind: type) -> dict[str, Any]:

@@ -20,6 +20,29 @@ def test_a_table_written_by_hand_needs_three_columns(tmp_path: Path):
     assert read_table(str(file)).times == {"a": {0.0: 8.0, 0.5: 4.5}}
 
 
+@pytest.mark.parametrize(
+    ("mark", "separator", "encoding", "ends"),
+    [
+        ("\ufeff", ",", "utf-8", "\r\n"),
+        ("", ";", "utf-8", "\r\n"),
+        ("\ufeff", "\t", "utf-8", "\n"),
+        ("", "\t", "utf-16", "\n"),
+    ],
+)
+def test_a_table_that_a_spreadsheet_saved_is_read(tmp_path: Path, mark, separator, encoding, ends):
+    file = tmp_path / "saved.csv"
+    lines = ["layer,note,sparsity,latency_us", "größe,,0,8", "größe,x,0.5,4.5", ""]
+    file.write_bytes((mark + ends.join(line.replace(",", separator) for line in lines)).encode(encoding))
+    assert read_table(str(file)).times == {"größe": {0.0: 8.0, 0.5: 4.5}}
+
+
+def test_a_decimal_comma_is_named(tmp_path: Path):
+    file = tmp_path / "saved.csv"
+    file.write_text("layer;sparsity;latency_us\na;0;8\na;0,5;4,5\n", encoding="utf-8")
+    with pytest.raises(InvalidSetting, match="line 3: sparsity '0,5' and latency_us '4,5' are not both numbers"):
+        read_table(str(file))
+
+
 def test_no_table_says_how_to_make_one():
     with pytest.raises(InvalidSetting, match=r"table=None.*run\.py -m sparsity=.*allocation=per_layer.*latency_table"):
         read_table(None)

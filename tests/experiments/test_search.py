@@ -219,7 +219,7 @@ def test_an_interval_of_other_rows_is_rejected(modules, later, told):
         modules["summary"].table([*rows, *(row(*cells) for cells in later)], [pair])
 
 
-@pytest.mark.parametrize("name", ["bert_base", "minilm", "minilm_h100"])
+@pytest.mark.parametrize("name", ["minilm", "minilm_h100"])
 def test_the_page_holds_the_tables_of_its_lines(modules, name):
     lines, page = read_lines(FOLDER / f"{name}.csv"), (FOLDER / "README.md").read_text()
     pairs = read_lines(modules["summary"].pairs_file(FOLDER / f"{name}.csv"))
@@ -227,10 +227,10 @@ def test_the_page_holds_the_tables_of_its_lines(modules, name):
         assert f"-->\n{chr(10).join(table)}\n<!--" in page
 
 
-@pytest.mark.parametrize(("name", "batch"), [("search_bert_base", 128), ("search_minilm", 256)])
+@pytest.mark.parametrize(("name", "batch"), [("search_minilm", 256), ("front_squad", 32), ("front_sst2", 128)])
 def test_presets_of_the_fronts(composed, name, batch):
     config = composed(f"experiment={name}")
-    assert config.trainer.deterministic and (config.measure.batch_size, config.measure.sequence_length) == (batch, 128)
+    assert (config.measure.batch_size, config.measure.sequence_length) == (batch, 128)
 
 
 def test_fronts(modules, tmp_path):

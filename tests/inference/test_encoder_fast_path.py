@@ -6,11 +6,11 @@ from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import nn
 
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.network_modules import nested_tensor_reason
 from sparsefront.inference.swap import swap_layers
 from sparsefront.measure.correctness import output_error
 from sparsefront.measure.problems import observe_problems
 from sparsefront.patterns.n_m import NM
+from sparsefront.pruning.layers import nested_tensor_reason
 
 CPU = torch.device("cpu")
 

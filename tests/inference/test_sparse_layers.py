@@ -8,8 +8,9 @@ from sparsefront_kernels import FORMATS, KernelEntry, entry
 from sparsefront_kernels.linear import SparseLinear
 from torch import nn
 
-from sparsefront.inference.network_modules import SparseConv2d, conv_unsupported_reason
+from sparsefront.inference.network_modules import SparseConv2d
 from sparsefront.masks.weight_view import as_matrix, like_weight
+from sparsefront.pruning.layers import conv_unsupported_reason
 
 
 def pruned(layer):

@@ -10,10 +10,10 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.nn.utils import parametrizations
 
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.network_modules import layer_unsupported_reason
 from sparsefront.inference.swap import swap_layers
 from sparsefront.measure.problems import observe_problems
 from sparsefront.patterns.n_m import NM
+from sparsefront.pruning.layers import layer_unsupported_reason
 
 CPU = torch.device("cpu")
 

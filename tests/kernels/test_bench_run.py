@@ -138,9 +138,11 @@ def test_another_commit_and_new_kernels_are_measured(tmp_path):
 
 def test_a_file_with_other_columns_is_not_gone_on_with(tmp_path):
     path = tmp_path / "rows.csv"
-    path.write_text(",".join(COLUMNS[:-1]) + "\n")
-    with pytest.raises(ValueError, match="has other columns"):
-        measure(plan(), path)
+    for head in (",".join(COLUMNS[:-1]), ",".join([*COLUMNS, "note"]), ";".join(COLUMNS), "\ufeff" + ",".join(COLUMNS)):
+        path.write_text(f"{head}\n", encoding="utf-8")
+        with pytest.raises(ValueError, match="has other columns than these, or a spreadsheet saved it"):
+            measure(plan(), path)
+        assert path.read_text(encoding="utf-8") == f"{head}\n"
 
 
 def test_each_launch_is_timed_once_for_all_layouts(tunable):

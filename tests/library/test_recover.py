@@ -1,8 +1,9 @@
 """recover: every recovery on a plain training loop, with pruned weights exactly zero."""
 
 import re
+from copy import deepcopy
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import pytest
 import pytorch_lightning as pl
@@ -446,3 +447,48 @@ def test_looking_at_the_logits_draws_nothing(trained):
         sf.recover(net, masks, loader, F.cross_entropy, recovery=recovery, dense_net=trained.dense, **SETTINGS)
         weights.append(net[0].weight)
     torch.testing.assert_close(*weights)
+
+
+class Heads(NamedTuple):
+    logits: torch.Tensor
+    aux_logits: torch.Tensor
+
+
+class Auxiliary(nn.Module):
+    """As torchvision's Inception: in training mode its output names what an auxiliary head predicts too."""
+
+    def __init__(self, name: str = "aux_logits") -> None:
+        super().__init__()
+        self.body, self.norm = nn.Linear(8, 8), nn.BatchNorm1d(8)
+        self.head, self.auxiliary, self.name = nn.Linear(8, 3), nn.Linear(8, 3), name
+
+    def forward(self, x):
+        x = self.norm(self.body(x))
+        return {"logits": self.head(x), self.name: self.auxiliary(x)} if self.training else {"logits": self.head(x)}
+
+
+@pytest.mark.parametrize("form", [dict, lambda output: Heads(**output) if len(output) == 2 else output["logits"]])
+def test_heads_of_training_alone_are_not_taught(form):
+    net = Auxiliary()
+    net.register_forward_hook(lambda _, inputs, output: form(output))
+    batches = [(torch.randn(4, 8), torch.tensor([0, 1, 2, 0]))]
+    masks = sf.prune(net, "n_m", 0.5, layers="body", tell=len)
+    before, teacher = net.auxiliary.weight.clone(), deepcopy(net)
+
+    def loss(output, target):
+        return F.cross_entropy(output["logits"] if isinstance(output, dict) else output.logits, target)
+
+    sf.recover(net, masks, batches, loss, dense_net=teacher, recovery="distill", epochs=1)
+    assert torch.equal(net.auxiliary.weight, before) and not torch.equal(net.head.weight, teacher.head.weight)
+
+
+def test_other_logits_of_training_alone_are_refused_before_any_work():
+    net = Auxiliary("second_logits")
+    masks, batches = (
+        sf.prune(net, "n_m", 0.5, layers="body", tell=len),
+        [(torch.randn(4, 8), torch.tensor([0, 1, 2, 0]))],
+    )
+    before = deepcopy(net.state_dict())
+    with pytest.raises(InvalidSetting, match="net=Auxiliary: returns 2 logits as it trains and 1 in eval mode"):
+        sf.recover(net, masks, batches, lambda output, y: 0.0, recovery="distill", dense_net=deepcopy(net), epochs=1)
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())

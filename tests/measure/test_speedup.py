@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from sparsefront.measure.end_to_end import speedup_of
+from sparsefront.measure.end_to_end import latency_over_batches, speedup_of
+from sparsefront.measure.settings import FEWEST_REPEATS, Measure
 
 
 def noisy(center, spread, *, repeats=3, samples=30, seed=0):
@@ -42,3 +43,39 @@ def test_equal_samples_give_an_equal_interval():
 def test_repeats_must_match():
     with pytest.raises(ValueError, match="3 and 2"):
         speedup_of([[1.0]] * 3, [[1.0]] * 2)
+
+
+def coverage(repeats: int, *, draws: int = 400, samples: int = 15) -> float:
+    """How often the interval holds the true ratio, where repeats drift by 1 % and samples jitter by 1 %."""
+    generator = torch.Generator().manual_seed(0)
+    held = 0
+    for _ in range(draws):
+        sides = []
+        for true in (1.3, 1.0):
+            drift = 1 + 0.01 * torch.randn(repeats, 1, generator=generator)
+            sides.append((true * drift * (1 + 0.01 * torch.randn(repeats, samples, generator=generator))).tolist())
+        found = speedup_of(*sides, draws=400)
+        held += found.speedup_low <= 1.3 <= found.speedup_high
+    return held / draws
+
+
+def test_the_interval_of_the_default_holds_the_ratio_as_often_as_it_says():
+    assert Measure(device="cpu").repeats == FEWEST_REPEATS
+    assert coverage(FEWEST_REPEATS) >= 0.93
+    assert coverage(3) < 0.93, "which is why no interval of so few is shown"
+
+
+def test_one_size_of_batches_gives_the_same_as_a_fixed_one():
+    samples = {"dense": noisy(10.0, 0.1), "sparse": noisy(8.0, 0.1, seed=1)}
+    fixed, found = speedup_of(samples["dense"], samples["sparse"]), latency_over_batches([(7, samples)])
+    told = [found[f"speedup_dataset{end}"] for end in ("", "_low", "_high")]
+    assert told == pytest.approx([fixed.speedup, fixed.speedup_low, fixed.speedup_high])
+
+
+def test_sizes_weigh_as_often_as_they_occur():
+    short = {"dense": [[1.0] * 5] * 3, "sparse": [[1.0] * 5] * 3}
+    long = {"dense": [[9.0] * 5] * 3, "sparse": [[4.0] * 5] * 3}
+    found = latency_over_batches([(3, short), (1, long)])
+    assert found["latency_dense_dataset_ms"] == 3.0 and found["latency_sparse_dataset_ms"] == 1.75
+    assert found["speedup_dataset"] == pytest.approx(12 / 7)
+    assert latency_over_batches([(3, {"dense": short["dense"]})]) == {"latency_dense_dataset_ms": 1.0}

@@ -12,7 +12,8 @@ from sparsefront.patterns.base import Pattern
 from sparsefront.patterns.tile_wise import SOURCES
 
 FILES = (Path(__file__).resolve().parents[2] / "conf" / "pattern").glob("*.yaml")
-NAMES = sorted(path.stem for path in FILES if path.stem != "mixed")  # which has no structure of its own: test_mixed.py
+NO_STRUCTURE = ("mixed", "depth")  # of their own within a layer: test_mixed.py, test_depth.py
+NAMES = sorted(path.stem for path in FILES if path.stem not in NO_STRUCTURE)
 SUITED = {"whole_tiles": True, "input_multiple": 16, "aggregate": "rms"}  # to the hardware
 # Each distribution of a pattern is held to the contract, not only the YAML's own.
 VARIANTS = [(name, {}) for name in NAMES] + [

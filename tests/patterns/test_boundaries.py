@@ -13,7 +13,9 @@ from sparsefront.patterns.tile_wise import TileWise
 from sparsefront.patterns.vector_wise import VectorWise
 
 FILES = (Path(__file__).resolve().parents[2] / "conf" / "pattern").glob("*.yaml")
-NAMES = sorted(path.stem for path in FILES if path.stem != "mixed")  # which has no structure of its own
+NAMES = sorted(
+    path.stem for path in FILES if path.stem not in ("mixed", "depth")
+)  # which have no structure of their own
 
 
 @pytest.mark.parametrize("name", NAMES)

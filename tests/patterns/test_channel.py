@@ -9,8 +9,8 @@ from sparsefront.patterns.channel import Channel
 from sparsefront.pruning.make_masks import make_masks
 
 
-def test_the_axis_is_outputs_or_inputs():
-    with pytest.raises(InvalidSetting, match="axis=rows: must be outputs or inputs"):
+def test_the_axis_is_one_of_three():
+    with pytest.raises(InvalidSetting, match="axis=rows: must be one of outputs, inputs, width"):
         Channel(axis="rows")
 
 

@@ -41,7 +41,7 @@ def test_the_granularity_is_of_those_that_name_none(from_yaml):
             [{"_target_": "nowhere.Pattern"}],
             r"^candidates=.*: _target_=nowhere.Pattern: cannot be imported .*No module named 'nowhere'",
         ),
-        (["dense"], r"^candidates=dense: is a pattern that prunes; dense is a choice beside them all"),
+        (["dense"], r"^candidates=dense: is a pattern that prunes within a layer; dense is a choice beside them all"),
         (["mixed"], r"^candidates=mixed: is a pattern that prunes"),
         (
             ["n_m", "tile_wise", "tile_wise:128"],

@@ -9,7 +9,7 @@ import sparsefront as sf
 from sparsefront.pruning.layers import count_weights
 
 TORCH = "no kernel is there for a module of its kind, {}"
-READ = "a parameter that {} reads without a call of a Linear or Conv2d"
+READ = "a parameter of {} itself, and not the weight of a Linear or Conv2d"
 
 
 class Experts(nn.Module):
@@ -106,7 +106,7 @@ def test_a_mask_whose_weight_is_read_is_not_called_unused(net):
     assert report.dense_layers == {
         "attention.out_proj": "its weight is read without a call of it",
         "read": "its weight is read without a call of it",
-        "idle": "not called in the observed forward",
+        "idle": "the example inputs do not reach it",
     }
 
 
@@ -124,3 +124,61 @@ def test_computed_weights_and_second_parameters_are_listed_once():
     net[1].lora = nn.Parameter(torch.randn(16, 2))
     masks = sf.prune(net, "n_m", 0.5, layers="1", tell=len)
     assert list(masks.dense) == ["0", "1.lora", "2"]
+
+
+class Tied(nn.Module):
+    """As GPT-2: its head is its embedding, and its products are in a class that is no Linear."""
+
+    def __init__(self, *, tied: bool) -> None:
+        super().__init__()
+        self.tokens, self.body, self.head = nn.Embedding(32, 16), nn.Conv1d(16, 16, 1), nn.Linear(16, 32, bias=False)
+        if tied:
+            self.head.weight = self.tokens.weight
+
+    def forward(self, tokens):
+        return self.head(self.body(self.tokens(tokens).mT).mT)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_naming_layers_is_advised_only_where_it_helps(tied):
+    with pytest.raises(
+        sf.InvalidSetting, match="1 Conv1d: no kernel is there for a module of its kind, Conv1d"
+    ) as told:
+        sf.prune(Tied(tied=tied), "n_m", 0.5, tell=len)
+    assert str(told.value).endswith("name those to prune") is not tied
+
+
+def test_what_will_run_dense_after_a_swap_is_said_before(capsys):
+    class Own(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) + 1
+
+    hooked, x = nn.Linear(16, 16), torch.randn(2, 4, 16)
+    hooked.register_forward_hook(lambda module, inputs, output: output * 2)
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 16, batch_first=True), 1)
+    net = nn.Sequential(hooked, Own(16, 16), encoder, nn.Linear(16, 16), nn.Linear(16, 4)).eval()
+    masks = sf.prune(net, "n_m", 0.5, example_inputs=(x,))
+    said = capsys.readouterr().out.splitlines()[0].split("run dense after a swap: ")[1]
+    dense = {name: why for name, why in sf.swap(net, masks, (x,)).dense_layers.items() if name in masks}
+    assert set(dense) == {"0", "1", "2.layers.0.linear1", "2.layers.0.linear2"}
+    assert all(why in said for why in dense.values()) and all(name in said for name in dense)
+
+
+def test_inputs_that_are_padded_reach_an_encoder_as_nested_tensors():
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.head = nn.Linear(16, 16), nn.Linear(16, 4)
+            self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 16, batch_first=True), 1)
+
+        def forward(self, x, padding):
+            return self.head(self.encoder(self.first(x), src_key_padding_mask=padding).mean(1))
+
+    net, inputs = Net().eval(), (torch.randn(2, 4, 16), torch.tensor([[False, False, False, True], [False] * 4]))
+    masks = sf.prune(net, "n_m", 0.5, example_inputs=inputs, tell=len)
+    assert sf.swap(net, masks, inputs).layers["first"].is_sparse
+
+
+def test_a_computed_weight_of_any_kind_is_listed():
+    net = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Conv1d(4, 8, 1)), nn.Linear(4, 4), nn.Linear(4, 4))
+    assert sf.prune(net, "n_m", 0.5, tell=len).dense == {"0": TORCH.format("Conv1d")}

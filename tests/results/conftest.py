@@ -133,6 +133,12 @@ def mixed(make_result) -> Callable[[int], list[Result]]:
     return lambda count: mixed_results(count, make_result)
 
 
+@pytest.fixture
+def one_seed_ranks(monkeypatch):
+    """For tests of what a sentence says of those that are ranked."""
+    monkeypatch.setattr("sparsefront.results.statistics.LEAST_SEEDS", 1)
+
+
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
     with headless_page(tmp_path_factory.mktemp("browser")) as page:

@@ -10,6 +10,7 @@ from sparsefront.results.comparable import split_comparable
 from sparsefront.results.page.comparison import write_comparison
 from sparsefront.results.plots import write_pareto_png
 from sparsefront.results.statistics import pattern_ranking
+from sparsefront.results.store import rank, rank_of_line
 from sparsefront.results.tables import results_table, run_table
 
 CONTINUED = {"dense": 0.95, "dense_continued": 0.98, "masked": 0.96, "sparse": 0.955}
@@ -74,3 +75,33 @@ def test_near_dense_is_near_the_continued_network(make_result):
     assert pattern_ranking(group)[0]["best speedup at ≤ 1 point lost"] == "–"
     (group,) = split_comparable([make_result(**CONTINUED | {"dense_continued": 0.96})])
     assert pattern_ranking(group)[0]["best speedup at ≤ 1 point lost"] == "1.50×"
+
+
+def test_the_control_with_the_teacher_comes_first(make_result):
+    both = make_result(**CONTINUED, dense_distilled=0.985)
+    assert points_lost(both) == pytest.approx(3.0) and baseline_quality(both) == 0.985
+    told = text(run_table(both))
+    assert "dense, trained on with the teacher" in told and "3.00, against dense, trained on with the teacher" in told
+    (group,) = split_comparable([both, make_result(**CONTINUED, seed=1), make_result(seed=2)])
+    (note,) = (note for note in group.notes() if note.startswith("points lost"))
+    assert note == (
+        "points lost are against dense trained on with the teacher in 1 run, and against dense trained on in 1 run, and "
+        "against dense as it was before pruning in the 1 without control=dense_continued"
+    )
+    assert group.distilled_point() == (1.0, pytest.approx(98.5)) and '"dense_distilled"' in text_of_page(both)
+
+
+def text_of_page(result) -> str:
+    import tempfile
+    from pathlib import Path
+
+    with tempfile.TemporaryDirectory() as folder:
+        return write_comparison([result], Path(folder) / "page.html", title="one").read_text()
+
+
+def test_of_one_run_with_either_control_that_with_the_teacher_counts(make_result):
+    continued, distilled = make_result(dense_continued=0.9), make_result(dense_distilled=0.9)
+    assert rank(distilled) > rank(continued) > rank(make_result())
+    for result in (continued, distilled):
+        line = {name: "" if value is None else str(value) for name, value in result.flat().items()}
+        assert rank_of_line(line)[0] == rank(result)[0]

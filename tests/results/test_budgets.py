@@ -5,6 +5,8 @@ import pytest
 from sparsefront.results.comparable import split_comparable
 from sparsefront.results.statistics import budget_sentences
 
+pytestmark = pytest.mark.usefixtures("one_seed_ranks")
+
 
 @pytest.fixture
 def run(make_result):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from sparsefront.results.candidates import splits_apart
 from sparsefront.results.comparable import CPU_NOTE, LATENCY, SPEEDUP, split_comparable
 
 
@@ -99,6 +100,7 @@ RECORDED = {
         ({"processor": "Epyc"}, ("Xeon, 2 threads", "Epyc, 2 threads")),
         ({"dataset_digest": "dd"}, ("data cc", "data dd")),
         ({"dataset_digest": None}, ("data cc", "data not recorded")),
+        ({"dataset_split": "sst2-phrases-1"}, ("split rows", "split sst2-phrases-1")),
         ({"val_seen": True}, ("144 held-out samples", "144 held-out samples, maybe seen in training")),
     ],
 )
@@ -110,6 +112,18 @@ def test_results_of_another_protocol_are_another_front_that_says_so(make_result,
     titles = {len(group.results): group.title for group in groups}
     assert told[0] in titles[2] and told[1] in titles[1]
     assert split_comparable([make_result(**RECORDED)])[0].title == split_comparable([make_result()])[0].title
+
+
+def test_splits_of_different_versions_are_told_apart_in_one_line(make_result):
+    old, new, full = (
+        make_result(dataset="glue", dataset_task="sst2", **change)
+        for change in ({}, {"dataset_split": "sst2-phrases-1"}, {"dataset_parameters": {"valid_fraction": 0}})
+    )
+    (line,) = splits_apart([old, old, new, full])
+    assert line.startswith("glue sst2: not ranked against each other")
+    assert line.endswith(": 2 results of the split rows, 1 result of the split sst2-phrases-1")
+    named_rows = make_result(dataset="glue", dataset_task="sst2", dataset_split="rows")
+    assert splits_apart([old, named_rows, full]) == [] and len(split_comparable([old, named_rows])) == 1
 
 
 STEPS_OF_64 = RECORDED | {

@@ -241,7 +241,7 @@ def test_the_page_keeps_groups_apart_and_escapes_what_results_hold(tmp_path, mak
 
 
 def test_an_unknown_axis_is_rejected():
-    with pytest.raises(InvalidSetting, match="axis=ms: must be speedup or latency_ms"):
+    with pytest.raises(InvalidSetting, match="axis=ms: must be one of speedup, latency_ms, speedup_dataset"):
         Report(axis="ms")
 
 

@@ -39,7 +39,14 @@ def test_alike_and_alone_there_is_nothing_to_tell(make_result):
 )
 def test_each_difference_is_told_in_one_line(make_result, change, told):
     lines = differences([make_result(**ALIKE), make_result(**ALIKE | change)])
-    assert lines == [f"differs between these runs: {told}"]
+    assert lines[-1] == f"differs between these runs: {told}"
+
+
+def test_a_figure_of_several_machines_or_commits_says_so_first(make_result):
+    mixed = [make_result(**ALIKE | {"gpu": gpu, "commit": commit}) for gpu, commit in (("H100", "a"), ("H200", "b"))]
+    assert differences(mixed)[0] == "mixes 2 GPUs and 2 commits: no figure of one machine and commit"
+    unknown = [make_result(**ALIKE), make_result(**ALIKE | {"driver": "580.65"})]
+    assert not any(line.startswith("mixes") for line in differences(unknown)), "one driver is known"
 
 
 def test_what_a_dense_network_has_no_setting_for_is_no_difference(make_result):

@@ -12,6 +12,7 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.results.loggers import (
     CsvLogging,
     NoLogging,
+    TensorBoardLogging,
     WandbLogging,
     close_loggers,
     has_api_key,
@@ -43,10 +44,11 @@ def no_account(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
 
 
-@pytest.mark.parametrize("name", ["wandb", "csv", "none"])
+@pytest.mark.parametrize("name", ["wandb", "tensorboard", "csv", "none"])
 def test_the_settings_of_each_logger_build(name):
     settings = instantiate(OmegaConf.load(ROOT / "conf" / "logger" / f"{name}.yaml"))
-    assert isinstance(settings, {"wandb": WandbLogging, "csv": CsvLogging, "none": NoLogging}[name])
+    kinds = {"wandb": WandbLogging, "tensorboard": TensorBoardLogging, "csv": CsvLogging, "none": NoLogging}
+    assert isinstance(settings, kinds[name])
 
 
 def test_wandb_offline_needs_no_account_and_asks_nothing(no_account, tmp_path, make_result, programs):
@@ -106,6 +108,17 @@ def test_csv_logger_keeps_curves_and_the_result(tmp_path, make_result):
     log_result(loggers, make_result())
     text = (tmp_path / "csv" / "metrics.csv").read_text()
     assert "train/loss" in text and "latency_sparse_ms" in text and "3.5" in text
+
+
+def test_tensorboard_keeps_curves_and_the_result(tmp_path, make_result):
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    loggers = TensorBoardLogging().build(run_name="a", output_dir=tmp_path, group=None, config={}, tags=["a"])
+    loggers[0].log_metrics({"dense/train/loss": 1.0}, step=3)
+    log_result(loggers, make_result())
+    events = reader.EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [(one.step, one.value) for one in events.Scalars("dense/train/loss")] == [(3, 1.0)]
+    assert [one.value for one in events.Scalars("latency_sparse_ms")] == [3.5]
 
 
 def test_no_logger_takes_a_result(make_result, tmp_path):

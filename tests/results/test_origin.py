@@ -139,7 +139,7 @@ def test_missing_cells_of_what_else_differs_are_named(make_result):
 
 def test_a_pattern_has_one_color_and_a_recovery_one_marker():
     known = ["tile_wise", "vector_wise", "block_wise", "n_m", "element_wise", "dense", "uniform", "channel"]
-    known += ["shuffled_block", "tile_2_4", "block_2_4", "mixed"]
+    known += ["shuffled_block", "tile_2_4", "block_2_4", "mixed", "depth"]
     colors = [pattern_color(pattern) for pattern in known]
     assert len(set(colors)) == len(known) and pattern_color("my_own") not in colors
     assert recovery_marker("finetune") == ("o", "circle") and recovery_marker(None) == recovery_marker("none")
@@ -150,7 +150,7 @@ def test_what_is_no_pattern_has_no_color_of_a_pattern():
     patterns = {pattern_color(file.stem) for file in (ROOT / "conf" / "pattern").glob("*.yaml")}
     patterns |= {pattern_color(f"own_{number}") for number in range(100)}
     others = [style.color for style in series_styles(map(str, range(10))).values()]
-    assert len(patterns) == 18 and len(set(others)) == 10 and not patterns & set(others)
+    assert len(patterns) == 19 and len(set(others)) == 10 and not patterns & set(others)
     of_masks = {KEPT_COLOR, PRUNED_COLOR, GROUP_COLOR, WINDOW_COLOR}
     assert len(of_masks) == 4 and not of_masks & (patterns | set(others))
 

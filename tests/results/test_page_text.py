@@ -25,6 +25,7 @@ def of_pattern(make_result, name, speedup, *, seed=0, width=0.02, sparse=0.97):
     return make_result(run_id=f"{name}{seed}", pattern=name, seed=seed, dense=0.972, **shown)
 
 
+@pytest.mark.usefixtures("one_seed_ranks")
 def test_the_headline_names_no_winner_where_intervals_overlap(make_result):
     def told(*results):
         (group,) = split_comparable(results)

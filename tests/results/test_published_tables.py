@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "experiments").glob("**/*.csv"))
 POINTS = [
     *("end_to_end/h200.csv", "nmsparse_bert/points.csv", "pytorch_talk/points.csv", "recoveries/points.csv"),
-    *("search/bert_base.again.csv", "search/bert_base.csv", "search/minilm.again.csv", "search/minilm.csv"),
+    *("search/minilm.again.csv", "search/minilm.csv"),
     *("search/minilm_h100.again.csv", "search/minilm_h100.csv", "sweeps/minilm.csv", "sweeps/minilm_h100.csv"),
     *("tile_wise_bert/points.csv", "uniform/points.csv"),
 ]

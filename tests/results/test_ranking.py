@@ -31,6 +31,7 @@ def test_the_area_is_that_of_the_front_over_the_common_corner(run):
     assert [float(line[AREA].split()[0]) for line in found.values()] == pytest.approx([5.0, 0.5, 0.0])
 
 
+@pytest.mark.usefixtures("one_seed_ranks")
 def test_a_clear_difference_is_a_win_and_the_rest_ties(run):
     found = ranked([run("n_m", 2.0, 0.95), run("tile_wise", 2.01, 0.95), run("uniform", 1.2, 0.90)])
     assert {pattern: line[DUELS] for pattern, line in found.items()} == {

@@ -73,6 +73,11 @@ def test_a_point_shown_again_is_the_same_run_and_in_it_once(composed, monkeypatc
         assert list(server) == [run.id] and len(run.sessions) == shown
         assert len(run.logged) == trained and Result.from_json(run.summary[RESULT_KEY]) == result
     assert [session["resume"] for session in run.sessions] == ["allow"] * 3
+    assert {session["job_type"] for session in run.sessions} == {"run"}
+    assert all(session["tags"] == ["vit_small", "digits", "n_m", "finetune"] for session in run.sessions)
+    curves = {name for values in run.logged for name in values if not name.startswith("summary_table")}
+    assert {"dense/val/accuracy", "dense/step", "recover/val/accuracy", "recover/step"} <= curves
+    assert {name.partition("/")[0] for name in curves} == {"dense", "recover"}
     assert run.exit_codes == [0, 0, 0]
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 
 import pytest
 from hypothesis import given
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from sparsefront.cache.inventory import read_results as read_runs
 from sparsefront.errors import Obstacle
+from sparsefront.results.record import record_digest
 from sparsefront.results.store import (
     append_result,
     escaped,
@@ -56,6 +58,33 @@ def test_what_a_spreadsheet_saved_is_read_and_goes_on_in_our_form(tmp_path, make
     reading = read_results([store])
     assert [one.identity.run_id for one in reading.results] == ["a", "b", "c"] and reading.problems == []
     assert reading.results[:2] == known
+
+
+def test_a_table_whose_text_was_quoted_gets_no_run_twice(tmp_path, make_result):
+    store, known = tmp_path / "rows.csv", make_result(run_id="a")
+    append_result(store, known)
+    rows = list(csv.reader(io.StringIO(store.read_text(encoding="utf-8"), newline="")))
+    with store.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows(rows)
+    append_result(store, known)
+    append_result(store, make_result(run_id="b"))
+    _, lines = parse_lines(store.read_text(encoding="utf-8"))
+    assert [line["run_id"] for line in lines] == ["a", "b"] and read_results([store]).problems == []
+
+
+def test_columns_that_were_added_stay(tmp_path, make_result):
+    store, result = tmp_path / "rows.csv", make_result(run_id="a")
+    signed = result.with_values({"record_sha256": record_digest(json.loads(result.to_json()))})
+    append_result(store, signed)
+    head, line = store.read_text(encoding="utf-8").splitlines()
+    for note in (("my note,", "good,", "my note, remark"), ("", "", "remark")):
+        store.write_text(f"{note[0]}{head},remark\r\n{note[1]}{line},ours\r\n", encoding="utf-8", newline="")
+        append_result(store, make_result(run_id="b"))
+        header, lines = parse_lines(store.read_text(encoding="utf-8"))
+        assert [line["run_id"] for line in lines] == ["a", "b"] and [line["remark"] for line in lines] == ["ours", ""]
+        reading = read_results([store])
+        assert [one.identity.run_id for one in reading.results] == ["a", "b"] and reading.results[0] == signed
+        assert reading.problems == [f"{store}: cells under {note[2]}, which is no field of a result"]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -124,3 +153,14 @@ def test_formulas_in_a_result_come_back(tmp_path, make_result):
         append_result(tmp_path / "rows.csv", one)
     assert read_results([tmp_path / "rows.csv"]).results == [other, result]
     assert "'=1," in (tmp_path / "rows.csv").read_text() and ",'plain," in (tmp_path / "rows.csv").read_text()
+
+
+def test_an_edited_line_with_added_columns_is_not_read(tmp_path, make_result):
+    store, result = tmp_path / "rows.csv", make_result(run_id="a")
+    for digest in ("0" * 64, None):
+        store.unlink(missing_ok=True)
+        append_result(store, result.with_values({"record_sha256": digest}))
+        head, line = store.read_text(encoding="utf-8").splitlines()
+        store.write_text(f"{head},remark\n{line},ours\n", encoding="utf-8")
+        reading = read_results([store])
+        assert reading.results == [] and "unknown remark" in reading.problems[0]

@@ -28,16 +28,25 @@ def test_run_table_tells_accuracy_latency_device_kernel_and_sparsity(make_result
 
 
 def test_a_speedup_of_a_cpu_says_what_it_is_and_what_its_interval_is(make_result):
-    text = text_of(run_table(make_result(repeats=3)))
+    text = text_of(run_table(make_result(repeats=5)))
     (speedup,) = [line for line in text.splitlines() if "1.50×" in line]
     assert "faster (CPU reference, not a GPU latency)" in speedup
     (interval,) = [line for line in text.splitlines() if "1.40× – 1.60×" in line]
-    assert "bootstrap 95 % interval of the ratio of medians over 3 repeats" in interval
+    assert "bootstrap 95 % interval of the ratio of medians over 5 repeats" in interval
     gpu = text_of(run_table(make_result(latency_device="cuda", gpu="H200")))
     assert "bootstrap 95 % interval" in gpu and "CPU" not in gpu
     results = [make_result(), make_result(speedup=2.0)]
     assert "speedup: CPU reference, not a GPU latency" in text_of(results_table(results))
     assert "CPU" not in text_of(results_table([make_result(latency_device="cuda")]))
+
+
+def test_a_speedup_that_contradicts_the_medians_says_why(make_result):
+    clause = "the median of the ratios of each repeat, whereas the medians over all repeats that are shown give 1.50×"
+    assert "median of the ratios" not in text_of(run_table(make_result()))
+    apart = make_result(speedup=0.98, speedup_low=0.9, speedup_high=1.1)
+    assert clause in " ".join(text_of(run_table(apart), width=300).split())
+    near = make_result(speedup=1.503)
+    assert "median of the ratios" not in text_of(run_table(near)), "rounding alone"
 
 
 def test_tables_show_the_standard_error_and_of_how_many_samples(make_result):

@@ -12,6 +12,7 @@ from sparsefront import pipeline
 from sparsefront.artifacts.store import ArtifactStore
 from sparsefront.errors import InvalidSetting
 from sparsefront.pipeline import run_experiment
+from sparsefront.recovery.distillation import TeacherCallback
 from sparsefront.results.candidates import points_lost
 from sparsefront.stages import control
 from sparsefront.training.recipe import AdamS, Optimization, Recipe
@@ -193,7 +194,7 @@ def test_where_nothing_trains_it_is_skipped_with_a_notice(run, tmp_path, caplog,
 
 
 def test_an_unknown_control_is_rejected(composed):
-    with pytest.raises(InvalidSetting, match="control=dense: is one of dense_continued, or null"):
+    with pytest.raises(InvalidSetting, match="control=dense: is one of dense_continued, dense_distilled, or null"):
         run_experiment(composed("control=dense"))
 
 
@@ -219,3 +220,51 @@ def test_a_control_that_another_process_trains_is_waited_for_after_the_recovery(
     monkeypatch.setattr(pipeline.recover, "run", recover)
     row = run(*CONTROL)
     assert asked == ["busy", "recover"] and row.quality.dense_continued is not None and len(stored(tmp_path)) == 1
+
+
+DISTILLED = [*(item for item in CONTROL if not item.startswith("control")), "control=dense_distilled"]
+TAUGHT = {
+    "distill": ["recovery=distill"],
+    "square_head": ["recovery=square_head"],
+    "cast": ["recovery=cast", "pattern=n_m"],
+}
+
+
+@pytest.mark.parametrize("way", TAUGHT.values(), ids=TAUGHT)
+def test_with_the_teacher_it_takes_the_recovery_s_loss(run, fits, tmp_path, monkeypatch, way):
+    losses, seen = [], TeacherCallback.objective
+
+    def objective(self, task, output, batch):
+        losses.append((type(self), any((weight == 0).float().mean() > 0.1 for weight in task.net.parameters())))
+        return seen(self, task, output, batch)
+
+    monkeypatch.setattr(TeacherCallback, "objective", objective)
+    row = run(*DISTILLED, *way)
+    _, distilled, recovery = fits
+    assert distilled == recovery and len(distilled) == row.cost.recovery_steps == len(losses) / 2
+    assert len({kind for kind, _ in losses}) == 1, "control and recovery have one kind of teacher"
+    assert len(stored(tmp_path, "dense_distilled")) == 1 and not stored(tmp_path)
+    assert row.choice.control == "dense_distilled" and row.cost.dense_distilled_seconds > 0
+    assert row.quality.dense_continued is None and row.identity.dense_distilled_weights_sha256 is not None
+    assert None not in (row.quality.dense_distilled, row.quality.val_dense_distilled)
+    assert points_lost(row) == pytest.approx(100 * (row.quality.dense_distilled - row.quality.masked))
+
+
+def test_another_teacher_or_loss_is_another_control_with_it(composed):
+    from sparsefront.config.validate import validate
+    from sparsefront.stages.keys import stage_keys
+
+    def key(*more: str):
+        return stage_keys(validate(composed("debug=tiny", "recovery=distill", *more))).control
+
+    assert key(*DISTILLED) != key(*CONTROL)
+    assert key(*DISTILLED, "recovery.hardness=0.5") != key(*DISTILLED)
+    assert key(*CONTROL, "recovery.hardness=0.5") == key(*CONTROL)
+    assert key(*DISTILLED, "sparsity=0.9", "schedule=gradual") == key(*DISTILLED)
+
+
+def test_without_a_teacher_it_is_the_one_from_labels(run, tmp_path, caplog):
+    with caplog.at_level(logging.INFO):
+        row = run(*DISTILLED, "recovery=finetune")
+    assert "control=dense_distilled: recovery=finetune has no teacher, so that this is dense_continued" in caplog.text
+    assert row.choice.control == "dense_continued" and row.quality.dense_continued is not None and stored(tmp_path)

@@ -33,7 +33,7 @@ def points(composed, monkeypatch, tmp_path):
     mixed = labels.copy()
     mixed[test] = np.random.RandomState(0).permutation(labels[test])
 
-    def divided(self, _: np.ndarray) -> dict[str, np.ndarray]:  # by the true classes: the rows stay the same
+    def divided(self, *_: np.ndarray) -> dict[str, np.ndarray]:  # by the true classes: the rows stay the same
         rest, test = held_out(labels, TEST_FRACTION)
         train, val = held_out(labels[rest], self.valid_fraction)
         return {"train": rest[train], "val": rest[val], "test": test}

@@ -8,7 +8,7 @@ from omegaconf import open_dict, read_write
 from sparsefront.config.validate import OF_CONTROL, OF_GPU, OF_KERNELS, OF_PRUNED, OF_SEARCH, OF_TIMING, validate
 from sparsefront.errors import InvalidSetting
 from sparsefront.pipeline import run_experiment
-from sparsefront.results.record import alternatives, result_fields
+from sparsefront.results.record import OF_DATASET, alternatives, result_fields
 
 ON_CPU = ["trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1"]
 OF_HELD_OUT = {field.name for field in result_fields() if field.name.startswith("val_")} - {"val_seen"}
@@ -99,15 +99,18 @@ def test_a_value_that_no_configuration_foretells_is_rejected_in_the_end(swept, m
 @pytest.mark.parametrize(
     ("overrides", "absent"),
     [
-        (["pattern=dense"], OF_PRUNED | OF_KERNELS | OF_GPU | OF_CONTROL),
-        (["kernel=none"], OF_KERNELS | OF_GPU | OF_CONTROL),
+        (["pattern=dense"], OF_PRUNED | OF_KERNELS | OF_GPU | OF_CONTROL.keys()),
+        (["kernel=none"], OF_KERNELS | OF_GPU | OF_CONTROL.keys()),
         (
             ["kernel=none", "measure.latency=false"],
-            OF_KERNELS | OF_GPU | OF_CONTROL | OF_TIMING - {"fused_dense_latency_ms"},
+            OF_KERNELS | OF_GPU | OF_CONTROL.keys() | OF_TIMING - {"fused_dense_latency_ms"},
         ),
-        ([], OF_GPU | OF_CONTROL),
-        (["control=dense_continued"], OF_GPU),
-        (["dataset.valid_fraction=0"], OF_HELD_OUT | OF_GPU | OF_CONTROL),
+        ([], OF_GPU | OF_CONTROL.keys()),
+        (
+            ["control=dense_continued"],
+            OF_GPU | {name for name, control in OF_CONTROL.items() if control == "dense_distilled"},
+        ),
+        (["dataset.valid_fraction=0"], OF_HELD_OUT | OF_GPU | OF_CONTROL.keys()),
     ],
     ids=["dense", "masked", "untimed", "kernels", "control", "nothing held out"],
 )
@@ -116,4 +119,4 @@ def test_the_lists_are_those_of_real_records(run, overrides, absent):
     result = run(*ON_CPU, *overrides)
     unpredictable = {"sequence_length", "fused_dense_latency_ms", "granularity"}
     numbers = {field.name for field in result_fields() if {int, float} & set(alternatives(field.hint))} - unpredictable
-    assert {name for name in numbers if result.value_of(name) is None} == absent | OF_SEARCH
+    assert {name for name in numbers if result.value_of(name) is None} == absent | OF_SEARCH | set(OF_DATASET)

@@ -45,7 +45,8 @@ def test_the_result_names_the_settings_of_every_part(run):
     assert choice.pattern_parameters == {"granularity": 32, "distribution": "free", "m": None, "aggregate": "l2"}
     assert choice.granularity == 32
     assert choice.model_variant == "dim 64 depth 1" and choice.model_parameters["dim"] == 64
-    assert choice.dataset_parameters == {"shift": 0, "valid_fraction": 0.1, "num_workers": 0}
+    assert choice.dataset_parameters == {"shift": 0, "valid_fraction": 0.1, "split_by": "auto", "num_workers": 0}
+    assert choice.dataset_split == "duplicates-1"
     assert choice.importance_parameters == {"norm": "l1"} and choice.schedule_parameters == {}
     assert choice.recovery_parameters == {"epochs": 1, "lr": None}
     assert choice.recipe_parameters["weight_decay"] == 0.25

@@ -41,6 +41,11 @@ def test_rejected_with_its_key(composed, overrides, message):
         ("jinja2", [], r"^report\.html=True: .*pip install jinja2, or choose report\.html=false"),
         ("matplotlib", ["report.html=false"], r"^report\.plot=True: .*pip install matplotlib"),
         ("wandb", ["logger=wandb"], r"^logger\.mode=auto: .*pip install wandb, or choose logger=csv or logger=none"),
+        (
+            "tensorboard",
+            ["logger=tensorboard"],
+            r"^logger=tensorboard: .*pip install tensorboard, or choose logger=csv",
+        ),
     ],
 )
 def test_a_package_that_is_needed_last_is_missed_first(composed, monkeypatch, package, overrides, message):

@@ -265,6 +265,14 @@ def test_a_run_that_was_moved_away_from_its_link_is_found_in_the_cache_that_is_n
     assert "masks and weights: hold" in (said := capsys.readouterr().out) and said.endswith("not evaluated\n")
 
 
+def test_a_narrower_network_is_measured_again(tmp_path, capsys):
+    places = (f"cache_dir={tmp_path / 'cache'}", f"results_dir={tmp_path}")
+    asked = ("pattern=channel", "pattern.axis=width", "sparsity=0.5", "recipe.epochs=4")
+    folder = sf.run(*TINY, *places, *asked).folder
+    status = main([str(folder), "--cache-dir", str(tmp_path / "cache")])
+    assert status == 0 and "kernels: holds" in (said := capsys.readouterr().out), said
+
+
 def test_the_control_is_measured_again_too(finished, tmp_path, capsys):
     """Points lost are against it: a forged one would make any pattern look good."""
     cache = finished.parents[1] / "cache"

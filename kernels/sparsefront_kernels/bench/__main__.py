@@ -172,7 +172,7 @@ def _granularities(asked: argparse.Namespace, masks: Masks) -> tuple[int, ...]:
 
 def _lines(path: Path) -> list[list[str]]:
     """Options of each line of a plan; what follows # is a comment."""
-    lines = [shlex.split(line, comments=True) for line in path.read_text().splitlines()]
+    lines = [shlex.split(line, comments=True) for line in path.read_text(encoding="utf-8").splitlines()]
     return [line for line in lines if line]
 
 
@@ -225,7 +225,9 @@ def _commit() -> str:
     """The commit of the code that runs; empty where git cannot say."""
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, encoding="utf-8", errors="replace"
+        ).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return ""
 

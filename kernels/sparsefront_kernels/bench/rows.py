@@ -1,6 +1,8 @@
 """The rows of the results, one measurement each, and their file: rows are on disk as soon as they are finished."""
 
+import codecs
 import csv
+import io
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -94,7 +96,7 @@ def write_rows(path: Path, rows: Iterable[Row]) -> None:
 def append_rows(path: Path, rows: Iterable[Row]) -> None:
     """Add lines to a CSV, which is made where it does not exist; the lines are on disk when this returns."""
     new = not path.exists()
-    with path.open("a", newline="") as file:
+    with path.open("a", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS)
         if new:
             writer.writeheader()
@@ -104,24 +106,43 @@ def append_rows(path: Path, rows: Iterable[Row]) -> None:
 
 
 def write_texts(path: Path, rows: Iterable[dict[str, str]]) -> None:
-    """Write rows that are text already, in the order of `COLUMNS`."""
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)
+    """Write rows that are text already, in the order of `COLUMNS`.
+
+    Raises:
+        ValueError: a row has a column of another name; the file stays as it was.
+    """
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, COLUMNS)
+    writer.writeheader()
+    for row in rows:
+        if others := [str(name) for name in row if name not in COLUMNS]:
+            raise ValueError(f"{path} would lose the columns {', '.join(others)}, which are none of a results file")
+        writer.writerow(row)
+    path.write_text(text.getvalue(), encoding="utf-8", newline="")
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
     """The lines of a results file as text; columns that only newer files have are empty where they are missing.
 
     Raises:
-        ValueError: a column is missing.
+        ValueError: a column is missing, or it is no text.
     """
-    with path.open(newline="") as file:
-        reader = csv.DictReader(file)
-        if missing := [name for name in COLUMNS if name not in (*LATER, *(reader.fieldnames or ()))]:
-            raise ValueError(f"{path} lacks the columns {', '.join(missing)}")
-        return [dict.fromkeys(LATER, "") | row for row in reader]
+    text = _table_text(path)
+    separator = max(",;\t", key=text.partition("\n")[0].count)  # a spreadsheet may have saved it
+    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=separator)
+    if missing := [name for name in COLUMNS if name not in (*LATER, *(reader.fieldnames or ()))]:
+        raise ValueError(f"{path} lacks the columns {', '.join(missing)}")
+    return [dict.fromkeys(LATER, "") | row for row in reader]
+
+
+def _table_text(path: Path) -> str:
+    """Without the byte order mark, or as UTF-16, as spreadsheets save a table."""
+    content = path.read_bytes()
+    encoding = "utf-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
+    try:
+        return content.decode(encoding)
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is no text in UTF-8; save it as CSV in UTF-8") from None
 
 
 def as_text(row: Row) -> dict[str, str]:
@@ -159,7 +180,7 @@ class Results:
         Args:
             append: whether rows that the file holds stay, and are not measured again.
         Raises:
-            ValueError: the file to go on with has other columns.
+            ValueError: the file to go on with has other columns, or another form.
         """
         results = cls(path, gpu, commit)
         if path is None or not path.exists():
@@ -167,9 +188,9 @@ class Results:
         if not append:
             path.unlink()
             return results
-        with path.open() as file:
-            if file.readline().rstrip("\r\n") != ",".join(COLUMNS):
-                raise ValueError(f"{path} has other columns than these: {', '.join(COLUMNS)}; write to another file")
+        if path.read_bytes().partition(b"\n")[0].rstrip(b"\r") != ",".join(COLUMNS).encode():
+            why = "has other columns than these, or a spreadsheet saved it in a form of its own"
+            raise ValueError(f"{path} {why}: {', '.join(COLUMNS)}; write to another file")
         results._remember(read_rows(path))
         return results
 

@@ -81,7 +81,7 @@ class LatencyTable:
         head = json.dumps({"gpu": self.gpu, "made_with": self.made_with, "columns": list(Measured._fields)}, indent=1)
         lines = ",\n".join(f"  {json.dumps(one)}" for one in self.measured)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f'{head.removesuffix("}").rstrip()},\n "measured": [\n{lines}\n ]\n}}\n')
+        path.write_text(f'{head.removesuffix("}").rstrip()},\n "measured": [\n{lines}\n ]\n}}\n', encoding="utf-8")
         return path
 
 
@@ -95,7 +95,7 @@ def latency_table(gpu: str) -> LatencyTable | None:
 
 def load(path: Path) -> LatencyTable:
     """Read what `save` wrote."""
-    content = json.loads(path.read_text())
+    content = json.loads(path.read_text(encoding="utf-8"))
     rows = (dict(zip(content["columns"], row, strict=True)) for row in content["measured"])
     return LatencyTable(content["gpu"], content["made_with"], tuple(Measured(**row) for row in rows))
 

@@ -56,7 +56,7 @@ class DeviceRates:
 
     def save(self, path: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(asdict(self), indent=1) + "\n")
+        path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
         return path
 
 
@@ -70,7 +70,7 @@ def device_rates(gpu: str) -> DeviceRates | None:
 
 def load(path: Path) -> DeviceRates:
     """Read what `save` wrote."""
-    return DeviceRates(**json.loads(path.read_text()))
+    return DeviceRates(**json.loads(path.read_text(encoding="utf-8")))
 
 
 def user_file(gpu: str) -> Path:

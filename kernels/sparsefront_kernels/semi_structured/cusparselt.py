@@ -261,7 +261,16 @@ def fast_with_transposed_store(problem: Problem) -> list[Algorithm]:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, "-c", _OTHER_PROCESS, json.dumps(asked)]
     try:
-        ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LONGEST_S, check=False)
+        ended = subprocess.run(
+            command,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=LONGEST_S,
+            check=False,
+            encoding="utf-8",
+            errors="replace",
+        )
         printed, said = ended.stdout, ended.stderr
     except subprocess.TimeoutExpired as late:
         printed, said = (late.stdout or b"").decode(), f"not within {LONGEST_S:g} s"

@@ -67,7 +67,7 @@ class TunedKernel:
             content["kernels"][self.kernel] = {"version": self.version, "made_with": made_with, "entries": entries}
             partial = path.with_suffix(f".{os.getpid()}")  # not by tempfile, which lets nobody else read it
             try:
-                partial.write_text(json.dumps(content, indent=1, sort_keys=True))
+                partial.write_text(json.dumps(content, indent=1, sort_keys=True), encoding="utf-8")
                 os.replace(partial, path)  # a process that reads meanwhile sees the old file or the new one
             finally:
                 partial.unlink(missing_ok=True)
@@ -95,7 +95,7 @@ def user_file(gpu: str, folder: str = "tuned") -> Path:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    return json.loads(path.read_text()) if path.exists() else None
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
 def _measured(content: dict[str, Any], kernel: str, version: int) -> dict[str, dict[str, Any]]:

@@ -15,6 +15,7 @@ from sparsefront.patterns.base import Pattern
 
 LostImportance = Callable[[str, float], float]
 SAME_PATTERN = "gives every layer the same pattern"
+BLOCKS = "gives layers shares of their own, and whole blocks go"
 
 
 class Allocation(ABC):
@@ -35,9 +36,15 @@ class Allocation(ABC):
 
     def check_pattern(self, pattern: Pattern) -> None:
         """Raise InvalidSetting where they do not go together, with the allocations that do."""
-        if (why := self.mismatch(pattern)) is None:
+
+        def mismatch(allocation: Allocation) -> str | None:
+            if pattern.takes_blocks:
+                return None if allocation.name == "per_layer" else BLOCKS
+            return allocation.mismatch(pattern)
+
+        if (why := mismatch(self)) is None:
             return
-        met = options_where("sparsefront.allocation", lambda allocation: allocation.mismatch(pattern) is None)
+        met = options_where("sparsefront.allocation", lambda allocation: mismatch(allocation) is None)
         allowed = f"pattern {pattern.name} can meet {', '.join(met)}; {self.name} {why}"
         raise InvalidSetting("allocation", self.name, allowed)
 

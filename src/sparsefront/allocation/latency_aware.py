@@ -1,6 +1,7 @@
 """Per-layer sparsities that reach a speedup, by a table of measured layer times, at the least importance lost."""
 
 import csv
+import io
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -12,6 +13,7 @@ from pydantic import Field, PositiveInt
 
 from sparsefront.allocation.assignment import at_least, at_most, choose_within
 from sparsefront.allocation.base import LostImportance, PerLayerAllocation
+from sparsefront.artifacts.bounded_files import read_table_text, separator_of
 from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.base import Pattern
@@ -129,12 +131,12 @@ def write_table(path: Path, lines: Iterable[LayerTime]) -> None:
 
 def _lines(file: Path) -> list[LayerTime]:
     """The lines with their numbers read; ValueError says which is wrong."""
-    with file.open(newline="", encoding="utf-8") as stream:
-        reader = csv.DictReader(stream, restval="")
-        missing = [column for column in REQUIRED if column not in (reader.fieldnames or [])]
-        if missing:
-            raise ValueError(f"lacks column {', '.join(missing)}; a table has {','.join(COLUMNS)}")
-        lines = [_line(cells, reader.line_num) for cells in reader]
+    text = read_table_text(file)
+    reader = csv.DictReader(io.StringIO(text, newline=""), restval="", delimiter=separator_of(text))
+    missing = [column for column in REQUIRED if column not in (reader.fieldnames or [])]
+    if missing:
+        raise ValueError(f"lacks column {', '.join(missing)}; a table has {','.join(COLUMNS)}")
+    lines = [_line(cells, reader.line_num) for cells in reader]
     if not lines:
         raise ValueError("has no times")
     return lines

@@ -20,6 +20,7 @@ from zipfile import BadZipFile
 import yaml
 
 MOST_TEXT_BYTES = 64 * 2**20
+MOST_TABLE_BYTES = 4 * 2**30
 MOST_YAML_BYTES = 4 * 2**20
 MOST_DEPTH = 64  # containers inside one another
 MOST_ALIASES = 100  # of a YAML file
@@ -95,6 +96,31 @@ def decode_text(content: bytes) -> str:
         if (other := _OTHER_ENCODINGS.get(content[:2])) is not None:
             raise Unreadable(f"is {other} text; save it as UTF-8") from None
         raise Unreadable(f"is not UTF-8 text (byte 0x{content[error.start]:02x} at position {error.start})") from None
+
+
+SEPARATORS = ",;\t"
+
+
+def read_table_text(file: Path) -> str:
+    """The text of a CSV file, also as a spreadsheet saves it: without its byte order mark, or as UTF-16. Bytes that are no UTF-8
+    pass as halves of characters, so that a line torn inside a character can be repaired.
+
+    Raises:
+        Unreadable: as `read_bytes_bounded`, or UTF-16 that is cut off.
+    """
+    content = read_bytes_bounded(file, max_bytes=MOST_TABLE_BYTES)
+    if content[:2] not in _OTHER_ENCODINGS:
+        return content.removeprefix(codecs.BOM_UTF8).decode("utf-8", errors="surrogateescape")
+    try:
+        return content.decode("utf-16")
+    except UnicodeDecodeError:
+        raise Unreadable("is UTF-16 text that is cut off; save it as CSV in UTF-8") from None
+
+
+def separator_of(text: str) -> str:
+    """What stands between the cells of a table's first line; names of columns hold none of these characters."""
+    first = text.partition("\n")[0]
+    return max(SEPARATORS, key=first.count)
 
 
 def read_json_bounded(

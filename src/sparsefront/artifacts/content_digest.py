@@ -65,7 +65,7 @@ class DigestMemo:
         with suppress(OSError):  # a disk that is full, or a cache that is read only
             self.file.parent.mkdir(parents=True, exist_ok=True)
             with whole_file(self.file) as new:
-                new.write_text(json.dumps(entries))
+                new.write_text(json.dumps(entries), encoding="utf-8")
 
 
 _active: ContextVar[DigestMemo | None] = ContextVar("_active", default=None)

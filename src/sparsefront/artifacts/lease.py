@@ -87,7 +87,7 @@ def _state_and_start(process: int) -> tuple[str, str]:
 
 def _text(file: str) -> str:
     try:
-        return Path(file).read_text()
+        return Path(file).read_text(encoding="utf-8")
     except OSError:
         return ""
 

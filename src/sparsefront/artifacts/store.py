@@ -58,7 +58,7 @@ _sound: set[tuple] = set()  # stages that this process has read whole, or made: 
 def write_record(folder: Path, seconds: float, cache_key: dict[str, Any], *, used: Iterable[str] = ()) -> None:
     """Of a stage whose files are all written."""
     content = {"seconds": seconds, "determined_by": cache_key, "used": sorted(used), "files": checksums(folder)}
-    (folder / RECORD).write_text(json.dumps(content, indent=2, default=str))
+    (folder / RECORD).write_text(json.dumps(content, indent=2, default=str), encoding="utf-8")
 
 
 def read_record(folder: Path) -> dict[str, Any]:
@@ -278,7 +278,7 @@ class Artifact:
     held: Held | None = field(default=None, repr=False, compare=False)
 
     def read_json(self, name: str) -> Any:
-        return json.loads((self.path / name).read_text())
+        return json.loads((self.path / name).read_text(encoding="utf-8"))
 
 
 @dataclass(eq=False)

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sparsefront.artifacts.bounded_files import Unreadable, read_bytes_bounded, read_json_bounded
+from sparsefront.artifacts.bounded_files import Unreadable, read_bytes_bounded, read_json_bounded, read_table_text
 from sparsefront.artifacts.durable import PARTIAL, below_with_links, unreadable
 from sparsefront.artifacts.lease import GONE_S, hold_alone, process_tag
 from sparsefront.artifacts.store import RECORD, REMOVED, generation_number, maker_of, read_record
 from sparsefront.errors import Obstacle, printable
 from sparsefront.results.run_folder import LINK
-from sparsefront.results.store import RESULT_FILE, STORE_FILE, TEXT, parse_lines, read_table_text, whole_lines
+from sparsefront.results.store import RESULT_FILE, STORE_FILE, TEXT, parse_lines, whole_lines
 
 # Which results were made from a cache: runs found in the folders of results that ever used it.
 
@@ -143,7 +143,17 @@ def _text(cache: Path) -> str:
 DATA = "data"  # downloads and tokenized text: no stages
 UNFINISHED = ".unfinished"
 # A stage that shares files with an earlier one (hard links) is not charged for them.
-ORDER = ("dense", "prune", "recover", "dense_continued", "export", "dense_quality", "measure", "result")
+ORDER = (
+    "dense",
+    "prune",
+    "recover",
+    "dense_continued",
+    "dense_distilled",
+    "export",
+    "dense_quality",
+    "measure",
+    "result",
+)
 
 
 @dataclass(frozen=True)

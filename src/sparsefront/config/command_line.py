@@ -29,11 +29,21 @@ from yaml import YAMLError
 from sparsefront.artifacts.durable import denied, full_disk
 from sparsefront.artifacts.lease import LeaseLost
 from sparsefront.config import schema as config
-from sparsefront.config.settings import options_of, require_root_type, searched_folders
+from sparsefront.config.declared import check_declared
+from sparsefront.config.settings import check_root_types, check_types, options_of, require_root_type, searched_folders
 from sparsefront.config.sweeps import begin_sweep, check_values, count_points, point_check, point_of_sweep, values_of
-from sparsefront.errors import InvalidSetting, Obstacle, PassingObstacle, did_you_mean, first_line, yaml_complaint
+from sparsefront.errors import (
+    InvalidSetting,
+    Obstacle,
+    PassingObstacle,
+    did_you_mean,
+    first_line,
+    printable,
+    yaml_complaint,
+)
 from sparsefront.options import CONF, missing_package
 from sparsefront.processes import end_with_parent
+from sparsefront.progress import unaffected_by_output
 from sparsefront.results.run_folder import discard_if_empty, make_writable, occupied, record_failure
 
 # What stops a run from outside of it (a full disk, a missing package, too little memory), told in one line.
@@ -131,6 +141,10 @@ OWN_ROOT = ("--config-name", "-cn", "--config-path", "-cp")  # of somebody's own
 COMPLETION = ("--shell-completion", "-sc")  # what stands beside it is of Hydra's, such as install=bash
 WITH_VALUE = ("--config-dir", "-cd", "--config-name", "-cn", "--config-path", "-cp", "--package", "-p", "--info", "-i")
 WITH_VALUE += ("--cfg", "-c", "--experimental-rerun")
+SWITCHES = ("--help", "-h", "--hydra-help", "--version", "--resolve", "--run", "-r", "--multirun", "-m", *COMPLETION)
+FLAGS = (*SWITCHES, *WITH_VALUE)
+FLAG_CHOICES = dict.fromkeys(("--cfg", "-c"), ("job", "hydra", "all"))
+FLAG_CHOICES |= dict.fromkeys(("--info", "-i"), ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath"))
 
 
 def normalize_arguments(arguments: Sequence[str]) -> list[str]:
@@ -143,8 +157,9 @@ def normalize_arguments(arguments: Sequence[str]) -> list[str]:
         arguments: of the command line, without the program's name.
     Raises:
         InvalidSetting: a plugin of Hydra's that is not installed, with the command that installs it; a sweep on Slurm where
-            there is none; a group without an option, or with a list of them; an option whose file is no YAML; a root key that
-            there is not; a value of another type than its root key's.
+            there is none; a group without an option, or with a list of them; an option whose file is no YAML; a flag or a root
+            key that there is not; what is no KEY=VALUE; several values without `-m`; a value of another type than its root
+            key's.
     """
     if any(argument in COMPLETION for argument in arguments):
         return list(arguments)
@@ -153,12 +168,19 @@ def normalize_arguments(arguments: Sequence[str]) -> list[str]:
     for group in config.GROUPS:
         if f"{group}=null" in arguments:
             raise InvalidSetting(group, "null", f"choose an option of the group: {group}=NAME; --help lists them")
+    for argument in arguments:
+        group, equals, value = argument.removeprefix("~").partition("=")
+        if argument.startswith("~") and group in config.GROUPS:
+            allowed = f"a group cannot be left out; choose an option of it: {group}=NAME; --help lists them"
+            raise Obstacle(argument, None, allowed)
     _require_single_options(arguments)
     added = re.compile(rf"\+({'|'.join(GROUPS)})=")
     plain = [added.sub(r"\1=", argument, count=1) if added.match(argument) else argument for argument in arguments]
     _require_readable_files(plain)
     absent = [f"{group}=null" for group in OPTIONAL]
     flags, overrides = _parted([argument for argument in plain if argument not in absent])
+    _require_flags(flags)
+    _require_one_value_each(overrides, sweeps=bool({"-m", "--multirun", "hydra.mode=MULTIRUN"} & {*flags, *overrides}))
     if not any(flag.partition("=")[0] in OWN_ROOT for flag in flags):
         _require_root_keys(overrides)
         _require_root_types(overrides)
@@ -179,6 +201,59 @@ def _parted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         if argument in WITH_VALUE and (value := next(rest, None)) is not None:
             flags.append(value)
     return flags, overrides
+
+
+def _require_flags(flags: Sequence[str]) -> None:
+    """The parser of Hydra's flags would print all of its usage."""
+    rest = iter(flags)
+    for given in rest:
+        name, equals, value = given.partition("=")
+        if name not in FLAGS and not (name.startswith("--") and any(flag.startswith(name) for flag in FLAGS)):
+            raise Obstacle(given, None, f"no such flag; {did_you_mean(name, FLAGS)}there are {', '.join(FLAGS)}")
+        if equals and name not in WITH_VALUE:
+            raise InvalidSetting(name, value, "takes no value")
+        if name not in WITH_VALUE or (not equals and (value := next(rest, "")) == "" and name in ("--info", "-i")):
+            continue
+        if not value:
+            raise Obstacle(name, None, "takes a value behind it; --hydra-help shows which")
+        if (choices := FLAG_CHOICES.get(name)) is not None and value not in choices:
+            raise InvalidSetting(name, value, f"must be one of {', '.join(choices)}")
+
+
+BRACKETS = {"[": "]", "{": "}", "(": ")"}
+
+
+def _require_one_value_each(overrides: Sequence[str], *, sweeps: bool) -> None:
+    """Hydra would tell what its grammar expects, in several lines."""
+    parser = OverridesParser.create()
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        try:
+            override = parser.parse_override(text)
+        except HydraException as error:
+            if not equals:
+                raise Obstacle(text, None, "is neither KEY=VALUE, as in sparsity=0.5, nor a flag") from error
+            raise InvalidSetting(key, value, f"cannot be read: {_unreadable(text, value, error)}") from error
+        if not override.key_or_group:
+            raise Obstacle(text, None, "names no key: KEY=VALUE, as in sparsity=0.5")
+        if override.is_sweep_override() and not sweeps:
+            allowed = f"several values are a sweep: add -m; a list is {key}=[{value}], and a text stands in quotes"
+            raise InvalidSetting(key, value, allowed)
+
+
+def _unreadable(text: str, value: str, error: HydraException) -> str:
+    """What is wrong with an override, in plain words where they are known."""
+    for opening, closing in BRACKETS.items():
+        if (left := value.count(opening)) != (right := value.count(closing)):
+            return f"{opening} is not closed by {closing}" if left > right else f"{closing} closes no {opening}"
+    if any(value.count(quote) % 2 for quote in "'\""):
+        return "a quotation mark is not closed"
+    if " while evaluating " in str(error):
+        return first_line(error)
+    if value.endswith(","):
+        return "a value is missing behind the last comma"
+    hint = "; several overrides stand apart, each an argument of its own" if "=" in value and " " in value else ""
+    return f"an override is KEY=VALUE, and a text with special characters stands in quotes, as \"key='a=b'\"{hint}"
 
 
 def _require_root_keys(overrides: Sequence[str]) -> None:
@@ -218,8 +293,9 @@ def _require_options(overrides: Sequence[str], folders: Sequence[Path]) -> None:
             override = parser.parse_override(text)
             given = values_of(override) if override.is_choice_sweep() else [override.value()]
             for name in given:
-                if not isinstance(name, str) or not re.fullmatch(r"[\w./-]+", name) or group == "recipe":
+                if not isinstance(name, str | int | float) or "${" in str(name) or group == "recipe":
                     continue  # `validate` tells of a recipe
+                name = str(name)
                 if not any((folder / group / f"{name.removesuffix('.yaml')}.yaml").is_file() for folder in folders):
                     names = options_of(group, folders)
                     allowed = f"no such option; {did_you_mean(name, names)}there are {', '.join(names)}"
@@ -368,7 +444,7 @@ class BadInput(CompactHydraException):
         """What ends the program. Hydra adds to every exception how to get a stack trace, which is no help here; an exit it lets
         through.
         """
-        if os.environ.get("HYDRA_FULL_ERROR") == "1":
+        if os.environ.get(FULL_ERROR) == "1":
             return self
         ended = _Exit(str(self))
         ended.passing = self.passing
@@ -387,6 +463,45 @@ def normalize_or_exit(arguments: Sequence[str]) -> list[str]:
         return normalize_arguments(arguments)
     except InvalidSetting as error:
         raise SystemExit(str(error)) from error
+
+
+FULL_ERROR = "HYDRA_FULL_ERROR"  # where this is 1 Hydra raises an error instead of printing it
+
+
+@contextmanager
+def report_composition_briefly() -> Iterator[None]:
+    """What Hydra cannot compose ends the program with one line; Hydra itself would print several, and its advice."""
+    if os.environ.get(FULL_ERROR) == "1":
+        yield
+        return
+    os.environ[FULL_ERROR] = "1"
+    Sweep.composing = True
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException) as error:
+        if not Sweep.composing:
+            raise
+        raise SystemExit(printable(_composition_complaint(error))) from error
+    finally:
+        _composed()
+
+
+def _composed() -> None:
+    """From here on errors are of the run."""
+    if Sweep.composing:
+        Sweep.composing = False
+        del os.environ[FULL_ERROR]
+
+
+def _composition_complaint(error: Exception) -> str:
+    """The lines of Hydra's message as one; of an option that there is not, its group's options."""
+    text = "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
+    text = text.partition("; Config search path:")[0].partition("; See https://")[0]
+    text = text.replace(".; ", "; ")
+    text = re.sub(r"(Available options in '[^']*':); ", r"\1 ", text)
+    if isinstance(error.__cause__, OmegaConfBaseException):
+        text = f"{text}: {first_line(error.__cause__)}"
+    return text
 
 
 @contextmanager
@@ -413,7 +528,7 @@ def job() -> Iterator[Path]:
     _let_waiting_threads_sleep()
     _end_with_joblib()
     try:
-        with occupied(directory), _counted():
+        with unaffected_by_output(), occupied(directory), _counted():
             yield directory
     except BaseException as error:
         rejected = isinstance(error, InvalidSetting)
@@ -430,6 +545,16 @@ def job() -> Iterator[Path]:
         raise
 
 
+def _in_a_sweep() -> bool:
+    return HydraConfig.initialized() and HydraConfig.get().mode is RunMode.MULTIRUN
+
+
+def check_groups(config: DictConfig) -> None:
+    """Every value of a group by the type that its option declares, before torch is imported: see `config.declared`."""
+    runtime = HydraConfig.get().runtime
+    check_declared(config, dict(runtime.choices), searched_folders(runtime.config_sources))
+
+
 class Sweep(Callback):
     """Hydra callback: rejects a results folder that cannot be written, remembers where a sweep writes its points, and ends a
     run of bad input with its message alone.
@@ -437,16 +562,22 @@ class Sweep(Callback):
 
     directory: Path | None = None
     single_run: Path | None = None
+    composing = False
 
     def on_run_start(self, config: DictConfig, **_: Any) -> None:
+        _composed()
         Sweep.single_run = _made(config.results_dir, Path(config.hydra.run.dir))
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **_: Any) -> None:
         """Hydra raises what a job returns as its failure, in a sweep when all points are done."""
-        if job_return.status is JobStatus.FAILED and isinstance(job_return._return_value, BadInput):
-            job_return.return_value = job_return._return_value.exit()
+        if job_return.status is not JobStatus.FAILED or not isinstance(job_return._return_value, BadInput):
+            return
+        job_return.return_value = ended = job_return._return_value.exit()
+        if isinstance(ended, SystemExit) and not _in_a_sweep():
+            raise ended  # here, before Hydra prints all overrides above the message
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        _composed()
         try:
             check_sweep(config)
             _check_values(config)
@@ -476,7 +607,13 @@ def _check_values(config: DictConfig) -> None:
     if str(config.hydra.sweeper.get("_target_")).endswith((".BasicSweeper", ".OptunaSweeper")):
         _let_waiting_threads_sleep()
         loader = GlobalHydra.instance().config_loader()
-        check_values(overrides_of_sweep(config), point_check(config, loader), loader)
+        for check in (_check_declared_point, check_types):  # the quick one first
+            check_values(overrides_of_sweep(config), point_check(config, loader, check), loader)
+
+
+def _check_declared_point(config: DictConfig, choices: dict[str, str], folders: Sequence[Path]) -> None:
+    check_root_types(config)
+    check_declared(config, choices, folders)
 
 
 def _let_waiting_threads_sleep() -> None:

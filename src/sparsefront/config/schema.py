@@ -27,7 +27,7 @@ GROUPS = (
     "trainer",
     "logger",
 )
-CONTROLS = ("dense_continued",)
+CONTROLS = ("dense_continued", "dense_distilled")
 STAGES = ("dense", "prune", "recover", "export", "swap", "measure", "report")
 
 

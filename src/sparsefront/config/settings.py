@@ -78,9 +78,7 @@ def typed_settings(
         line = "its file lacks the line `_target_: package.module.Class`, which names the class of the option"
         raise InvalidSetting(group, chosen, line)
     if node is None or not OmegaConf.is_config(node) or TARGET not in node:
-        raise InvalidSetting(
-            group, node, f"choose an option of the group: {group}=NAME; python run.py --help lists them"
-        )
+        raise nothing_chosen(group, node)
     try:
         values = OmegaConf.to_container(node, resolve=True)
     except OmegaConfBaseException as error:
@@ -95,6 +93,11 @@ def typed_settings(
     with keys_of(group):
         # A class that is no settings class, as one of a user's own may be, would take any type.
         return target, checked_arguments(target, values, taker=group)
+
+
+def nothing_chosen(group: str, node: Any) -> InvalidSetting:
+    """The complaint about a group without an option."""
+    return InvalidSetting(group, node, f"choose an option of the group: {group}=NAME; python run.py --help lists them")
 
 
 def _target_class(group: str, name: Any, base: type, trust: Sequence[str] | None) -> type:

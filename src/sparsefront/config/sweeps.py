@@ -65,18 +65,23 @@ def check_values(overrides: Sequence[str], check: Check, loader: ConfigLoader) -
                 raise found
 
 
-def point_check(config: DictConfig, loader: ConfigLoader) -> Check:
+def point_check(
+    config: DictConfig,
+    loader: ConfigLoader,
+    by: Callable[[DictConfig, dict[str, str], Sequence[Path]], None] = check_types,
+) -> Check:
     """The check of the points of a sweep.
 
     Args:
         config: of the multirun, Hydra's own part included.
+        by: what checks a composed point, given the names of its options and the folders of options.
     """
 
     folders = searched_folders(config.hydra.runtime.get("config_sources") or ())
 
     def check(overrides: Sequence[str]) -> None:
         composed = loader.load_sweep_config(config, list(overrides))
-        check_types(composed, dict(composed.hydra.runtime.choices), folders)
+        by(composed, dict(composed.hydra.runtime.choices), folders)
 
     return check
 
@@ -136,7 +141,7 @@ _running: list[Point] = []  # the one that this process is in, if any
 
 def begin_sweep(folder: Path, points: int | None) -> None:
     """Before the first point; `points` is None where the sweeper decides on the way."""
-    (folder / PROGRESS_FILE).write_text(json.dumps({"points": points}) + "\n")
+    (folder / PROGRESS_FILE).write_text(json.dumps({"points": points}) + "\n", encoding="utf-8")
 
 
 def count_points(config: DictConfig) -> int | None:
@@ -176,7 +181,10 @@ def point_of_sweep(folder: Path, index: int) -> Iterator[None]:
     finally:
         _running.remove(point)
         point.seconds = time.time() - point.started
-        with suppress(OSError), (folder / PROGRESS_FILE).open("a") as file:  # a full disk is reported elsewhere
+        with (
+            suppress(OSError),
+            (folder / PROGRESS_FILE).open("a", encoding="utf-8") as file,
+        ):  # a full disk is reported elsewhere
             file.write(json.dumps(asdict(point)) + "\n")
 
 

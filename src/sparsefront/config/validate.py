@@ -14,7 +14,7 @@ from torch import nn
 from sparsefront.allocation.base import MeasuringAllocation
 from sparsefront.allocation.latency_search import LatencySearch
 from sparsefront.config.experiment import Experiment
-from sparsefront.config.schema import GROUPS, STAGES
+from sparsefront.config.schema import CONTROLS, GROUPS, STAGES
 from sparsefront.config.settings import (
     build_settings,
     check_root,
@@ -26,6 +26,7 @@ from sparsefront.config.settings import (
 )
 from sparsefront.errors import InvalidSetting, did_you_mean
 from sparsefront.models.base import prunable_layers
+from sparsefront.patterns.depth import Depth
 from sparsefront.pruning.collapse import require_effect
 from sparsefront.pruning.layers import (
     narrower_than_tiles,
@@ -35,8 +36,9 @@ from sparsefront.pruning.layers import (
     require_whole_groups,
 )
 from sparsefront.pruning.masked_weights import require_none_dense, require_none_shared
+from sparsefront.pruning.prune_blocks import removable_blocks
 from sparsefront.pruning.storage_check import require_storable
-from sparsefront.results.record import Result
+from sparsefront.results.record import OF_DATASET, Result
 from sparsefront.search.space import require_choosable
 
 # What must go together in how long networks are trained, before anything is.
@@ -59,9 +61,16 @@ def check_checkpoint(experiment: Experiment) -> None:
 
 
 def with_possible_control(experiment: Experiment) -> Experiment:
-    """Without a control where no training follows pruning: a sweep over recoveries, or with pattern=dense, goes on."""
-    if experiment.control is None or experiment.continued_recovery is not None:
+    """Without a control where no training follows pruning: a sweep over recoveries, or with pattern=dense, goes on. Where no
+    teacher is in it, dense_distilled is dense_continued.
+    """
+    if experiment.control is None:
         return experiment
+    if (recovery := experiment.continued_recovery) is not None:
+        if experiment.control != "dense_distilled" or recovery.has_teacher:
+            return experiment
+        log.info("control=dense_distilled: recovery=%s has no teacher, so that this is dense_continued", recovery.name)
+        return replace(experiment, control="dense_continued")
     why = f"recovery={experiment.recovery.name}" if experiment.pattern.prunes else f"pattern={experiment.pattern.name}"
     log.info("control=%s: skipped, %s trains nothing that the dense network could match", experiment.control, why)
     return replace(experiment, control=None)
@@ -107,6 +116,10 @@ OF_KERNELS = {
     "speedup",
     "speedup_low",
     "speedup_high",
+    "latency_sparse_dataset_ms",
+    "speedup_dataset",
+    "speedup_dataset_low",
+    "speedup_dataset_high",
     "throughput_sparse_samples_per_s",
     "weight_bytes_sparse",
     "resident_bytes_sparse",
@@ -114,10 +127,12 @@ OF_KERNELS = {
     "sparse_layer_share",
     "sparse_flops_share",
 }
+OF_SHARES = {"sparse_layer_share", "sparse_flops_share"}
 OF_TIMING = {
     "latency_dense_ms",
     "latency_dense_p20_ms",
     "latency_dense_p80_ms",
+    "latency_dense_dataset_ms",
     "fused_dense_latency_ms",
     "throughput_dense_samples_per_s",
     "resident_bytes_dense",
@@ -129,11 +144,9 @@ OF_TIMING = {
     "autotune_seconds",
 }
 OF_CONTROL = {
-    "dense_continued",
-    "dense_continued_standard_error",
-    "dense_continued_seconds",
-    "val_dense_continued",
-    "val_dense_continued_standard_error",
+    part.format(control): control
+    for control in CONTROLS
+    for part in ("{}", "{}_standard_error", "{}_seconds", "val_{}", "val_{}_standard_error")
 }
 OF_SEARCH = {"latency_predicted_ms"}
 OF_GPU = {"gpu_clock_mhz", "peak_memory_bytes_dense", "peak_memory_bytes_sparse"}
@@ -189,10 +202,15 @@ def _why_absent(name: str, experiment: Experiment) -> str | None:
     if not experiment.swaps and name in OF_KERNELS:
         without = f"kernel={experiment.choices['kernel']}" if "swap" in experiment.stages else "stages without swap"
         return f"a run with {without} does not measure {name}"
+    if experiment.pattern.takes_blocks and name in OF_SHARES:
+        return f"a run with pattern={experiment.pattern.name}, which leaves a dense network, does not measure {name}"
     if not experiment.measure.latency and name in OF_TIMING:
         return f"a run with measure.latency=false does not measure {name}"
-    if experiment.control is None and name in OF_CONTROL:
-        return f"a run without control=dense_continued, or whose recovery trains nothing, does not measure {name}"
+    if experiment.measure.lengths == "fixed" and name in OF_DATASET:
+        return f"a run with measure.lengths=fixed does not measure {name}"
+    if (control := OF_CONTROL.get(name, experiment.control)) != experiment.control:
+        idle = "trains nothing" if control == "dense_continued" else "has no teacher"
+        return f"a run without control={control}, or whose recovery {idle}, does not measure {name}"
     if not isinstance(experiment.allocation, LatencySearch) and name in OF_SEARCH:
         return f"a run without allocation=latency_search does not predict {name}"
     if experiment.measure.torch_device.type == "cpu" and name in OF_GPU:
@@ -296,6 +314,7 @@ def _check_devices(experiment: Experiment) -> None:
 
 
 def _check_data_and_model(dataset: Any, model: Any, choices: dict[str, str]) -> None:
+    _call("dataset", lambda: dataset.split_version)
     _call("dataset", dataset.check)
     kind = _call("dataset", lambda: dataset.info).kind
     if kind not in model.kinds:
@@ -321,6 +340,9 @@ def _check_timed_lengths(experiment: Experiment) -> None:
     if info.sequence_length is None:
         if len(lengths) > 1:
             raise InvalidSetting(key, measure.sequence_length, "images have no length to time: leave it null")
+        if measure.lengths == "dataset":
+            data = experiment.choices["dataset"]
+            raise InvalidSetting("measure.lengths", measure.lengths, f"is for text; {data} holds images: use fixed")
         return
     longest = _call("model", experiment.model.longest_sequence, info)
     if longest is not None and any(length is not None and length > longest for length in lengths):
@@ -335,6 +357,8 @@ def _check_recovery(experiment: Experiment) -> None:
         schedule.check_sparsity(experiment.sparsity)
         schedule.check_rounds(experiment.sparsity)
         schedule.check_pattern(experiment.pattern)
+        schedule.check_blocks(experiment.pattern, experiment.sparsity)
+        recovery.check_pattern(experiment.pattern)
         recovery.check(experiment.recovery_setup())
         experiment.importance.check(experiment.pruning)
 
@@ -385,6 +409,12 @@ def _check_pattern(experiment: Experiment) -> None:
     _call("report", experiment.report.check_layers, shapes)
     _call("allocation", experiment.allocation.check_layers, pattern, shapes, experiment.sparsity)
     weight_shapes = {name: tuple(net.get_submodule(name).weight.shape) for name in plan.layers}
+    if isinstance(pattern, Depth):
+        try:
+            removable_blocks(net, plan.layers, ignored, pattern, experiment.sparsity)
+        except InvalidSetting as error:
+            raise error.within("recipe") if error.key == "ignore" else error from None
+        return
     require_effect(pattern, experiment.allocation, weight_shapes, experiment.sparsity)
     require_storable(pattern, shapes.values(), experiment.sparsity)
     _check_search(experiment, net, plan.layers)

@@ -1,10 +1,10 @@
 """What every data set answers, the facts that shape a network, and the part of train that is held out for choices."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field, NonNegativeInt
@@ -51,21 +51,88 @@ class DataInfo:
 
 SPLIT_SEED = 0
 """Fixed, and not the run's seed: runs with different seeds are compared on the same held-out rows."""
+BY_ROWS = "rows"
+"""The version of a split that keeps nothing together, as every split was before there were groups."""
+DROPPED = -1
+"""The group of rows that are neither trained on nor held out."""
+
+
+@dataclass(frozen=True, eq=False)
+class Division:
+    """Which rows of train are trained on, and which are held out.
+
+    Attributes:
+        train, val: int64, row numbers, ascending.
+        groups: int64 [rows], the number of each row's group, `DROPPED` of none; None where rows are divided one by one.
+        rows: of all that was read.
+        test: int64, rows that are reported on where the data set takes them from its train files.
+    """
+
+    train: np.ndarray
+    val: np.ndarray
+    groups: np.ndarray | None
+    rows: int
+    test: np.ndarray = field(default_factory=lambda: np.arange(0))
+
+    def part(self, split: str) -> np.ndarray:
+        """The rows of `train` or `val`."""
+        return {"train": self.train, "val": self.val}[split]
+
+    @property
+    def dropped(self) -> np.ndarray:
+        """Rows that are of no part, ascending."""
+        return np.setdiff1d(np.arange(self.rows), np.concatenate([self.train, self.val, self.test]))
+
+
+def linked(keys: Iterable[Iterable[Hashable]]) -> np.ndarray:
+    """Groups of rows: two rows that share a key are of one group, and so are those that a chain of such rows joins.
+
+    Args:
+        keys: of each row; a row without any is of no group.
+    Returns:
+        int64 [rows]: the first row of each row's group; `DROPPED` for a row of none.
+    """
+    first_with: dict[Hashable, int] = {}
+    parents: list[int] = []
+
+    def root(row: int) -> int:
+        while parents[row] != row:
+            parents[row] = parents[parents[row]]
+            row = parents[row]
+        return row
+
+    in_none = []
+    for row, own in enumerate(keys):
+        parents.append(row)
+        places = {first_with.setdefault(key, row) for key in own}
+        if not places:
+            in_none.append(row)
+        roots = {root(place) for place in (*places, row)}
+        for other in roots:
+            parents[other] = min(roots)
+    groups = np.asarray([root(row) for row in range(len(parents))], dtype=np.int64)
+    groups[in_none] = DROPPED
+    return groups
 
 
 def held_out(
-    strata: Sequence[int] | np.ndarray, fraction: float, *, path: str | None = None
+    strata: Sequence[int] | np.ndarray,
+    fraction: float,
+    *,
+    groups: np.ndarray | None = None,
+    path: str | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Divide rows in two, each stratum in the same proportion.
+    """Divide rows in two: whole groups, each stratum as nearly in the same proportion as the groups allow.
 
     Args:
         strata: one number per row, its class; rows of one number are divided among themselves.
-        fraction: share of each stratum that is held out, in [0, 1); 0 holds nothing out.
+        fraction: share of the rows that is held out, in [0, 1); 0 holds nothing out, and drops nothing.
+        groups: int64 [rows], rows of one number stay together, and those of `DROPPED` are left out; None divides row by row.
         path: where the rows come from, for the message.
     Returns:
         Row numbers (int64, ascending) that stay, and those held out; both hold at least one row, but for a fraction of 0.
     Raises:
-        InvalidSetting: fewer than two rows; names `path`.
+        InvalidSetting: fewer than two rows, or all of one group; names `path`.
     """
     strata = np.asarray(strata)
     if len(strata) < 2:
@@ -73,15 +140,60 @@ def held_out(
         raise InvalidSetting("path", path, allowed)
     if fraction == 0:
         return np.arange(len(strata)), np.arange(0)
+    groups = np.arange(len(strata)) if groups is None else groups
+    kept = np.flatnonzero(groups != DROPPED)
+    names, members = np.unique(groups[kept], return_inverse=True)
+    if len(names) < 2:
+        what = "belong together in one group" if len(names) else "are of no group"
+        allowed = f"its {len(strata)} rows {what}, so none can be held out; dataset.split_by=rows divides row by row"
+        raise InvalidSetting("path", path, allowed)
+    sizes, strata = np.bincount(members), np.unique(strata[kept], return_inverse=True)[1]
     # NumPy keeps the stream of RandomState as it is for ever; those of newer generators may change with a version.
-    shuffled = np.random.RandomState(SPLIT_SEED).permutation(len(strata))
-    # A stable sort keeps the shuffled order within each stratum, so rows picked at even distances are a random sample
-    # of it, and every stratum, also a small one, gives its share to within one row.
-    by_stratum = shuffled[np.argsort(strata[shuffled], kind="stable")]
-    held_so_far = np.floor(np.arange(len(strata) + 1) * fraction + 0.5)
-    held = by_stratum[np.diff(held_so_far) > 0]
-    held = np.sort(held if len(held) else shuffled[:1])
-    return np.setdiff1d(np.arange(len(strata)), held), held
+    shuffled = np.random.RandomState(SPLIT_SEED).permutation(len(names))
+    # Large groups first, then by their strata, and in the shuffled order where these agree: groups picked at even distances
+    # are a random sample of each size and stratum, and small groups at the end fill up what large ones leave.
+    order = shuffled[np.lexsort((np.bincount(members, weights=strata)[shuffled], -sizes[shuffled]))]
+    several = order[sizes[order] > 1]
+    held = _fairest(_counts(several, members, strata), fraction)
+    chosen = several[held].tolist()
+    seen, held_rows = int(sizes[several].sum()), int(sizes[chosen].sum())
+    for single in order[len(several) :].tolist():
+        seen += 1
+        if seen * fraction + 0.5 >= held_rows + 1:
+            chosen.append(single)
+            held_rows += 1
+    if not chosen:
+        chosen = [shuffled[np.argmin(sizes[shuffled])]]
+    is_held = np.isin(members, chosen)
+    return kept[~is_held], kept[is_held]
+
+
+def _counts(groups: np.ndarray, members: np.ndarray, strata: np.ndarray) -> np.ndarray:
+    """Rows of each stratum in each of these groups: float64 [groups, strata]."""
+    place = np.full(members.max() + 1, -1)
+    place[groups] = np.arange(len(groups))
+    counts = np.zeros((len(groups), strata.max() + 1))
+    inside = place[members] >= 0
+    np.add.at(counts, (place[members][inside], strata[inside]), 1)
+    return counts
+
+
+def _fairest(counts: np.ndarray, fraction: float) -> np.ndarray:
+    """Which groups to hold out, going through them once: one that brings the strata, and the sum, nearer to their shares.
+
+    Args:
+        counts: [groups, strata].
+    Returns:
+        bool [groups].
+    """
+    held, lacking = np.zeros(len(counts), dtype=bool), np.zeros(counts.shape[1])
+    for place, group in enumerate(counts):
+        lacking += fraction * group
+        size = group.sum()
+        held[place] = 2 * (lacking @ group + lacking.sum() * size) >= group @ group + size**2
+        if held[place]:
+            lacking -= group
+    return held
 
 
 TokenizerFrom = Callable[[Iterable[str]], Any]
@@ -97,16 +209,53 @@ class Dataset(ABC):
         valid_fraction: share of train, in [0, 0.5], that is never trained on and on which choices are made. Which
             rows it is never changes: neither with the run's seed nor with the machine. 0 trains on all of train, as many
             papers do; then nothing can be chosen.
+        split_by: `groups` holds out rows that belong together (see `grouping`) together; `rows` holds out row by row, as
+            earlier versions did; `auto` takes groups where the data set declares some.
     """
 
     name: ClassVar[str]
-    elsewhere: ClassVar[frozenset[str]] = frozenset({"path", "num_workers"})
-    """Settings that do not change what is trained on: where it lies and how fast it is read."""
+    elsewhere: ClassVar[frozenset[str]] = frozenset({"path", "num_workers", "split_by"})
+    """Settings that do not change what is trained on: where it lies and how fast it is read; `split_version` does."""
     libraries: ClassVar[tuple[str, ...]] = ()
     """Distributions that decode the files: their versions are part of the keys, as those of torch and transformers are."""
 
     num_workers: NonNegativeInt = 0
     valid_fraction: Annotated[float, Field(ge=0, le=0.5, description="of train")] = 0.1
+    split_by: Literal["auto", "groups", "rows"] = "auto"
+
+    @property
+    def grouping(self) -> str | None:
+        """What `split_by=groups` keeps together, with the version of the rule: `duplicates-1`; None: no groups are declared."""
+        return None
+
+    @property
+    def split_version(self) -> str | None:
+        """The rule that decides which rows are held out: `grouping`, or `rows`; None where nothing is held out.
+
+        Raises:
+            InvalidSetting: groups are asked for, and the data set declares none.
+        """
+        if self.split_by == "groups" and self.grouping is None:
+            allowed = f"{self.name} declares no groups of rows that belong together; auto or rows"
+            raise InvalidSetting("split_by", self.split_by, allowed)
+        if self.valid_fraction == 0:
+            return None
+        return BY_ROWS if self.split_by == "rows" else self.grouping or BY_ROWS
+
+    @property
+    def keeps_groups(self) -> bool:
+        """Whether whole groups are held out."""
+        return self.split_version not in (None, BY_ROWS)
+
+    def division(self, cache_dir: Path) -> Division:
+        """Which rows of train are held out, numbered from 0 as the files hold them; reads the data.
+
+        Args:
+            cache_dir: as in `data_module`.
+        Raises:
+            InvalidSetting: the data set does not tell, or has its own held-out part.
+        """
+        raise InvalidSetting("name", self.name, "does not tell which of its rows are held out")
 
     @property
     @abstractmethod
@@ -150,8 +299,8 @@ class Dataset(ABC):
 
     def fingerprint(self) -> dict[str, Any]:
         """Everything that the batches depend on apart from batch size, seed and tokenizer; JSON-able."""
-        settings = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in self.elsewhere}
-        return {"name": self.name, "content": self.content(), "settings": settings}
+        settings = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in self.elsewhere}
+        return {"name": self.name, "content": self.content(), "settings": settings, "split": self.split_version}
 
 
 def local_path(path: str, *, expected: str, key: str = "path") -> Path:

@@ -1,5 +1,6 @@
 """CIFAR-10, from torchvision's files or from one .npz."""
 
+import hashlib
 import zlib
 from contextlib import nullcontext
 from pathlib import Path
@@ -12,7 +13,7 @@ from pydantic import Field
 from sparsefront import progress
 from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.artifacts.lease import held_alone
-from sparsefront.data.base import DataInfo, Dataset, TokenizerFrom, held_out, local_path
+from sparsefront.data.base import DataInfo, Dataset, Division, TokenizerFrom, held_out, linked, local_path
 from sparsefront.errors import InvalidSetting
 from sparsefront.settings_class import settings_class
 
@@ -54,6 +55,10 @@ class Cifar10(Dataset):
     image_size: Annotated[int, Field(ge=8, description="pixels; the images are made for 32")] = 32
 
     @property
+    def grouping(self) -> str:
+        return "duplicates-1"
+
+    @property
     def info(self) -> DataInfo:
         return DataInfo(kind="image_classification", num_classes=CLASSES, image_size=self.image_size, channels=3)
 
@@ -76,13 +81,21 @@ class Cifar10(Dataset):
         def load(split: str) -> ImageArrays:
             images, labels = self._read("test" if split == "test" else "train", cache_dir)
             if split != "test":
-                rows = held_out(labels, self.valid_fraction, path=self.path)[("train", "val").index(split)]
+                rows = self._division(images, labels).part(split)
                 images, labels = images[rows], labels[rows]
             change = Augmentation(padding=4, flip=True, seed=seed) if split == "train" else None
             channels_first = torch.tensor(images).permute(0, 3, 1, 2).contiguous()
             return ImageArrays(channels_first, torch.tensor(labels), MEAN, STD, self.image_size, change)
 
         return SplitData(load, batch_size=batch_size, seed=seed, num_workers=self.num_workers)
+
+    def division(self, cache_dir: Path) -> Division:
+        return self._division(*self._read("train", cache_dir))
+
+    def _division(self, images: np.ndarray, labels: np.ndarray) -> Division:
+        groups = linked((hashlib.sha256(image.tobytes()).digest(),) for image in images) if self.keeps_groups else None
+        rows = held_out(labels, self.valid_fraction, groups=groups, path=self.path)
+        return Division(*rows, groups, len(labels))
 
     def _files(self) -> list[Path]:
         """The local files: one .npz, or torchvision's batches."""

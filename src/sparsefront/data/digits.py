@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from sparsefront.artifacts.content_digest import file_digest
-from sparsefront.data.base import DataInfo, Dataset, TokenizerFrom, held_out
+from sparsefront.data.base import DataInfo, Dataset, Division, TokenizerFrom, held_out, linked
 from sparsefront.settings_class import settings_class
 
 if TYPE_CHECKING:
@@ -38,6 +38,10 @@ class Digits(Dataset):
     shift: Annotated[int, Field(ge=0, le=3, description="pixels of the 8 x 8 images")] = 0
 
     @property
+    def grouping(self) -> str:
+        return "duplicates-1"
+
+    @property
     def info(self) -> DataInfo:
         return DataInfo(kind="image_classification", num_classes=10, image_size=8, channels=1)
 
@@ -58,7 +62,7 @@ class Digits(Dataset):
 
         def load(split: str) -> ImageArrays:
             images, labels = _all_digits()
-            rows = self._rows(labels)[split]
+            rows = self._rows(images, labels)[split]
             shifts = (
                 Augmentation(padding=self.shift, flip=False, seed=seed) if split == "train" and self.shift else None
             )
@@ -66,10 +70,20 @@ class Digits(Dataset):
 
         return SplitData(load, batch_size=batch_size, seed=seed, num_workers=self.num_workers)
 
-    def _rows(self, labels: np.ndarray) -> dict[str, np.ndarray]:
-        rest, test = held_out(labels, TEST_FRACTION)
-        train, val = held_out(labels[rest], self.valid_fraction)
+    def division(self, cache_dir: Path) -> Division:
+        images, labels = _all_digits()
+        rows, groups = self._rows(images, labels), self._groups(images)
+        return Division(rows["train"], rows["val"], groups, len(labels), rows["test"])
+
+    def _rows(self, images: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
+        groups = self._groups(images)
+        rest, test = held_out(labels, TEST_FRACTION, groups=groups)
+        within = None if groups is None else groups[rest]
+        train, val = held_out(labels[rest], self.valid_fraction, groups=within)
         return {"train": rest[train], "val": rest[val], "test": test}
+
+    def _groups(self, images: np.ndarray) -> np.ndarray | None:
+        return linked((image.tobytes(),) for image in images) if self.keeps_groups else None
 
 
 @cache

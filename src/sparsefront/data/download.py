@@ -49,7 +49,7 @@ def build_once(target: Path, make: Callable[[Path], None]) -> Path:
         with whole_file(target) as unfinished:
             make(unfinished)
             with whole_file(_checksum_file(target)) as beside:
-                beside.write_text(json.dumps({target.name: file_checksum(unfinished)}))
+                beside.write_text(json.dumps({target.name: file_checksum(unfinished)}), encoding="utf-8")
     return target
 
 
@@ -173,10 +173,10 @@ def hub_commit(hub_id: str, revision: str, *, cache_dir: Path, missing: str) -> 
         return revision
 
     def note(file: Path) -> None:
-        file.write_text(_asked(hub_id, revision, missing=missing))
+        file.write_text(_asked(hub_id, revision, missing=missing), encoding="utf-8")
 
     name = f"{hub_id}@{revision}".replace("/", "--")
-    return build_once(cache_dir / "downloads" / "revisions" / name, note).read_text()
+    return build_once(cache_dir / "downloads" / "revisions" / name, note).read_text(encoding="utf-8")
 
 
 def _asked(hub_id: str, revision: str, *, missing: str) -> str:

@@ -3,7 +3,7 @@
 import json
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from sparsefront.artifacts.content_digest import file_digest
-from sparsefront.data.base import DataInfo, held_out, local_path
+from sparsefront.data.base import DataInfo, Division, held_out, linked, local_path
 from sparsefront.data.download import build_once, hub_split
 from sparsefront.data.text_dataset import TextDataset
 from sparsefront.errors import InvalidSetting
@@ -250,12 +250,52 @@ def read_hub_rows(file: Path) -> Iterator[GlueRow]:
             yield GlueRow(*json.loads(line))
 
 
+# What belongs together: rows that share a key are held out together.
+
+FEWEST_WORDS = 3  # of an SST-2 phrase that says which sentence it is of; "the film" is of hundreds
+
+
+def contained_phrases(phrases: Sequence[str]) -> Iterator[list[str]]:
+    """For each phrase those of all phrases that it contains as consecutive words, itself among them.
+
+    Phrases of fewer than `FEWEST_WORDS` words count as none: nothing contains them, and they contain nothing.
+    """
+    spaced = [" ".join(phrase.split()) for phrase in phrases]
+    known = {phrase for phrase in spaced if phrase.count(" ") >= FEWEST_WORDS - 1}
+    for phrase in spaced:
+        blanks = [place for place, letter in enumerate(phrase) if letter == " "]
+        begins, ends = [0, *(blank + 1 for blank in blanks)], [*blanks, len(phrase)]
+        parts = (phrase[begin:end] for word, begin in enumerate(begins) for end in ends[word + FEWEST_WORDS - 1 :])
+        yield [part for part in parts if part in known]
+
+
+def _phrases_of(rows: Sequence[GlueRow]) -> Iterator[list[str]]:
+    return contained_phrases([row.first for row in rows])
+
+
+def _sentences_of(rows: Sequence[GlueRow]) -> Iterator[list[str]]:
+    """Both sentences by their text, which is as one with MRPC's sentence ids, and which the hub has too."""
+    return ([text for text in (row.first, row.second) if text is not None] for row in rows)
+
+
+def _texts_of(rows: Sequence[GlueRow]) -> Iterator[list[tuple[str, str | None]]]:
+    return ([(row.first, row.second)] for row in rows)
+
+
+_KEYS: dict[str, Callable[[Sequence[GlueRow]], Iterable[Iterable[Hashable]]]] = {
+    "sst2": _phrases_of,
+    "mrpc": _sentences_of,
+}
+
+
 @settings_class(kw_only=True)
 class Glue(TextDataset):
     """One task of GLUE.
 
     The dev file is the test part here, since GLUE's own test labels were never published; `val` is held out of train.
-    SST-2's train holds phrases of its own sentences, so its held-out accuracy runs above that on dev.
+    What belongs together is held out together (`split_by`): SST-2's train holds phrases of its own sentences, so those of three
+    words or more that contain one another stay together, and shorter ones, which are of many sentences, are left out; pairs of
+    MRPC that share a sentence stay together, and of other tasks equal texts.
     Source: Wang et al., "GLUE: A Multi-Task Benchmark and Analysis Platform for Natural Language Understanding", 2018.
 
     Attributes:
@@ -273,6 +313,10 @@ class Glue(TextDataset):
     @property
     def layout(self) -> GlueTask:
         return GLUE_TASKS[self.task]
+
+    @property
+    def grouping(self) -> str:
+        return {"sst2": "sst2-phrases-1", "mrpc": "mrpc-sentences-1"}.get(self.task, "duplicates-1")
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -328,6 +372,7 @@ class GlueSource:
             "task": settings.task,
             "max_length": settings.max_length,
             "valid_fraction": settings.valid_fraction,
+            "split": settings.split_version,
         }
 
     def texts(self) -> Iterator[str]:
@@ -343,9 +388,7 @@ class GlueSource:
 
         rows = self._read("dev") if split == "test" else self._train
         if split != "test":
-            strata = [row.label if self._settings.layout.label_names else 0 for row in rows]
-            chosen = held_out(strata, self._settings.valid_fraction, path=self._settings.path)
-            rows = [rows[row] for row in chosen[("train", "val").index(split)]]
+            rows = [rows[row] for row in self.division.part(split)]
         labels = torch.tensor(
             [row.label for row in rows], dtype=torch.int64 if self._settings.layout.label_names else None
         )
@@ -357,6 +400,16 @@ class GlueSource:
             max_length=self._settings.max_length,
             columns={"labels": labels},
             description=f"tokenizing {self.name} {split}",
+        )
+
+    @cached_property
+    def division(self) -> Division:
+        """Which rows of train are held out."""
+        rows, settings = self._train, self._settings
+        groups = linked(_KEYS.get(settings.task, _texts_of)(rows)) if settings.keeps_groups else None
+        strata = [row.label if settings.layout.label_names else 0 for row in rows]
+        return Division(
+            *held_out(strata, settings.valid_fraction, groups=groups, path=settings.path), groups, len(rows)
         )
 
     @cached_property

@@ -1,6 +1,7 @@
 """Images in class folders: any folder of them, and ImageNet."""
 
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from sparsefront.artifacts.content_digest import listing_digest
-from sparsefront.data.base import DataInfo, Dataset, TokenizerFrom, held_out, local_path
+from sparsefront.artifacts.content_digest import file_digest, listing_digest
+from sparsefront.data.base import DataInfo, Dataset, Division, TokenizerFrom, held_out, linked, local_path
 from sparsefront.errors import InvalidSetting
 from sparsefront.settings_class import settings_class
 
@@ -36,7 +37,8 @@ class ImageFolder(Dataset):
 
     With `train/` and `test/` (or `val/`) in the folder these are the splits; where `test/` and `val/` both exist, `val/`
     is the held-out part and `valid_fraction` has no effect. Without `train/`, `test_fraction` of every class is reported
-    on. Training images are random crops, mirrored at random; others are center crops.
+    on. Training images are random crops, mirrored at random; others are center crops. Files of the same bytes are of one
+    part; for that, files of the same size are read.
 
     Attributes:
         path: the folder (see `EXPECTED`).
@@ -50,6 +52,10 @@ class ImageFolder(Dataset):
     path: str | None = None
     image_size: Annotated[int, Field(ge=32, description="pixels; most pretrained networks are made for 224")] = 224
     test_fraction: Annotated[float, Field(gt=0, le=0.5, description="of every class")] = 0.2
+
+    @property
+    def grouping(self) -> str:
+        return "duplicates-1"
 
     @property
     def info(self) -> DataInfo:
@@ -90,19 +96,31 @@ class ImageFolder(Dataset):
         if split in folders and split != "train":
             return image_files(folders[split], expected=EXPECTED)
         files = image_files(folders["train"], expected=EXPECTED)
+        divided = self._division(files, folders)
+        rows = divided.test if split == "test" else divided.part(split)
+        return [files[row] for row in rows]
+
+    def division(self, cache_dir: Path) -> Division:
+        """Rows are the files below `train/` class by class, in the order of their names."""
+        folders = self._folders()
+        return self._division(image_files(folders["train"], expected=EXPECTED), folders)
+
+    def _division(self, files: Files, folders: dict[str, Path]) -> Division:
+        labels, rest, test = np.asarray([label for _, label in files]), np.arange(len(files)), np.arange(0)
+        groups = _same_bytes(files) if self.keeps_groups else np.arange(len(files))
         if "test" not in folders:
-            rest, tested = _divided(files, self.test_fraction, path=self.path)
-            if split == "test":
-                return tested
-            files = rest
-        if "val" in folders:
-            return files
-        return _divided(files, self.valid_fraction, path=self.path)[("train", "val").index(split)]
+            rest, test = held_out(labels, self.test_fraction, groups=groups, path=self.path)
+        fraction = 0 if "val" in folders else self.valid_fraction
+        train, val = held_out(labels[rest], fraction, groups=groups[rest], path=self.path)
+        return Division(rest[train], rest[val], groups if self.keeps_groups else None, len(files), test)
 
 
-def _divided(files: Files, fraction: float, *, path: str | None) -> tuple[Files, Files]:
-    stay, held = held_out([label for _, label in files], fraction, path=path)
-    return [files[row] for row in stay], [files[row] for row in held]
+def _same_bytes(files: Files) -> np.ndarray:
+    """Groups of files of the same content; only those that share their size are read."""
+    sizes = [os.path.getsize(path) for path, _ in files]
+    counts = Counter(sizes)
+    contents = (path if counts[size] == 1 else file_digest(Path(path)) for (path, _), size in zip(files, sizes))
+    return linked((content,) for content in contents)
 
 
 # What ImageNet and other folders share.
@@ -246,7 +264,8 @@ IMAGENET_EXPECTED = "a folder with train/<class>/*.JPEG and val/<class>/*.JPEG, 
 
 @settings_class(kw_only=True)
 class ImageNet(Dataset):
-    """Color photographs in folders, one per class; ILSVRC 2012 has 1000 classes, 1.28 million images.
+    """Color photographs in folders, one per class; ILSVRC 2012 has 1000 classes, 1.28 million images. Held out row by row: to
+    find duplicates all of them would be read.
 
     Training images are random crops, mirrored at random; others are center crops. `val/` of the folder is the test part
     here: reported on only.
@@ -284,10 +303,15 @@ class ImageNet(Dataset):
 
     def _split(self, split: str) -> Files:
         files = image_files(self._folder("val" if split == "test" else "train"), expected=IMAGENET_EXPECTED)
-        if split == "test":
-            return files
-        divided = held_out([label for _, label in files], self.valid_fraction, path=self.path)
-        return [files[row] for row in divided[("train", "val").index(split)]]
+        return files if split == "test" else [files[row] for row in self._division(files).part(split)]
+
+    def division(self, cache_dir: Path) -> Division:
+        """Rows are the files below `train/` class by class, in the order of their names."""
+        return self._division(image_files(self._folder("train"), expected=IMAGENET_EXPECTED))
+
+    def _division(self, files: Files) -> Division:
+        rows = held_out([label for _, label in files], self.valid_fraction, path=self.path)
+        return Division(*rows, None, len(files))
 
     def _folder(self, part: str) -> Path:
         if self.path is None:

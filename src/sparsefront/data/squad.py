@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field, NonNegativeInt
 
 from sparsefront.artifacts.content_digest import file_digest
-from sparsefront.data.base import DataInfo, held_out, local_path
+from sparsefront.data.base import DataInfo, Division, held_out, linked, local_path
 from sparsefront.data.download import build_once, hub_split
 from sparsefront.data.text_dataset import TextDataset
 from sparsefront.errors import InvalidSetting
@@ -40,12 +40,15 @@ class Answer:
 
 @dataclass(frozen=True)
 class Question:
-    """A question, the paragraph that answers it, and every answer that an annotator gave (one in train)."""
+    """A question, the paragraph that answers it, every answer that an annotator gave (one in train), and the number of its
+    article in the file.
+    """
 
     id: str
     text: str
     context: str
     answers: tuple[Answer, ...]
+    article: int = 0
 
 
 def read_squad(file: Path) -> list[Question]:
@@ -55,8 +58,9 @@ def read_squad(file: Path) -> list[Question]:
         InvalidSetting: another form, or a question without an answer (SQuAD 2.0), which v1.1 does not have.
     """
     try:
-        paragraphs = [part for article in json.loads(file.read_bytes())["data"] for part in article["paragraphs"]]
-        questions = [_question(part["context"], asked) for part in paragraphs for asked in part["qas"]]
+        articles = enumerate(json.loads(file.read_bytes())["data"])
+        paragraphs = [(number, part) for number, article in articles for part in article["paragraphs"]]
+        questions = [_question(number, part["context"], asked) for number, part in paragraphs for asked in part["qas"]]
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidSetting(
             "path", file, f"not in the form of SQuAD v1.1 ({type(error).__name__}: {error})"
@@ -69,9 +73,9 @@ def read_squad(file: Path) -> list[Question]:
     return questions
 
 
-def _question(context: str, asked: dict) -> Question:
+def _question(article: int, context: str, asked: dict) -> Question:
     answers = tuple(Answer(answer["text"], answer["answer_start"]) for answer in asked["answers"])
-    return Question(asked["id"], asked["question"], context, answers)
+    return Question(asked["id"], asked["question"], context, answers, article)
 
 
 def write_hub_squad(file: Path, *, part: str, revision: str) -> None:
@@ -83,19 +87,22 @@ def write_hub_squad(file: Path, *, part: str, revision: str) -> None:
         split="train" if part == "train" else "validation",
         missing="set dataset.path to a folder with train*.json and dev*.json of SQuAD v1.1",
     )
-    by_context: dict[str, list[dict]] = {}
+    articles: dict[str, dict[str, list[dict]]] = {}
     for row in rows:
         found = row["answers"]
         answers = [
             {"text": text, "answer_start": start}
             for text, start in zip(found["text"], found["answer_start"], strict=True)
         ]
+        by_context = articles.setdefault(row["title"], {})
         by_context.setdefault(row["context"], []).append(
             {"id": row["id"], "question": row["question"], "answers": answers}
         )
-    paragraphs = [{"context": context, "qas": asked} for context, asked in by_context.items()]
-    article = {"title": HUB_ID, "paragraphs": paragraphs}
-    file.write_text(json.dumps({"version": "1.1", "data": [article]}, ensure_ascii=False), encoding="utf-8")
+    data = [
+        {"title": title, "paragraphs": [{"context": context, "qas": asked} for context, asked in by_context.items()]}
+        for title, by_context in articles.items()
+    ]
+    file.write_text(json.dumps({"version": "1.1", "data": data}, ensure_ascii=False), encoding="utf-8")
 
 
 SPECIAL_TOKENS = 4
@@ -241,7 +248,8 @@ class Squad(TextDataset):
     """Questions that Wikipedia paragraphs answer: 87599 in the official train file, 10570 in dev.
 
     The dev file is the test part here, since the official test file was never published. `val` is held out of train by
-    whole paragraphs, so that no held-out question is asked of a paragraph that was trained on.
+    whole articles, so that no held-out question is asked of what was trained on; by paragraphs where the file has too few
+    articles for that, and with `split_by=rows`.
     Source: Rajpurkar et al., "SQuAD: 100,000+ Questions for Machine Comprehension of Text", 2016.
 
     Attributes:
@@ -268,6 +276,10 @@ class Squad(TextDataset):
             raise InvalidSetting(
                 "stride", self.stride, f"0 to {largest} shared tokens with max_length={self.max_length}"
             )
+
+    @property
+    def grouping(self) -> str:
+        return "squad-articles-1"
 
     @property
     def info(self) -> DataInfo:
@@ -325,6 +337,7 @@ class SquadSource:
             "max_length": settings.max_length,
             "stride": settings.stride,
             "valid_fraction": settings.valid_fraction,
+            "split": settings.split_version,
         }
 
     def texts(self) -> Iterator[str]:
@@ -336,11 +349,21 @@ class SquadSource:
         """The questions of a split; `question` in a batch counts them from 0."""
         if split == "test":
             return self._read("dev")
-        contexts = list(dict.fromkeys(question.context for question in self._train))
-        chosen = held_out([0] * len(contexts), self._settings.valid_fraction, path=self._settings.path)
-        chosen = chosen[("train", "val").index(split)]
-        kept = {contexts[number] for number in chosen}
-        return [question for question in self._train if question.context in kept]
+        return [self._train[row] for row in self.division.part(split)]
+
+    @cached_property
+    def division(self) -> Division:
+        """Which questions of train are held out."""
+        fraction, path = self._settings.valid_fraction, self._settings.path
+        groups = linked((question.context,) for question in self._train)
+        if not self._settings.keeps_groups:  # one paragraph as another, however many questions it has
+            paragraphs = np.unique(groups)
+            stay, held = (paragraphs[part] for part in held_out([0] * len(paragraphs), fraction, path=path))
+            train, val = (np.flatnonzero(np.isin(groups, part)) for part in (stay, held))
+            return Division(train, val, groups, len(groups))
+        if len({question.article for question in self._train}) * fraction >= 1:
+            groups = linked((question.article, question.context) for question in self._train)
+        return Division(*held_out([0] * len(groups), fraction, groups=groups, path=path), groups, len(groups))
 
     def encode(self, split: str, tokenizer: "PreTrainedTokenizerFast") -> "EncodedText":
         return question_windows(
@@ -361,7 +384,7 @@ class SquadSource:
         if not settings.from_hub:
             return read_squad(settings.files()[part])
         file = build_once(
-            self._downloads / settings.revision / f"{part}.json",
+            self._downloads / settings.revision / f"{part}-articles.json",
             lambda target: write_hub_squad(target, part=part, revision=settings.revision),
         )
         return read_squad(file)

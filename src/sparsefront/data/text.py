@@ -16,7 +16,7 @@ from torch.utils.data import Sampler
 from sparsefront.artifacts.code_digest import BOOKKEEPING, code_digest, import_closure
 from sparsefront.artifacts.content_digest import digest, versions
 from sparsefront.artifacts.durable import save_tensors
-from sparsefront.data.base import TokenizerFrom
+from sparsefront.data.base import Division, TokenizerFrom
 from sparsefront.data.download import build_once
 from sparsefront.data.split_data import NoRows, Part, SplitData
 from sparsefront.errors import keys_of
@@ -219,6 +219,10 @@ class TextSource(Protocol):
 
     def key(self) -> dict[str, Any]:
         """Everything that the encoded rows depend on apart from split, tokenizer and code; JSON-able."""
+
+    @property
+    def division(self) -> Division:
+        """Which rows of train are held out."""
 
     def texts(self) -> Iterable[str]:
         """The texts of train, for a tokenizer that learns its vocabulary; nothing is read before the first is taken."""

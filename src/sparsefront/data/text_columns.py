@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sparsefront.artifacts.content_digest import path_digest
-from sparsefront.data.base import DataInfo, held_out, local_path
+from sparsefront.data.base import DataInfo, Division, held_out, linked, local_path
 from sparsefront.data.download import hub_split, hub_split_names
 from sparsefront.data.text_dataset import TextDataset
 from sparsefront.errors import InvalidSetting, first_line
@@ -27,8 +27,8 @@ REPORTED = ("test", "validation", "dev", "valid")  # splits that are reported on
 class TextColumns(TextDataset):
     """One or two texts and a label per row, from `hub` or from `path`.
 
-    Labels may be strings, whole numbers or datasets' ClassLabel: classes are in ClassLabel's order, else sorted. Labels with a
-    fraction make it a regression.
+    Equal texts are held out together. Labels may be strings, whole numbers or datasets' ClassLabel: classes are in ClassLabel's
+    order, else sorted. Labels with a fraction make it a regression.
 
     Attributes:
         path: see `EXPECTED`; exclusive with `hub`.
@@ -67,6 +67,10 @@ class TextColumns(TextDataset):
     def metrics(self) -> tuple[str, ...]:
         """What the labels are evaluated by; the first is tracked."""
         return ("accuracy", "f1") if self.info.num_classes == 2 else ("accuracy",) if self.class_names else REGRESSION
+
+    @property
+    def grouping(self) -> str:
+        return "duplicates-1"
 
     @property
     def info(self) -> DataInfo:
@@ -115,7 +119,8 @@ class TextRows:
 
     def key(self) -> dict[str, Any]:
         names = ("text", "text_pair", "label", "train_split", "test_split", "max_length", "valid_fraction")
-        return {"content": self._settings.content(), **{name: getattr(self._settings, name) for name in names}}
+        settings = {name: getattr(self._settings, name) for name in names}
+        return {"content": self._settings.content(), **settings, "split": self._settings.split_version}
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
@@ -153,9 +158,7 @@ class TextRows:
         labels = self._labels(rows)
         chosen = range(len(rows))
         if split != "test":
-            strata = labels if self.class_names else [0] * len(labels)
-            divided = held_out([int(label) for label in strata], settings.valid_fraction, path=settings.path)
-            chosen = divided[("train", "val").index(split)].tolist()
+            chosen = self.division.part(split).tolist()
         rows = rows.select(chosen)
         dtype = torch.int64 if self.class_names else torch.float32
         return tokenized(
@@ -165,6 +168,21 @@ class TextRows:
             max_length=settings.max_length,
             columns={"labels": torch.tensor([labels[row] for row in chosen], dtype=dtype)},
             description=f"tokenizing {settings.path or settings.hub} {split}",
+        )
+
+    @cached_property
+    def division(self) -> Division:
+        """Which rows of train are held out."""
+        settings = self._settings
+        rows = self.read(settings.train_split)
+        labels = self._labels(rows)
+        groups = None
+        if settings.keeps_groups:
+            columns = [list(rows[column]) for column in (settings.text, settings.text_pair) if column is not None]
+            groups = linked((texts,) for texts in zip(*columns, strict=True))
+        strata = [int(label) for label in labels] if self.class_names else [0] * len(labels)
+        return Division(
+            *held_out(strata, settings.valid_fraction, groups=groups, path=settings.path), groups, len(rows)
         )
 
     def read(self, split: str) -> "datasets.Dataset":

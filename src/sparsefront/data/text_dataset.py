@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field
 
-from sparsefront.data.base import Dataset, TokenizerFrom
+from sparsefront.data.base import Dataset, Division, TokenizerFrom
 from sparsefront.data.download import hub_commit
 from sparsefront.errors import InvalidSetting
 from sparsefront.settings_class import settings_class
@@ -59,6 +59,9 @@ class TextDataset(Dataset):
     @abstractmethod
     def source(self, cache_dir: Path) -> "TextSource":
         """The raw text; what is downloaded goes into the folder `downloads` of the cache."""
+
+    def division(self, cache_dir: Path) -> Division:
+        return self.source(Path(cache_dir)).division
 
     def data_module(
         self, *, batch_size: int, seed: int, cache_dir: Path, tokenizer_from: TokenizerFrom | None = None

@@ -4,6 +4,7 @@
     masks.safetensors       layer -> one bit a weight, 1 = keep; see `pruning.mask_spec`
     compressed.safetensors  "<layer>.<tensor>" -> the tensors of the layer's canonical format; a layer whose format is dense
                             has none here: its weight is in model.safetensors
+    blocks.json             of a pattern that took whole blocks out: block -> its name in model.safetensors, null of one that went
     manifest.json           pattern, canonical format per layer, layers that stayed dense and why
 
 `load_state_dict` and `from_pretrained` take the first as it is; the others lie beside it. The folder needs nothing outside
@@ -31,7 +32,7 @@ from sparsefront.export.packed_layers import DENSE, TAP_BY_TAP, Manifest, pack_l
 from sparsefront.masks.weight_view import Permutation, as_matrix, like_weight
 from sparsefront.models.base import Model, is_of_transformers, save_config
 from sparsefront.patterns.base import Pattern
-from sparsefront.pruning.mask_spec import load_masks, save_masks
+from sparsefront.pruning.mask_spec import MaskSpec, load_blocks, load_masks, save_masks
 
 MODEL, MASKS, COMPRESSED, MANIFEST = "model.safetensors", "masks.safetensors", "compressed.safetensors", "manifest.json"
 
@@ -54,7 +55,8 @@ def write_export(
 
     Args:
         net: weights already zero where their mask is False.
-        masks: layer -> bool, [N, K] or shaped as the weight, True = keep.
+        masks: layer -> bool, [N, K] or shaped as the weight, True = keep. Of a pattern that took whole blocks out they name the
+            layers as they were before.
         pattern: decides how layers are stored; None: the structure of each mask does.
         sparsity: the target of the whole network, for the record, and of every layer that `sparsities` does not name.
         permutations: layer -> the order in which its mask obeys the pattern; absent where that is its own.
@@ -85,7 +87,9 @@ def write_export(
         if stored.family != DENSE
         for key, tensor in stored.tensors().items()
     }
-    shaped = {name: like_weight(mask, net.get_submodule(name).weight) for name, mask in packed.masks.items()}
+    shaped = dict(masks)
+    if pattern is None or not pattern.takes_blocks:
+        shaped = {name: like_weight(mask, net.get_submodule(name).weight) for name, mask in packed.masks.items()}
     if weights is None:
         _save(plain_state_dict(net), directory / MODEL)
     else:
@@ -96,7 +100,7 @@ def write_export(
         model.save_pretrained_files(net, directory)
     elif is_of_transformers(net):
         save_config(net, directory)
-    (directory / MANIFEST).write_text(json.dumps(packed.manifest.to_json(), indent=2) + "\n")
+    (directory / MANIFEST).write_text(json.dumps(packed.manifest.to_json(), indent=2) + "\n", encoding="utf-8")
     return packed.manifest
 
 
@@ -139,6 +143,20 @@ class Export:
         if differ := stored.keys() ^ self.manifest.layers.keys():
             raise ValueError(f"{MASKS} and {MANIFEST} name other layers: {', '.join(sorted(differ)[:3])}")
         return {name: as_matrix(stored[name]) for name in self.manifest.layers}
+
+    @cached_property
+    def blocks(self) -> dict[str, str | None] | None:
+        """`MaskSpec.blocks`.
+
+        Raises:
+            ValueError: a damaged file.
+        """
+        return load_blocks(self.directory)
+
+    @property
+    def spec(self) -> MaskSpec:
+        """What of the masks' spec a network without some of its blocks needs."""
+        return MaskSpec(blocks=self.blocks)
 
     def state_dict(self) -> dict[str, Tensor]:
         """All weights and buffers, on the CPU, in the type that they were exported in."""

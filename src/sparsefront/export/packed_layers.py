@@ -134,6 +134,14 @@ class PackedWeights(Protocol):
         ...
 
 
+def masks_stored_dense(packed: PackedWeights) -> dict[str, Tensor]:
+    """layer -> bool [N, K], of layers that are stored as they are; empty where none of them is pruned."""
+    stored = [name for name, record in packed.manifest.layers.items() if record.family == DENSE]
+    if all(packed.manifest.layers[name].density == 1 for name in stored):
+        return {}
+    return {name: packed.masks[name] for name in stored}
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class PackedLayers:
     """A `PackedWeights` in memory; the state dict is the network's own, not a copy."""
@@ -161,11 +169,18 @@ def pack_layers(
     patterns: Mapping[str, Pattern] | None = None,
     dense_reasons: Mapping[str, str] | None = None,
 ) -> PackedLayers:
-    """Store every masked layer as its pattern says; arguments and errors as of `export.checkpoint.write_export`."""
+    """Store every masked layer as its pattern says, none of a pattern that takes whole blocks: what it leaves is dense. Arguments
+    and errors as of `export.checkpoint.write_export`.
+    """
     layers: dict[str, LayerRecord] = {}
     kept_of: dict[str, Tensor] = {}
     formats: dict[str, SparseFormat] = {}
     for name, mask in masks.items():
+        if pattern is not None and pattern.takes_blocks:
+            kept_of[name] = kept = as_matrix(mask).cpu()
+            density = int(kept.sum()) / kept.numel()
+            layers[name] = LayerRecord(DENSE, {}, {}, (kept.shape[0], kept.shape[1]), int(kept.sum()), density)
+            continue
         weight = net.get_submodule(name).weight.detach()
         matrix, kept = as_matrix(weight).cpu(), as_matrix(mask).cpu()
         _check_zeros(name, matrix, kept)

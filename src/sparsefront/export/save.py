@@ -25,14 +25,14 @@ from sparsefront.export.packed_layers import Manifest
 from sparsefront.masks.weight_view import fits, like_weight
 from sparsefront.models.base import Model
 from sparsefront.models.checkpoint import misfit_of
-from sparsefront.networks import unwrapped
+from sparsefront.networks import has_blocks, remove_blocks, unwrapped
 from sparsefront.options import option_classes
 from sparsefront.patterns.base import CLASS, Pattern, from_record
 from sparsefront.pruning.layers import dense_weights, weight_of
 from sparsefront.pruning.make_masks import PruningSettings
-from sparsefront.pruning.mask_spec import PATTERNS, PERMUTATIONS, SPARSITIES, MaskSpec
-from sparsefront.pruning.masks import Masks, require_masks_of
-from sparsefront.tasks.plain_task import require_network
+from sparsefront.pruning.mask_spec import BLOCKS, PATTERNS, PERMUTATIONS, SPARSITIES, MaskSpec, load_masks
+from sparsefront.pruning.masks import Masks, masks_left, require_masks_of
+from sparsefront.tasks.plain_task import device_of, require_network
 
 
 def save(
@@ -62,7 +62,8 @@ def save(
         ValueError: a pruned weight is not zero, or a mask breaks its pattern; names the layer.
     """
     net = unwrapped(net)
-    require_masks_of(net, masks)
+    require_network(net)
+    require_masks_of(net, masks_left(net, masks))
     if tokenizer is not None and not hasattr(tokenizer, "save_pretrained"):
         raise InvalidSetting("tokenizer", type(tokenizer).__name__, "is no tokenizer of transformers")
     known, directory = Masks.of(masks), Path(folder)
@@ -86,7 +87,7 @@ def save(
             known.spec.save(new)
             if tokenizer is not None:
                 tokenizer.save_pretrained(new)
-            (new / SAVED).write_text(json.dumps(checksums(new), indent=2) + "\n")
+            (new / SAVED).write_text(json.dumps(checksums(new), indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         if started:
             raise
@@ -97,7 +98,7 @@ def save(
 # Which files are of one save, so that a mixture of two is seen.
 
 SAVED = "saved.json"  # name -> size and sha256 of each file of the save
-READ = (MODEL, MASKS, COMPRESSED, MANIFEST, SPARSITIES, PATTERNS, PERMUTATIONS)
+READ = (MODEL, MASKS, COMPRESSED, MANIFEST, SPARSITIES, PATTERNS, BLOCKS, PERMUTATIONS)
 
 
 def _saved_before(directory: Path) -> set[str]:
@@ -129,7 +130,8 @@ def load(folder: Path | str, net: nn.Module, *, trust: Sequence[str] = ()) -> Ma
     """Read what `save` wrote, or a run exported: the weights into `net`, in place. Nothing in the folder runs as code.
 
     Args:
-        net: the architecture that was saved; its device and dtype stay.
+        net: the architecture that was saved; its device and dtype stay. Of a network that blocks were taken out of, the one
+            before, which loses them here, or the one after, as `from_pretrained` opens it.
         trust: packages of other people whose patterns the export may name, such as ["mylab.patterns"]: importing them runs
             their code. Patterns of sparsefront need none.
     Returns:
@@ -146,13 +148,15 @@ def load(folder: Path | str, net: nn.Module, *, trust: Sequence[str] = ()) -> Ma
             export = read_export(Path(folder))
             weights, pattern = export.state_dict(), _pattern(export.manifest, trust)
             spec = MaskSpec.load(export.directory, trust=trust)
-            masks = _masks_for(net, export, weights)
+            masks = _masks_for(net, export, weights, spec)
             _require_one_save(export.directory)
     except InvalidSetting as error:
         named = "" if error.key == "path" else f"{error.key}={error.value}: "
         raise InvalidSetting("folder", folder, f"{named}{error.allowed}") from error
     except ValueError as error:
         raise InvalidSetting("folder", folder, f"is a damaged export: {error}") from error
+    if spec.blocks is not None:
+        remove_blocks(net, spec.blocks)
     net.load_state_dict(weights)
     ignored = export.manifest.dense_layers
     return Masks(
@@ -164,15 +168,21 @@ def load(folder: Path | str, net: nn.Module, *, trust: Sequence[str] = ()) -> Ma
     )
 
 
-def _masks_for(net: nn.Module, export: Export, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _masks_for(net: nn.Module, export: Export, weights: Mapping[str, Tensor], spec: MaskSpec) -> dict[str, Tensor]:
     """The masks, shaped like the network's weights and on their device.
 
     Raises:
         InvalidSetting: weights or masks of another network (key `path`).
     """
-    if complaint := misfit_of(weights, net.state_dict()):
+    state = net.state_dict()
+    if spec.blocks is not None and has_blocks(net, spec.blocks):
+        state = {left: tensor for name, tensor in state.items() if (left := spec.name_left(name)) is not None}
+    if complaint := misfit_of(weights, state):
         raise InvalidSetting("path", export.directory, complaint)
     masks = {}
+    if spec.blocks is not None:
+        stored, device = load_masks(export.directory / MASKS), device_of(net)
+        return {name: stored[name].to(device) for name in export.masks}
     for name, mask in export.masks.items():
         if f"{name}.weight" not in weights:
             raise InvalidSetting(

@@ -11,7 +11,7 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.inference.fusion.block_pass import fused_dense_graph
 from sparsefront.measure.correctness import NETWORK_ERROR_LIMIT, floating_tensors
 from sparsefront.measure.end_to_end import EndToEnd, time_pair
-from sparsefront.measure.settings import DTYPES, Dtype, Measure
+from sparsefront.measure.settings import DTYPES, FEWEST_REPEATS, Dtype, Measure
 from sparsefront.measure.timers import LatencySummary
 from sparsefront.measure.variants import Fuse
 from sparsefront.networks import unwrapped
@@ -69,15 +69,20 @@ class Comparison:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Of the speedup, at 95 %; what counts as a win is beyond the noise of the timing too (`results.statistics`)."""
+        """Of the speedup, at 95 % from 5 repeats on; what counts as a win is beyond the noise of the timing too
+        (`results.statistics`).
+        """
         return self.timed.speedup.speedup_low, self.timed.speedup.speedup_high
 
     def __str__(self) -> str:
         low, high = self.interval
+        repeats = len(self.timed.samples_ms["sparse"])
+        few = repeats < FEWEST_REPEATS
+        sure = f"n={repeats}: no interval" if few else f"95 % interval {low:.2f} to {high:.2f}"
         lines = [
             _line("dense", self.timed.dense.latency, self.timed.dense.execution.name),
             _line("sparse", self.timed.sparse, self.timed.execution.name),
-            f"speedup {self.speedup:.2f} (95 % interval {low:.2f} to {high:.2f}) on {self.device}",
+            f"speedup {self.speedup:.2f} ({sure}) on {self.device}",
         ]
         if self.device == "cpu":
             lines.append("on a CPU the reference kernels run: this says nothing about a GPU")

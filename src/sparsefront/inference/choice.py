@@ -121,6 +121,10 @@ class KernelChoice:
         """
         if not self.forced or self.swaps_nothing:
             return
+        key = "name" if self.name is not None else "family"
+        if pattern.tied:
+            allowed = f"would run nowhere: pattern {pattern.name} as it is set leaves a narrower dense network; take kernel=auto"
+            raise InvalidSetting(key, getattr(self, key), allowed)
         reasons: dict[str, str] = {}
         for n, k in dict.fromkeys(shapes.values()):
             for own, level in pattern.choices((n, k), sparsity):
@@ -128,7 +132,6 @@ class KernelChoice:
                 if unsupported is None:
                     return
                 reasons |= unsupported
-        key = "name" if self.name is not None else "family"
         why = "; ".join(f"{kernel}: {reason}" for kernel, reason in reasons.items()) or "no layer is pruned"
         raise InvalidSetting(key, getattr(self, key), f"cannot run with pattern {pattern.name} on {device.type}: {why}")
 

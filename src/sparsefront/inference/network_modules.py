@@ -1,8 +1,7 @@
-"""Modules of a network as a swap finds them: exchanged, unsupported, convolutions as products, encoders' fast path."""
+"""Modules of a network as a swap finds them: exchanged, convolutions as products, encoders' fast path."""
 
 import copy
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 from typing import Any, Self
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from torch._inductor.exc import OperatorIssue
 
 from sparsefront.masks.weight_view import like_weight, pixel_rows
-from sparsefront.networks import has_forward_hooks
+from sparsefront.pruning.layers import conv_unsupported_reason
 
 # What results call the kernels of layers that stayed dense.
 
@@ -145,40 +144,6 @@ def _pair(sides: str | tuple[int, ...]) -> tuple[int, int]:
     return height, width
 
 
-def conv_unsupported_reason(layer: nn.Conv2d) -> str | None:
-    """Why this convolution cannot be one product, or None."""
-    if layer.groups != 1:
-        return f"convolution in {layer.groups} groups"
-    if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
-        return (
-            f"convolution with padding {layer.padding} of mode {layer.padding_mode}: only zeros, given as numbers, work"
-        )
-    return None
-
-
-# Layers that no kernel can stand in for.
-
-METHODS: dict[type[nn.Module], tuple[str, ...]] = {nn.Linear: ("forward",), nn.Conv2d: ("forward", "_conv_forward")}
-
-
-def layer_unsupported_reason(layer: nn.Module) -> str | None:
-    """Why no kernel can stand in for this layer, or None.
-
-    A kernel computes what Linear and Conv2d do. A subclass may do more, such as LoRA's second product or padding of its own, and
-    hooks may read or change what the layer gives.
-    """
-    name = type(layer).__name__
-    kind = next((kind for kind in METHODS if isinstance(layer, kind)), None)
-    if kind is None:
-        return f"a {name} is neither Linear nor Conv2d"
-    for method in METHODS[kind]:
-        if method in vars(layer) or getattr(type(layer), method) is not getattr(kind, method):
-            return f"a {name} with a {method} of its own may compute something else than {kind.__name__}"
-    if has_forward_hooks(layer):
-        return f"a {name} with forward hooks, which a kernel would not call"
-    return conv_unsupported_reason(layer) if isinstance(layer, nn.Conv2d) else None
-
-
 # PyTorch's fast path of encoder layers, which reads the weights of Linears and calls none of them.
 
 
@@ -191,15 +156,6 @@ def leave_fast_path(net: nn.Module) -> None:
     for module in net.modules():
         if isinstance(module, nn.TransformerEncoderLayer) and _holds_sparse_layer(module):
             module.activation_relu_or_gelu = 0
-
-
-def nested_tensor_reason(net: nn.Module, layer: str) -> str | None:
-    """Why a layer needs the fast path, which alone reads the nested tensors that an encoder makes of padded inputs; or None."""
-    for name in accumulate(layer.split(".")[:-1], "{}.{}".format, initial=""):
-        encoder = net.get_submodule(name.removeprefix("."))
-        if isinstance(encoder, nn.TransformerEncoder) and encoder.use_nested_tensor:
-            return "its nn.TransformerEncoder makes nested tensors of padded inputs: build it with enable_nested_tensor=False"
-    return None
 
 
 def _holds_sparse_layer(module: nn.Module) -> bool:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting, keys_of
 from sparsefront.export.checkpoint import read_export
-from sparsefront.export.packed_layers import PackedWeights, pack_layers
+from sparsefront.export.packed_layers import PackedWeights, masks_stored_dense, pack_layers
 from sparsefront.gpu import sharing
 from sparsefront.inference.autotune import Autotuned, autotune_layer, dense_name, find_candidates
 from sparsefront.inference.choice import MODES, KernelChoice
@@ -21,23 +21,22 @@ from sparsefront.inference.fusion.plan import FusionPlan, FusionReport
 from sparsefront.inference.fusion.products import TimedProducts
 from sparsefront.inference.network_modules import (
     SparseConv2d,
-    layer_unsupported_reason,
     leave_fast_path,
-    nested_tensor_reason,
     release_formats,
     replace_module,
     shorten_compiler_messages,
 )
-from sparsefront.inference.swap_report import KEEPS_ALL, UNCALLED, LayerSwap, SwapReport, fused_layer
+from sparsefront.inference.swap_report import KEEPS_ALL, LayerSwap, SwapReport, fused_layer
 from sparsefront.measure.correctness import floating_tensors, network_error_limit, output_error
 from sparsefront.measure.memory import stored_bytes
-from sparsefront.measure.problems import LayerInput, UncalledLayers, observe_problems, theoretical_dense_flops
+from sparsefront.measure.problems import LayerInput, observe_problems, theoretical_dense_flops, weight_flops
 from sparsefront.measure.timers import launch_in_use
 from sparsefront.measure.variants import adds_shortcut
 from sparsefront.networks import ReadTensors, layer_weight, unwrapped
 from sparsefront.progress import bar
-from sparsefront.pruning.layers import dense_weights
-from sparsefront.pruning.masks import Masks, require_masks_of
+from sparsefront.pruning.layers import UNREACHED, dense_weights, layer_unsupported_reason, nested_tensor_reason
+from sparsefront.pruning.masks import Masks, masks_left, require_masks_of
+from sparsefront.pruning.narrow import narrow_layers
 from sparsefront.tasks.plain_task import named_inputs_on, require_network
 
 
@@ -74,6 +73,9 @@ def swap_layers(
     """
     net.load_state_dict(export.state_dict())
     net.to(device=device, dtype=dtype).eval()
+    narrower = {} if choice.swaps_nothing else narrow_layers(net, masks_stored_dense(export))
+    if narrower and inputs is not None:
+        problems = observe_problems(net, dict(inputs), [*export.manifest.layers, *export.manifest.dense_layers])
     layers: dict[str, LayerSwap] = {}
     dense_layers = dict(export.manifest.dense_layers)
     # as they are before blocks are rewritten
@@ -87,7 +89,8 @@ def swap_layers(
             if reason is not None:
                 dense_layers[name] = reason
             continue
-        reason = _stays_dense(layer, export, name, choice, called=name in problems) or nested_tensor_reason(net, name)
+        reason = narrower.get(name) or _stays_dense(layer, export, name, choice, called=name in problems)
+        reason = reason or nested_tensor_reason(net, name)
         tuned = (
             Autotuned(dense_name(layer))
             if reason is not None
@@ -106,7 +109,8 @@ def swap_layers(
         isinstance(module, SparseConv2d) for module in net.modules()
     ):  # the dense convolutions between them then copy nothing
         net.to(memory_format=torch.channels_last)
-    return SwapReport(layers, dense_layers, *_shares(layers, dense_layers, problems), fusion, problems)
+    report = SwapReport(layers, dense_layers, *_shares(layers, dense_layers, problems), fusion, problems)
+    return replace(report, sparse_flops_share=None) if narrower else report  # fewer flops, all of them dense
 
 
 def _fuse(
@@ -140,7 +144,7 @@ def _stays_dense(
         return f"pattern {export.manifest.pattern} is stored dense"
     if (reason := layer_unsupported_reason(layer)) is not None:
         return reason
-    return None if called else UNCALLED
+    return None if called else UNREACHED
 
 
 def _try(
@@ -321,7 +325,7 @@ def swap(
 
     On a GPU each kernel that can hold a layer's mask is compared with the fp64 product of its masked weight and timed on
     the shapes that the example inputs give it; the fastest stays, dense where that is faster. Encoder blocks may be
-    rewritten as a whole. On a CPU the reference of the pattern's storage family runs, untimed.
+    rewritten as a whole. On a CPU the reference of the pattern's family runs, untimed. Tied layers get narrower (`sf.narrow`).
 
     Args:
         net: pruned; its tensors stay on their device and in their dtypes, and it is in eval mode afterwards.
@@ -343,10 +347,14 @@ def swap(
     require_network(net)
     if any(isinstance(module, SparseLayer) for module in net.modules()):
         raise InvalidSetting("net", type(net).__name__, "was swapped already: give a copy of the pruned network")
+    smaller = isinstance(masks, Masks) and masks.spec.blocks is not None
+    if smaller:  # by whole blocks: what is left is dense
+        masks, packed = Masks(masks_left(net, masks)), None
     require_masks_of(net, masks)
     inputs = named_inputs_on(net, example_inputs)
     with sharing(next(iter(inputs.values())).device):
-        return _swap(net, Masks.of(masks), inputs, choice, packed)
+        report = _swap(net, Masks.of(masks), inputs, choice, packed)
+    return replace(report, sparse_layer_share=None, sparse_flops_share=None) if smaller else report
 
 
 def _swap(
@@ -357,10 +365,12 @@ def _swap(
     packed = packed or _packed(net, known)
     layers = [*packed.manifest.layers, *packed.manifest.dense_layers]
     problems = observe_problems(net, inputs, layers)
-    uncalled = UncalledLayers(net, [name for name in layers if name not in problems])
     read = ReadTensors({name: layer_weight(net.get_submodule(name)) for name in layers if name not in problems})
     others = {found.name: found.why for found in dense_weights(net, set(layers), unchosen="it has no mask")}
-    with torch.inference_mode(), uncalled, read:
+    flops = weight_flops(net, inputs)
+    parameters: dict[Tensor, str] = {parameter: name for name, parameter in net.named_parameters()}
+    weights = {name: parameters[layer_weight(net.get_submodule(name))] for name in packed.manifest.layers}
+    with torch.inference_mode(), read:
         expected = floating_tensors(net(**inputs))
     device, recorded = next(iter(inputs.values())).device, _recorded(net)
     with keys_of("kernel"):
@@ -374,7 +384,7 @@ def _swap(
             f"the swapped network disagrees with the masked one: relative error {error:.1e}, at most "
             f"{limit:.0e} is rounding; nothing is measured"
         )
-    return replace(report.counting(uncalled.problems, read.names), others=others)
+    return report.counting(flops, weights, read.names, others)
 
 
 # Networks of transformers record hidden states and attentions of modules of some classes, when a call asks for them. Of blocks

@@ -5,15 +5,12 @@ from collections.abc import Container, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from sparsefront_kernels import Problem
-
 from sparsefront.inference.fusion.plan import FusionPlan, FusionReport, ProductReport
 from sparsefront.inference.fusion.products import DENSE
-from sparsefront.measure.problems import LayerInput, theoretical_dense_flops
-from sparsefront.pruning.layers import READ
+from sparsefront.measure.problems import LayerInput
+from sparsefront.pruning.layers import READ, UNREACHED
 
 KEEPS_ALL = "it keeps every weight"
-UNCALLED = "not called in the observed forward"
 
 
 @dataclass(frozen=True)
@@ -61,19 +58,21 @@ class SwapReport:
     Args:
         layers: every pruned layer, also where dense turned out best.
         dense_layers: every prunable layer that runs dense -> why.
-        sparse_layer_share: of the prunable layers, the fraction that runs a sparse kernel.
-        sparse_flops_share: the same, each layer weighted by its dense flops in the observed forward, also where
-            its weight is read there and it is not called.
+        sparse_layer_share: of the prunable layers, the fraction that runs a sparse kernel; None where whole blocks were taken out
+            of the network, which is dense: no share decides then whether it is faster.
+        sparse_flops_share: of the dense flops of all products with weights of the network in the observed forward, the
+            fraction that runs in sparse kernels: embeddings have none, recurrent layers, experts, attention's own
+            parameters and layers that were not chosen have. Of `swap_layers`, which sees no others: of the prunable layers.
+            None there too, and where layers became narrower instead.
         fusion: what was done to whole blocks.
         problems: prunable layer -> the product that it was asked for; a layer that is not called is absent.
-        others: all else that has weights and stays dense, such as embeddings and layers without a mask -> why; no share
-            counts it.
+        others: all else that has weights and stays dense, such as embeddings and layers without a mask -> why.
     """
 
     layers: dict[str, LayerSwap]
     dense_layers: dict[str, str]
-    sparse_layer_share: float
-    sparse_flops_share: float
+    sparse_layer_share: float | None
+    sparse_flops_share: float | None
     fusion: FusionReport = field(default_factory=FusionReport)
     problems: Mapping[str, LayerInput] = field(default_factory=dict)
     others: dict[str, str] = field(default_factory=dict)
@@ -93,19 +92,33 @@ class SwapReport:
         }
         return replace(blocks, layers={name: layer.kernel for name, layer in self.layers.items() if name not in inside})
 
-    def counting(self, uncalled: Mapping[str, Problem], read: Container[str]) -> "SwapReport":
-        """With the flops of layers that are not called, and therefore run dense, in the share of flops, and the reason.
+    def counting(
+        self, flops: Mapping[str, int], weights: Mapping[str, str], read: Container[str], others: Mapping[str, str]
+    ) -> "SwapReport":
+        """Of the whole network: all weights in the share of flops, and of what is not called the reason.
 
         Args:
-            uncalled: prunable layer -> the product with its weight that another module computes.
+            flops: parameter -> dense flops of all products with it in one forward.
+            weights: pruned layer -> the parameter that is its weight, the same for layers that share it.
             read: layers whose weight the forward reads, in whatever operation.
+            others: all else that has weights -> why it stays dense.
         """
-        prunable = {*self.layers, *self.dense_layers}
-        called = sum(theoretical_dense_flops(seen.problem) for name, seen in self.problems.items() if name in prunable)
-        total = called + sum(map(theoretical_dense_flops, uncalled.values()))
-        reasons = {name: READ if why == UNCALLED and name in read else why for name, why in self.dense_layers.items()}
-        share = self.sparse_flops_share * (called / total) if total else self.sparse_flops_share
-        return replace(self, dense_layers=reasons, sparse_flops_share=share)
+        reasons = {name: READ if why == UNREACHED and name in read else why for name, why in self.dense_layers.items()}
+        share = self.sparse_flops_share
+        if share is not None:
+            sparse = {weights[name] for name, layer in self.layers.items() if layer.is_sparse}
+            total = sum(flops.values())
+            share = sum(flops.get(name, 0) for name in sparse) / total if total else 0.0
+        return replace(self, dense_layers=reasons, sparse_flops_share=share, others=dict(others))
+
+    def renamed(self, names: Mapping[str | None, str]) -> "SwapReport":
+        """With other names of layers; those that are not named keep theirs."""
+
+        def named(mapping: Mapping[str, Any]) -> dict[str, Any]:
+            return {names.get(name, name): value for name, value in mapping.items()}
+
+        dense_layers, problems = named(self.dense_layers), named(self.problems)
+        return replace(self, layers=named(self.layers), dense_layers=dense_layers, problems=problems)
 
     def __str__(self) -> str:
         """A line per layer: what runs it, and why it stayed dense where it did."""
@@ -129,7 +142,9 @@ def swap_text(report: SwapReport) -> str:
     """
     sparse = sum(layer.is_sparse for layer in report.layers.values())
     total = len({*report.layers, *report.dense_layers})
-    head = f"{sparse} of {total} layers run a sparse kernel ({report.sparse_flops_share:.0%} of their dense flops)"
+    head = f"a smaller dense network: {total} layers without a sparse kernel"
+    if report.sparse_flops_share is not None:
+        head = f"{sparse} of {total} layers run a sparse kernel ({report.sparse_flops_share:.0%} of all dense flops)"
     lines = {name: _line(layer, report.dense_layers.get(name)) for name, layer in report.layers.items()}
     lines |= {name: f"dense: {why}" for name, why in report.dense_layers.items() if name not in report.layers}
     lines |= {name: f"dense: {why}" for name, why in report.others.items()}

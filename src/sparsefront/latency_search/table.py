@@ -17,7 +17,6 @@ from sparsefront.inference.fusion.block_pass import fuse_dense, fused_dense_grap
 from sparsefront.inference.fusion.capture import Unfusable
 from sparsefront.inference.fusion.plan import LAYOUTS
 from sparsefront.inference.fusion.product_choice import Layers, ProductTimes
-from sparsefront.inference.network_modules import layer_unsupported_reason, nested_tensor_reason
 from sparsefront.latency_search.evaluating import CandidateMasks, masked
 from sparsefront.masks.weight_view import as_matrix
 from sparsefront.measure.end_to_end import find_dense, rebuild_dense, time_alone, time_beside
@@ -29,6 +28,7 @@ from sparsefront.measure.timers import time_where_it_is
 from sparsefront.measure.variants import DoesNotApply
 from sparsefront.patterns.base import Pattern, label
 from sparsefront.progress import bar, counted, working_time
+from sparsefront.pruning.layers import layer_unsupported_reason, nested_tensor_reason
 from sparsefront.training.compilation import fastest_algorithms
 
 # With what, and how, a network is timed while it is searched.

@@ -63,7 +63,7 @@ def evaluate(
     with spent_on(EVALUATION), sharing(device), torch.inference_mode():
         net.to(device=device, dtype=dtype).eval()
         for batch in bar(
-            _first_samples(loader, limit), description=description, total=_batches(loader, limit), unit="batch"
+            first_samples(loader, limit), description=description, total=_batches(loader, limit), unit="batch"
         ):
             give_way(device)
             inputs = cast_inputs(task.net_inputs(batch), device=device, dtype=dtype)
@@ -92,12 +92,13 @@ def as_float(output: Any) -> Any:
 
 
 def _batches(loader: DataLoader, limit: int | None) -> int:
-    """How many batches `_first_samples` gives; at most so many where they are not of one size."""
+    """How many batches `first_samples` gives; at most so many where they are not of one size."""
     size = getattr(loader, "batch_size", None)
     return len(loader) if limit is None or size is None else min(len(loader), math.ceil(limit / size))
 
 
-def _first_samples(batches: DataLoader, limit: int | None) -> Iterator[dict[str, Tensor]]:
+def first_samples(batches: DataLoader, limit: int | None) -> Iterator[dict[str, Tensor]]:
+    """The batches of an evaluation: until so many samples were seen; None = all."""
     seen = 0
     for batch in batches:
         yield batch

@@ -1,18 +1,21 @@
 """Latency of a sparse network beside its dense baseline: same inputs, one process, interleaved, each in its fastest way."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import torch
 from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
 
-from sparsefront.gpu import alone, clock_under_load, sharing
+from sparsefront.errors import failure_reason
+from sparsefront.gpu import alone, clock_under_load, give_way, sharing
+from sparsefront.measure.execution_mode import SEPARATOR, NothingRuns, bound_call, disagreement, runner_in_mode
 from sparsefront.measure.fastest import Execution, fastest_execution, rebuilt_execution
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.timers import LatencySummary, summarise, time_interleaved
-from sparsefront.measure.variants import Fuse
+from sparsefront.measure.variants import Fuse, make_variant
 
 # How much faster, and how sure: an interval on the ratio of two interleaved timings.
 
@@ -36,7 +39,8 @@ def speedup_of(
 
     Repeats are drawn with replacement and, inside each, the samples, so both the drift between repeats and the jitter
     inside one widen the interval. Few repeats tell little of the drift: where it is as large as the jitter (1 %), the interval
-    of 3 repeats holds the true ratio 84 to 90 % of the time, that of 5 or more 94 to 95 % (simulated).
+    of 3 repeats holds the true ratio 84 to 90 % of the time, that of 5 or more 94 to 95 % (simulated): nobody shows that of
+    fewer than `FEWEST_REPEATS`.
 
     Args:
         dense_ms, sparse_ms: one list of samples per repeat; as many repeats on both sides, and equally long ones within
@@ -44,16 +48,53 @@ def speedup_of(
         confidence: mass between the two ends.
         draws: bootstrap draws; the generator's seed is fixed, so equal samples give an equal interval.
     """
-    if len(dense_ms) != len(sparse_ms):
-        raise ValueError(f"expected as many repeats of dense as of sparse, got {len(dense_ms)} and {len(sparse_ms)}")
-    dense, sparse = (torch.tensor(samples, dtype=torch.float64) for samples in (dense_ms, sparse_ms))  # [repeats, n]
+    return _speedup([(1, dense_ms, sparse_ms)], confidence, draws)
+
+
+def latency_over_batches(timed: Sequence[tuple[int, dict[str, list[list[float]]]]]) -> dict[str, float]:
+    """Latency of a batch over batches of several sizes: their time together by their number; and the speedup of that time.
+
+    Args:
+        timed: for each size how many batches have it, and its samples in milliseconds, one list per repeat: of "dense" and, of
+            a network with kernels, "sparse"; others are ignored.
+    Returns:
+        fields of the result. The interval is that of `speedup_of`, of sums over all batches: one size gives the same.
+    """
+    total = sum(batches for batches, _ in timed)
+    sides = [side for side in ("dense", "sparse") if all(side in samples for _, samples in timed)]
+    found = {
+        f"latency_{side}_dataset_ms": sum(
+            batches * summarise(sum(samples[side], [])).median_ms for batches, samples in timed
+        )
+        / total
+        for side in sides
+    }
+    if len(sides) == 2:
+        speedup = _speedup([(batches, samples["dense"], samples["sparse"]) for batches, samples in timed])
+        found |= {name.replace("speedup", "speedup_dataset"): value for name, value in speedup.to_json().items()}
+    return found
+
+
+def _speedup(
+    sizes: Sequence[tuple[int, list[list[float]], list[list[float]]]], confidence: float = 0.95, draws: int = 2000
+) -> Speedup:
+    """Of sums over sizes: (how often it counts, samples of dense, samples of sparse)."""
+    for _, dense_ms, sparse_ms in sizes:
+        if len(dense_ms) != len(sparse_ms):
+            counts = f"{len(dense_ms)} and {len(sparse_ms)}"
+            raise ValueError(f"expected as many repeats of dense as of sparse, got {counts}")
     generator = torch.Generator().manual_seed(0)
-    repeats = len(dense)
+    repeats = len(sizes[0][1])
     chosen = torch.randint(repeats, (draws, repeats), generator=generator)
-    ratios = _resampled_medians(dense, chosen, generator) / _resampled_medians(sparse, chosen, generator)
+    measured, drawn = [], []
+    for weight, *sides in sizes:
+        samples = [torch.tensor(side, dtype=torch.float64) for side in sides]  # [repeats, n]
+        measured.append(weight * torch.stack([_middle(side) for side in samples]))
+        drawn.append(weight * torch.stack([_resampled_medians(side, chosen, generator) for side in samples]))
+    (dense, sparse), (dense_drawn, sparse_drawn) = (torch.stack(found).sum(0) for found in (measured, drawn))
     tails = torch.tensor([(1 - confidence) / 2, (1 + confidence) / 2], dtype=torch.float64)
-    low, high = torch.quantile(_middle(ratios), tails).tolist()
-    return Speedup(speedup=_middle(_middle(dense) / _middle(sparse)).item(), speedup_low=low, speedup_high=high)
+    low, high = torch.quantile(_middle(dense_drawn / sparse_drawn), tails).tolist()
+    return Speedup(speedup=_middle(dense / sparse).item(), speedup_low=low, speedup_high=high)
 
 
 def _resampled_medians(samples: torch.Tensor, chosen: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -197,6 +238,64 @@ def time_beside(
     return summarise(sum(samples_ms["sparse"], [])), _dense(dense, samples_ms, inputs).latency
 
 
+class OverSizes:
+    """Networks over batches of several sizes, as they are served: each in one form, compiled once for any size, and recorded as a
+    CUDA graph for each size.
+
+    Args:
+        nets: "dense" or "sparse" -> the network, and the candidate that won at the size for which it was made.
+        inputs: of that size.
+        fuse: as of `time_pair`.
+    """
+
+    def __init__(
+        self,
+        nets: Mapping[str, tuple[nn.Module, str]],
+        inputs: dict[str, Tensor],
+        settings: Measure,
+        *,
+        fuse: Fuse | None = None,
+    ) -> None:
+        _forget_compiled(inputs)
+        self._nets, self._inputs, self._settings, self._fuse = nets, inputs, settings, fuse
+        self._runners: dict[str, Callable[..., Any]] = {}
+
+    def samples_ms(self, inputs: dict[str, Tensor]) -> dict[str, list[list[float]]]:
+        """Of batches of this size: side -> samples in milliseconds, one list per repeat, taken in turn.
+
+        Raises:
+            NothingRuns: a network cannot run it so, or gives another output than without its execution mode.
+        """
+        device = _device(inputs)
+        with torch.inference_mode():
+            static = {name: value.clone() if isinstance(value, Tensor) else value for name, value in inputs.items()}
+        calls: dict[str, Callable[[], Any]] = {}
+        with sharing(device), _within_recompile_limit(device):
+            for side, (net, version) in self._nets.items():
+                give_way(device)
+                mode = version.partition(SEPARATOR)[0]
+                try:
+                    calls[side] = bound_call(mode, self._runner(side), static)
+                    wrong = disagreement(calls[side], net, static, self._settings.torch_dtype)
+                except torch.OutOfMemoryError:
+                    raise
+                except Exception as error:  # a rewrite, a compiler or a capture may fail in any way
+                    raise NothingRuns({f"{side}/{version}": failure_reason(error)}) from error
+                if wrong:
+                    raise NothingRuns({f"{side}/{version}": wrong})
+        return _time_calls(calls, device, self._settings)[0]
+
+    def _runner(self, side: str) -> Callable[..., Any]:
+        """Made at the first size that is timed."""
+        if side not in self._runners:
+            net, version = self._nets[side]
+            mode, *variants = version.split(SEPARATOR)
+            for variant in variants:
+                net = make_variant(variant, net, self._inputs, fuse=self._fuse)
+            self._runners[side] = runner_in_mode(mode, net, dynamic=True)
+        return self._runners[side]
+
+
 def find_dense(net: nn.Module, inputs: dict[str, Tensor], settings: Measure, fuse: Fuse | None = None) -> Execution:
     """The fastest way to run a dense network, to time others beside it; arguments as of `time_alone`."""
     _forget_compiled(inputs)
@@ -276,11 +375,17 @@ def _time(
     executions: dict[str, Execution], inputs: dict[str, Tensor], settings: Measure
 ) -> tuple[dict[str, list[list[float]]], float | None]:
     """name -> samples in milliseconds, one list per repeat, taken in turn; and the GPU's clock in MHz right after them."""
-    samples_ms: dict[str, list[list[float]]] = {name: [] for name in executions}
     calls = {name: execution.fastest.call for name, execution in executions.items()}
-    with alone(_device(inputs)):
+    return _time_calls(calls, _device(inputs), settings)
+
+
+def _time_calls(
+    calls: dict[str, Callable[[], Any]], device: torch.device, settings: Measure
+) -> tuple[dict[str, list[list[float]]], float | None]:
+    samples_ms: dict[str, list[list[float]]] = {name: [] for name in calls}
+    with alone(device):
         for _ in range(settings.repeats):
-            taken = time_interleaved(calls, device=_device(inputs), warmup=settings.warmup, samples=settings.samples)
+            taken = time_interleaved(calls, device=device, warmup=settings.warmup, samples=settings.samples)
             for name, samples in taken.items():
                 samples_ms[name].append(samples)
-        return samples_ms, clock_under_load(list(calls.values()), _device(inputs))
+        return samples_ms, clock_under_load(list(calls.values()), device)

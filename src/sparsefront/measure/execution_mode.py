@@ -28,11 +28,14 @@ from sparsefront.measure.timers import record, summarise, time_interleaved
 # torch.compile that lets other processes time while it traces and generates code, for seconds without the GPU.
 
 
-def compile_unshared(net: nn.Module) -> Callable[..., Any]:
-    """`torch.compile(net, dynamic=False)`, to be called once by `first_call`: it then uses the GPU, shared, no sooner than the
-    generated code runs.
+def compile_unshared(net: nn.Module, *, dynamic: bool = False) -> Callable[..., Any]:
+    """`torch.compile(net)`, to be called once by `first_call`: it then uses the GPU, shared, no sooner than the generated code
+    runs.
+
+    Args:
+        dynamic: for inputs of any size; otherwise for those of its first call.
     """
-    return torch.compile(net, dynamic=False, backend=_inductor)
+    return torch.compile(net, dynamic=dynamic, backend=_inductor)
 
 
 def first_call(call: Callable[[], Any], device: torch.device) -> Any:
@@ -196,6 +199,7 @@ class _Watch(TorchFunctionMode):
 
 log = logging.getLogger(__name__)
 EXECUTION_MODES = ("eager", "cuda_graph", "compile", "compile_cuda_graph", "max_autotune", "max_autotune_cuda_graph")
+SEPARATOR = "+"  # between the execution mode and the variants of a candidate
 GRAPH_WARMUP = 3  # the first call compiles, the next ones may still tune
 TRIAL_WARMUP, TRIAL_SAMPLES = 5, 15  # enough to rank the modes; the reported latency is timed again
 
@@ -272,7 +276,7 @@ def fastest_execution_mode(
                 with alone(device) if name.startswith("max_autotune") else nullcontext():  # its compiler times kernels
                     ready[name] = call_in_mode(name, net, static)
                     if name != "eager" or original is not None:
-                        reason = _disagreement(ready[name], original or net, static, dtype)
+                        reason = disagreement(ready[name], original or net, static, dtype)
             except InvalidSetting:  # nothing to compare is no fault of a mode
                 raise
             except Exception as error:  # a compiler or a capture may fail in any way; the reason stands in the result
@@ -291,11 +295,18 @@ def fastest_execution_mode(
 
 def call_in_mode(name: str, net: nn.Module, static: dict[str, Tensor]) -> Callable[[], Any]:
     """The net in one execution mode, over the tensors in `static`, which are read again at each call."""
-    runner: Callable[..., Any] = net
+    return bound_call(name, runner_in_mode(name, net), static)
+
+
+def runner_in_mode(name: str, net: nn.Module, *, dynamic: bool = False) -> Callable[..., Any]:
+    """The net, compiled where the mode asks for it: for inputs of any size, or for those of its first call."""
     if name.startswith("max_autotune"):
-        runner = torch.compile(net, dynamic=False, mode="max-autotune-no-cudagraphs")
-    elif is_compiled(name):
-        runner = compile_unshared(net)
+        return torch.compile(net, dynamic=dynamic, mode="max-autotune-no-cudagraphs")
+    return compile_unshared(net, dynamic=dynamic) if is_compiled(name) else net
+
+
+def bound_call(name: str, runner: Callable[..., Any], static: dict[str, Tensor]) -> Callable[[], Any]:
+    """A call of what `runner_in_mode` gave, over the tensors in `static`; in the modes with a CUDA graph, one of its own."""
 
     @torch.inference_mode()
     def call() -> Any:
@@ -319,7 +330,7 @@ def _replayed(call: Callable[[], Any], device: torch.device) -> Callable[[], Any
     return replay
 
 
-def _disagreement(call: Callable[[], Any], net: nn.Module, static: dict[str, Tensor], dtype: torch.dtype) -> str | None:
+def disagreement(call: Callable[[], Any], net: nn.Module, static: dict[str, Tensor], dtype: torch.dtype) -> str | None:
     """Why this mode is wrong, or None: it must follow eager on its inputs and, against stale results, on others."""
     eager = call_in_mode("eager", net, static)
     original = {name: value.clone() for name, value in static.items()}

@@ -13,13 +13,19 @@ from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
 from sparsefront.gpu import give_way
-from sparsefront.measure.execution_mode import BACKENDS, FastestMode, NothingRuns, fastest_execution_mode, is_compiled
+from sparsefront.measure.execution_mode import (
+    BACKENDS,
+    SEPARATOR,
+    FastestMode,
+    NothingRuns,
+    fastest_execution_mode,
+    is_compiled,
+)
 from sparsefront.measure.timers import summarise, time_interleaved
 from sparsefront.measure.variants import FUSED_GRAPH, PATCH_PRODUCT, VARIANTS, DoesNotApply, Fuse, make_variant
 from sparsefront.progress import working_time
 
 log = logging.getLogger(__name__)
-SEPARATOR = "+"  # between the execution mode and the variants of a candidate
 FINALISTS = 3  # kept for the end, beside the best fused graph; others are dropped at once, with their graphs' memory
 FINAL_WARMUP, FINAL_SAMPLES = 5, 20
 TURN_WARMUP, TURN_SAMPLES = 1, 10  # of two forms of which one is kept

@@ -1,6 +1,6 @@
 """Bytes of weights and of one forward, and the sparsity that was reached."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
@@ -37,10 +37,17 @@ def resident_bytes(net: nn.Module, device: torch.device) -> int:
     return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
 
 
-def dense_layer_bytes(net: nn.Module, layers: Iterable[str]) -> dict[str, int]:
-    """Layer -> bytes of its weight, for those of the layers that still hold it dense."""
+def dense_layer_bytes(
+    net: nn.Module, layers: Iterable[str], name_left: Callable[[str], str | None] = str
+) -> dict[str, int]:
+    """Layer -> bytes of its weight, for those of the layers that still hold it dense.
+
+    Args:
+        name_left: what a layer is called in `net`, None where it lacks it: see `MaskSpec.name_left`.
+    """
     found = {name: module for name, module in net.named_modules() if isinstance(module, nn.Linear | nn.Conv2d)}
-    return {name: found[name].weight.nbytes for name in layers if name in found}
+    left = {name: name_left(name) for name in layers}
+    return {name: found[own].weight.nbytes for name, own in left.items() if own in found}
 
 
 def peak_memory_bytes(net: nn.Module, inputs: dict[str, Tensor]) -> int | None:

@@ -1,21 +1,27 @@
-"""The product that each layer is really asked for, the batch that is timed, and the least time that a product can take."""
+"""The product that each layer is really asked for, the flops of all weights, the batch that is timed, and the least time that a
+product can take.
+"""
 
+from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from statistics import median
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from sparsefront_kernels import Problem
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
 
 from sparsefront.gpu import alone
 from sparsefront.measure.accuracy import cast_inputs
 from sparsefront.measure.correctness import floating_tensors
 from sparsefront.measure.timers import cuda_ms
-from sparsefront.networks import after_forward, first_argument, layer_weight
+from sparsefront.networks import after_forward, first_argument, layer_weight, storage_of
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,8 @@ def observe_problems(net: nn.Module, inputs: dict[str, Tensor], layers: Iterable
         m = floating_tensors(output)[0].numel() // n  # a subclass may give more beside its product
         if name not in seen or m > seen[name].problem.m:
             problem = Problem(m=m, k=k, n=n, dtype=received.dtype, device=received.device)
-            seen[name] = LayerInput(problem, tuple(received.shape))
+            # nn.TransformerEncoder makes nested tensors of padded inputs, which have rows and no shape
+            seen[name] = LayerInput(problem, (m, k) if received.is_nested else tuple(received.shape))
 
     with after_forward(modules, note), torch.inference_mode():
         net(**inputs)
@@ -63,52 +70,127 @@ def theoretical_dense_flops(problem: Problem) -> int:
     return 2 * problem.m * problem.k * problem.n
 
 
-# Products with the weights of layers that are not called: another module reads them, as `nn.MultiheadAttention` does.
+# All products with weights of a network, also those of modules that no kernel is there for, and of parameters that are read
+# without a call of a layer, as `nn.MultiheadAttention` does.
 
 aten = torch.ops.aten
-PRODUCTS = {
-    aten.linear,
-    aten.matmul,
-    aten.mm,
-    aten.addmm,
-    aten.bmm,
-    aten.conv2d,
-    aten.convolution,
-    aten._native_multi_head_attention,
-}
+RECURRENT = {aten.mkldnn_rnn_layer, aten._cudnn_rnn, aten.miopen_rnn}  # (input, weights, ...) of a whole layer
+GROUPED = {aten._grouped_mm, aten._scaled_grouped_mm}
 
 
-class UncalledLayers(TorchDispatchMode):
-    """While entered, notes the products with the weights of some layers.
+def weight_flops(net: nn.Module, inputs: dict[str, Any]) -> dict[str, int]:
+    """Run the net once and count the dense flops of all products with its weights, over all calls; biases are not counted.
+
+    PyTorch's fast path of attention is left meanwhile: it is one operator, which is given all weights of an encoder layer.
 
     Args:
-        net: whose forward runs meanwhile.
-        layers: names of Linear and Conv2d modules that `observe_problems` has seen no call of.
+        net: in eval mode, on the inputs' device.
+        inputs: keyword arguments of the net.
+    Returns:
+        parameter -> 2 * M * K * N of its products, of a parameter with several names under the first; one that is in no
+        product, such as an embedding, is absent.
+    """
+    products, fast = WeightProducts(net.named_parameters()), torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with torch.inference_mode(), products:
+            net(**inputs)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+    return dict(products.flops)
+
+
+class WeightProducts(TorchDispatchMode):
+    """While entered, counts the flops of products with parameters, with parts and views of them, and with what is computed
+    of parameters alone other than by a product: a cast, a concatenation, a weight under a parametrization.
+
+    Args:
+        parameters: name -> parameter, in pairs, each parameter once.
     Attributes:
-        problems: layer -> its largest product; a layer whose weight is in none, or only after a cast, is absent.
+        flops: name -> flops, shared in proportion where a product is with what several are part of. Of two operands that are
+            parameters, such as an encoding of positions and the weight that projects it, the second counts.
     """
 
-    def __init__(self, net: nn.Module, layers: Iterable[str]) -> None:
+    supports_higher_order_operators = True
+
+    def __init__(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
         super().__init__()
-        weights = {name: layer_weight(net.get_submodule(name)) for name in layers}
-        self._weights = {weight.untyped_storage().data_ptr(): (name, weight) for name, weight in weights.items()}
-        self.problems: dict[str, Problem] = {}
+        self.flops: Counter[str] = Counter()
+        self._sizes: dict[str, int] = {}
+        self._lying: dict[int | None, list[tuple[range, str]]] = {}  # storage -> the elements of it that parameters are
+        for name, parameter in parameters:
+            if not nn.parameter.is_lazy(parameter) and (storage := storage_of(parameter)) is not None:
+                self._sizes[name] = parameter.numel()
+                self._lying.setdefault(storage, []).append((_elements(parameter), name))
+        # storage -> what lies there, held so that nothing else can, and of which parameters
+        self._computed: dict[int | None, tuple[Tensor, set[str]]] = {}
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        output = function(*args, **(kwargs or {}))
-        if function.overloadpacket in PRODUCTS:
-            for read in (arg.untyped_storage().data_ptr() for arg in args if isinstance(arg, Tensor)):
-                if read in self._weights:
-                    self._note(*self._weights[read], output if isinstance(output, Tensor) else output[0])
+        kwargs = kwargs or {}
+        if not isinstance(function, torch._ops.OpOverload):  # an operator on functions
+            return function(*args, **kwargs)
+        with self:  # under inference mode an operator may be one of several that it is made of
+            output = function.decompose(*args, **kwargs)
+        if output is not NotImplemented:
+            return output
+        output = function(*args, **kwargs)
+        kind, tensors = (
+            function.overloadpacket,
+            [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)],
+        )
+        parts = [self._parameters_in(tensor) for tensor in tensors]
+        if any(parts):
+            self._note(kind, args, kwargs, tensors, parts, output)
+        constants = [part for part in parts if part is not None]
+        if not tensors or len(constants) < len(parts):
+            return output
+        names = set() if kind in flop_registry else set().union(*constants)
+        for made in (leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)):
+            if (storage := storage_of(made)) is not None and storage not in map(storage_of, tensors):
+                self._computed[storage] = made, names
         return output
 
-    def _note(self, name: str, weight: Tensor, output: Tensor) -> None:
-        n, k = weight.shape[0], weight[0].numel()
-        m = output.numel() // n
-        if name not in self.problems or m > self.problems[name].m:
-            self.problems[name] = Problem(m=m, k=k, n=n, dtype=weight.dtype, device=weight.device)
+    def _parameters_in(self, tensor: Tensor) -> set[str] | None:
+        """The parameters that a tensor holds or is computed of; none of a product of them; None where it holds data."""
+        storage = storage_of(tensor)
+        if storage is None or not tensor.numel():
+            return None
+        elements = _elements(tensor)
+        found = {
+            name
+            for own, name in self._lying.get(storage, ())
+            if own.start < elements.stop and elements.start < own.stop
+        }
+        return found or self._computed.get(storage, (tensor, None))[1]
+
+    def _note(
+        self, kind: Any, args: Any, kwargs: Any, tensors: list[Tensor], parts: list[set[str] | None], output: Any
+    ) -> None:
+        operands = [names for tensor, names in zip(tensors, parts, strict=True) if names and tensor.dim() > 1]
+        if not operands:
+            return
+        if kind in RECURRENT:
+            rows = tensors[0].numel() // tensors[0].shape[-1]
+            for name in set().union(*operands):
+                self.flops[name] += 2 * rows * self._sizes[name]
+            return
+        if kind in GROUPED:
+            product = 2 * output.numel() * args[0].shape[-1]
+        elif kind in flop_registry:
+            product = flop_registry[kind](*args, **kwargs, out_val=output)
+        else:
+            return
+        total = sum(self._sizes[name] for name in operands[-1])
+        for name in operands[-1]:
+            self.flops[name] += product * self._sizes[name] // total
+
+
+def _elements(tensor: Tensor) -> range:
+    """The elements of its storage that a strided tensor reaches from its first to its last."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return range(tensor.storage_offset(), tensor.storage_offset() + last + 1)
 
 
 # The batch that is timed: real samples, brought to the size that was asked for.
@@ -153,6 +235,70 @@ def timed_inputs(
     rotation = torch.arange(batch_size) % rows
     together = {name: torch.cat([part[name] for part in collected])[rotation] for name in collected[0]}
     return cast_inputs(together, device=device, dtype=dtype)
+
+
+LENGTH_MULTIPLE = 16
+"""Lengths of batches are rounded up to it, so that few lengths are timed; matrix units work on eighths and sixteenths."""
+
+
+@dataclass(frozen=True)
+class SameSize:
+    """The batches of a loader that have one size.
+
+    Args:
+        inputs: keyword arguments of the net, of the first of them: name -> tensor with `rows` rows.
+        batches: how many there are.
+    """
+
+    inputs: dict[str, Tensor]
+    batches: int
+
+
+def batches_by_size(
+    task: Any,
+    batches: Iterable[dict[str, Tensor]],
+    *,
+    longest: int | None,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> list[SameSize]:
+    """Batches of text by their size, rows and tokens, in the order in which sizes are met.
+
+    A batch has as many tokens as its longest row, rounded up to LENGTH_MULTIPLE but at most `longest`; what pads is masked.
+    The last batch of a loader may have fewer rows: it is a size of its own.
+
+    Args:
+        task: gives net_inputs(batch).
+        batches: a loader, or any iterable of batches, whose rows are as the network is evaluated on them.
+        longest: the most tokens that the data gives; None: as many as it likes.
+    Raises:
+        ValueError: no batch.
+    """
+    found: dict[tuple[int, int], SameSize] = {}
+    for batch in batches:
+        inputs = dict(task.net_inputs(batch))
+        length = _rounded_length(inputs, longest)
+        size = len(next(iter(inputs.values()))), length
+        if size in found:
+            found[size] = replace(found[size], batches=found[size].batches + 1)
+            continue
+        padded = {name: _padded(value, length) if name in TOKENS else value for name, value in inputs.items()}
+        found[size] = SameSize(cast_inputs(padded, device=device, dtype=dtype), 1)
+    if not found:
+        raise ValueError("there is no batch to time the network on")
+    return list(found.values())
+
+
+def _rounded_length(inputs: dict[str, Tensor], longest: int | None) -> int:
+    mask, width = inputs.get("attention_mask"), _tokens(inputs)
+    own = width if mask is None else int(mask.sum(1).max())
+    rounded = -(-max(1, own or 0) // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
+    return rounded if longest is None else min(rounded, longest)
+
+
+def _padded(value: Tensor, length: int) -> Tensor:
+    """Cut, or padded with zeros, to `length` tokens: token 0 is in every vocabulary, and its attention mask is 0."""
+    return F.pad(value[:, :length], (0, max(0, length - value.shape[1])))
 
 
 def _tokens(inputs: dict[str, Tensor]) -> int | None:

@@ -15,6 +15,7 @@ from sparsefront.settings_class import ListOf, OneOrMore, settings_class
 Dtype = Literal["fp32", "fp16", "bf16"]
 DTYPES: dict[Dtype, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 FEWEST_SAMPLES = 5  # below this a p20 and a p80 say nothing
+FEWEST_REPEATS = 5  # below this an interval holds the true ratio less often than it says: none is shown
 Samples = Annotated[int, Field(ge=FEWEST_SAMPLES)]
 Sizes = PositiveInt | OneOrMore[PositiveInt]
 
@@ -29,9 +30,12 @@ class Measure:
         batch_size: samples per timed forward, and per batch of an evaluation. Of a list the first value makes the result's
             latency, the others points of its curve.
         sequence_length: tokens per sample in the timed forward; null = the dataset's. A list as of `batch_size`.
+        lengths: fixed: `sequence_length` alone is timed; dataset: the batches of the evaluation set too, each of its own
+            length, in `latency_*_dataset_ms`; see `stages.bench.dataset_latency`.
         warmup: untimed rounds before the samples of a repeat.
         samples: timed forwards of each network per repeat.
-        repeats: how often the interleaved timing is done; the interval on the speedup comes from all of them.
+        repeats: how often the interleaved timing is done; the interval on the speedup comes from all of them. With fewer than 5
+            none is shown, and nothing counts as faster.
         execution_modes: ways to run a network, each tried, the fastest kept; the same for dense and sparse.
         variants: other forms of a network with the same outputs, tried likewise; none where the list is empty.
         autotune_seconds: of the search for the fastest way, for each network; see `fastest_execution`.
@@ -45,9 +49,10 @@ class Measure:
     dtype: Literal["auto", Dtype] = "auto"
     batch_size: Sizes = 32
     sequence_length: Sizes | None = None
+    lengths: Literal["fixed", "dataset"] = "fixed"
     warmup: NonNegativeInt = 10
     samples: Samples = 30
-    repeats: PositiveInt = 3
+    repeats: PositiveInt = FEWEST_REPEATS
     execution_modes: OneOrMore[Literal[EXECUTION_MODES]] = field(  # type: ignore[valid-type]
         default_factory=lambda: ["eager", "cuda_graph", "compile_cuda_graph", "max_autotune_cuda_graph"]
     )

@@ -165,12 +165,14 @@ class Pattern(ABC):
         uses_granularity: it has groups of a size, its field `granularity`.
         prunes: it takes weights away; only that of the dense baseline does not.
         mixed: layers obey patterns of their own, which the allocation chooses among `choices`.
+        takes_blocks: whole blocks of the network go, which then runs without them; no layer is divided.
     """
 
     name: ClassVar[str]
     uses_granularity: ClassVar[bool] = False
     prunes: ClassVar[bool] = True
     mixed: ClassVar[bool] = False
+    takes_blocks: ClassVar[bool] = False
 
     @property
     def parts(self) -> tuple["Pattern", ...]:
@@ -190,6 +192,11 @@ class Pattern(ABC):
     def any_sparsity(self) -> bool:
         """Whether a layer may have any sparsity, up to the rounding unit; otherwise only some can be expressed."""
         return not self.balanced
+
+    @property
+    def tied(self) -> bool:
+        """Whether groups span layers of a network, as `patterns.width` finds them: masks of one layer alone cannot be made."""
+        return False
 
     @property
     def single_weights(self) -> bool:

@@ -125,8 +125,13 @@ class Mixed(Pattern):
             AttributeError,
         ) as error:  # of a class or settings that a user named
             raise InvalidSetting("candidates", candidate, f"cannot be made: {first_line(error)}") from error
-        if not isinstance(found, Pattern) or not found.prunes or found.mixed:
-            raise InvalidSetting("candidates", candidate, "is a pattern that prunes; dense is a choice beside them all")
+        if isinstance(found, Pattern) and found.tied:
+            raise InvalidSetting(
+                "candidates", candidate, "ties layers, of which each is given a pattern of its own here"
+            )
+        if not isinstance(found, Pattern) or not found.prunes or found.mixed or found.takes_blocks:
+            allowed = "is a pattern that prunes within a layer; dense is a choice beside them all"
+            raise InvalidSetting("candidates", candidate, allowed)
         return found
 
     def _built(self, candidate: Candidate) -> Any:

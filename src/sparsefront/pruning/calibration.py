@@ -18,6 +18,7 @@ from sparsefront.gpu import give_way
 from sparsefront.importance.base import Importance
 from sparsefront.masks.weight_view import pixel_rows
 from sparsefront.networks import after_forward, before_forward, first_argument, in_eval_mode, layer_weight
+from sparsefront.patterns.base import Pattern
 from sparsefront.pruning.masked_weights import sharing_layers
 from sparsefront.pruning.training_masks import AccumulateMovement
 from sparsefront.tasks.base import Batch, Task
@@ -356,9 +357,9 @@ class Calibration:
 
 
 def open_calibration(
-    net: nn.Module, batches: Batches | None, importance: Importance, allocation: Allocation
+    net: nn.Module, batches: Batches | None, importance: Importance, allocation: Allocation, pattern: Pattern
 ) -> Calibration:
-    """The loader of calibration batches. Of an iterable without a length no more are read than these two ask for.
+    """The loader of calibration batches. Of an iterable without a length no more are read than these three ask for.
 
     Raises:
         InvalidSetting: none are given, and the importance needs them; they have another form; or nothing bounds them.
@@ -367,7 +368,7 @@ def open_calibration(
         by_name = NamedBatch(forward_names(net), list, argument="calibration")
         return Calibration(net, partial(_opened, batches, by_name))
     if batches is not None:
-        most = asked_batches(importance, allocation)
+        most = asked_batches(importance, allocation, pattern)
         return Calibration(net, NamedBatches(batches, net, argument="calibration", most=most).train_dataloader)
     if importance.source in ("gradients", "inputs"):
         allowed = f"importance={importance.name} comes from {importance.source}: give batches, such as a DataLoader"

@@ -33,7 +33,7 @@ def require_effect(pattern: Pattern, allocation: Allocation, weight_shapes: Weig
 
     Of an allocation that ranks all layers together only totals are known: it is rejected where no layer would lose a weight even
     if it alone gave up what the network does, or where every layer would lose all. What an allocation reads from scores or from
-    measured times is not looked at.
+    measured times is not looked at, nor patterns that tie layers: those plan whole units (`patterns.width`).
 
     Args:
         weight_shapes: layer that is pruned -> shape of its weight: Linear (N, K), Conv2d (C_out, C_in, kh, kw).
@@ -43,7 +43,7 @@ def require_effect(pattern: Pattern, allocation: Allocation, weight_shapes: Weig
     """
     together = isinstance(allocation, GlobalAllocation)
     given_by_shape = isinstance(allocation, PerLayerAllocation) and not allocation.fixed_by_first_scores
-    if sparsity == 0 or pattern.mixed or not (together or given_by_shape):
+    if sparsity == 0 or pattern.mixed or pattern.takes_blocks or pattern.tied or not (together or given_by_shape):
         return
     total = sum(map(math.prod, weight_shapes.values()))
 

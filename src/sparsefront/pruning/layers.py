@@ -3,16 +3,19 @@
 import fnmatch
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.networks import ReadTensors, before_forward, in_eval_mode, layer_weight
+from sparsefront.networks import ReadTensors, before_forward, has_forward_hooks, in_eval_mode, layer_weight
 from sparsefront.patterns.base import Pattern, label
+from sparsefront.patterns.width import Tie, find_ties, units_to_prune, untied_reasons
 
 
 @dataclass(frozen=True)
@@ -20,15 +23,22 @@ class PruningPlan:
     """Args:
     shapes: every prunable layer -> [N, K] of its weight as a matrix, in the network's order.
     dense_reasons: those of them that stay dense -> why.
+    ties: what the layers share, of a pattern that ties them.
     """
 
     shapes: dict[str, tuple[int, int]]
     dense_reasons: dict[str, str]
+    ties: tuple[Tie, ...] = ()
 
     @property
     def layers(self) -> list[str]:
         """The layers that are pruned."""
         return [name for name in self.shapes if name not in self.dense_reasons]
+
+    @property
+    def pruned_shapes(self) -> dict[str, tuple[int, int]]:
+        """Layer that is pruned -> [N, K]."""
+        return {name: self.shapes[name] for name in self.layers}
 
 
 def plan_pruning(
@@ -40,6 +50,8 @@ def plan_pruning(
         net: also on the meta device: only shapes are read.
         prunable: names of Linear and Conv2d layers.
         ignored: those of them that stay dense because somebody wants it -> why.
+    Raises:
+        InvalidSetting: a pattern that ties layers, and a sparsity that takes nothing of any of them.
     """
     shapes: dict[str, tuple[int, int]] = {}
     reasons: dict[str, str] = {}
@@ -55,7 +67,14 @@ def plan_pruning(
             reasons[name] = f"convolution in {module.groups} groups"
         elif (reason := pattern.unsupported_reason(shapes[name], sparsity)) is not None:
             reasons[name] = reason
-    return PruningPlan(shapes, reasons)
+    if not pattern.tied:
+        return PruningPlan(shapes, reasons)
+    fitting = [name for name in shapes if name not in reasons]
+    ties = find_ties(net, fitting)
+    plan = PruningPlan(shapes, reasons | untied_reasons(ties, fitting), tuple(ties))
+    if ties:
+        units_to_prune(ties, plan.pruned_shapes, sparsity)
+    return plan
 
 
 def has_own_weight(module: nn.Module) -> bool:
@@ -243,8 +262,20 @@ def _default(net: nn.Module, weighted: list[str], inputs: dict[str, Tensor] | No
     chosen = [name for name in weighted if name not in reasons]
     if not chosen:
         left_out = "; ".join(f"{name}: {why}" for name, why in reasons.items()) or "it has no Linear and no Conv2d"
-        raise InvalidSetting("layers", None, f"leaves no layer to prune ({left_out}); name those to prune")
+        kinds = Counter((found.kind, found.why) for found in dense_weights(net, set(reasons)))
+        left_out += "".join(f"; {count} {kind}: {why}" for (kind, why), count in kinds.items())
+        advice = "; name those to prune" if any(_could_be_pruned(net, name) for name in reasons) else ""
+        raise InvalidSetting("layers", None, f"leaves no layer to prune ({left_out}){advice}")
     return chosen, reasons
+
+
+def _could_be_pruned(net: nn.Module, name: str) -> bool:
+    """Whether a layer has a weight of its own that no module of another kind reads too, such as an embedding."""
+    module = net.get_submodule(name)
+    others = (other for other in net.modules() if not isinstance(other, nn.Linear | nn.Conv2d))
+    return has_own_weight(module) and all(
+        parameter is not module.weight for other in others for parameter in other._parameters.values()
+    )
 
 
 def _few(names: list[str]) -> str:
@@ -275,6 +306,68 @@ def ignored_layers(chosen: Sequence[str], ignore: str | Sequence[str] | Mapping[
     return found
 
 
+# Pruned layers that no kernel can stand in for: a swap leaves them dense, and multiplies the zeros in them.
+
+METHODS: dict[type[nn.Module], tuple[str, ...]] = {nn.Linear: ("forward",), nn.Conv2d: ("forward", "_conv_forward")}
+
+
+def layer_unsupported_reason(layer: nn.Module) -> str | None:
+    """Why no kernel can stand in for this layer, or None.
+
+    A kernel computes what Linear and Conv2d do. A subclass may do more, such as LoRA's second product or padding of its own, and
+    hooks may read or change what the layer gives.
+    """
+    name = type(layer).__name__
+    kind = next((kind for kind in METHODS if isinstance(layer, kind)), None)
+    if kind is None:
+        return f"a {name} is neither Linear nor Conv2d"
+    for method in METHODS[kind]:
+        if method in vars(layer) or getattr(type(layer), method) is not getattr(kind, method):
+            return f"a {name} with a {method} of its own may compute something else than {kind.__name__}"
+    if has_forward_hooks(layer):
+        return f"a {name} with forward hooks, which a kernel would not call"
+    return conv_unsupported_reason(layer) if isinstance(layer, nn.Conv2d) else None
+
+
+def conv_unsupported_reason(layer: nn.Conv2d) -> str | None:
+    """Why this convolution cannot be one product, or None."""
+    if layer.groups != 1:
+        return f"convolution in {layer.groups} groups"
+    if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
+        return (
+            f"convolution with padding {layer.padding} of mode {layer.padding_mode}: only zeros, given as numbers, work"
+        )
+    return None
+
+
+def nested_tensor_reason(net: nn.Module, layer: str) -> str | None:
+    """Why a layer needs the fast path, which alone reads the nested tensors that an encoder makes of padded inputs; or None."""
+    for name in accumulate(layer.split(".")[:-1], "{}.{}".format, initial=""):
+        encoder = net.get_submodule(name.removeprefix("."))
+        if isinstance(encoder, nn.TransformerEncoder) and encoder.use_nested_tensor:
+            return "its nn.TransformerEncoder makes nested tensors of padded inputs: build it with enable_nested_tensor=False"
+    return None
+
+
+def dense_at_swap(net: nn.Module, layers: Sequence[str], inputs: dict[str, Tensor] | None) -> dict[str, str]:
+    """Of the layers to prune those that a swap will leave dense whatever it times -> why.
+
+    Args:
+        inputs: keyword arguments of one forward; None: all layers are taken to be called.
+    """
+    reasons: dict[str, str] = {}
+    for name in layers:
+        why = layer_unsupported_reason(net.get_submodule(name)) or nested_tensor_reason(net, name)
+        if why is not None:
+            reasons[name] = why
+    if inputs is None:
+        return reasons
+    called = called_layers(net, inputs)
+    uncalled = [name for name in layers if name not in called]
+    read = _read_layers(net, uncalled, inputs) if uncalled else set()
+    return {name: READ if name in read else UNREACHED for name in uncalled if name not in reasons} | reasons
+
+
 # All else that has weights: it stays dense.
 
 
@@ -301,7 +394,11 @@ def dense_weights(net: nn.Module, known: Container[str], *, unchosen: str = UNCH
         kind = type(module).__name__
         weights = [own for own, parameter in module._parameters.items() if _is_weight(parameter)]
         if isinstance(module, nn.utils.parametrize.ParametrizationList):
-            continue  # what a weight is computed from; PyTorch's own are of layers that are listed themselves
+            continue  # what a weight is computed from: listed as that weight
+        if nn.utils.parametrize.is_parametrized(module):
+            kind = nn.utils.parametrize.type_before_parametrizations(module).__name__
+            computed = module.parametrizations.items()
+            weights += [own for own, made in computed if any(map(_is_weight, made._parameters.values()))]
         if isinstance(module, nn.Linear | nn.Conv2d):
             if name not in known:
                 found.append(DenseWeight(name, kind, unchosen))
@@ -312,7 +409,7 @@ def dense_weights(net: nn.Module, known: Container[str], *, unchosen: str = UNCH
             found.append(DenseWeight(name, kind, f"no kernel is there for a module of its kind, {kind}"))
             continue
         for own in weights:
-            why = f"a parameter that {kind} reads without a call of a Linear or Conv2d"
+            why = f"a parameter of {kind} itself, and not the weight of a Linear or Conv2d"
             found.append(DenseWeight(f"{name}.{own}".removeprefix("."), kind, why))
     return found
 

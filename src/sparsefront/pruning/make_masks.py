@@ -1,6 +1,6 @@
 """From importance to masks: a pattern's steps, each decided by an allocation across the layers."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ from sparsefront.masks.groups import Groups, select_in_layer
 from sparsefront.masks.weight_view import Permutation, as_matrix
 from sparsefront.networks import require_finite
 from sparsefront.patterns.base import Pattern, new_mask, require_divisible, step_groups, validate_sparsity
+from sparsefront.patterns.width import Tie, find_ties, tied_masks
 from sparsefront.pruning.calibration import Calibration, score_weights
 from sparsefront.pruning.mask_spec import MaskSpec, fix_spec
 from sparsefront.pruning.training_masks import AccumulateMovement
@@ -103,6 +104,7 @@ def make_masks(
     nested: bool = True,
     spec: MaskSpec | None = None,
     weight_shapes: Mapping[str, tuple[int, ...]] | None = None,
+    ties: Sequence[Tie] = (),
 ) -> dict[str, Tensor]:
     """The masks of all layers at a sparsity.
 
@@ -119,6 +121,7 @@ def make_masks(
             `Schedule.masks_nest`). The layers' shares, where the allocation gives them, are those of the final sparsity.
         spec: fixed before for the whole schedule; None: it is fixed now, from this importance.
         weight_shapes: layer name -> the weight's own shape, where it is not [N, K]: convolutions.
+        ties: what the layers share, each layer in one of them at least; only of a pattern that ties layers.
     Returns:
         layer name -> bool [N, K] on importance's device, in the network's order, True = keep; the same input gives the
         same masks. A free pattern prunes at most `sparsity`, short of it by less than one group.
@@ -137,7 +140,9 @@ def make_masks(
     if spec is None:
         spec = fix_spec(importance, pattern, allocation, final, weight_shapes=weight_shapes)
     allowed = {layer: _allowed(layer, values, previous if nested else None) for layer, values in importance.items()}
-    if isinstance(allocation, GlobalAllocation):
+    if pattern.tied:
+        masks = tied_masks(importance, pattern, ties, sparsity, final, allowed, getattr(allocation, "select", None))
+    elif isinstance(allocation, GlobalAllocation):
         structure = final if nested else sparsity
         masks = _ranked_together(importance, pattern, allocation, sparsity, structure, allowed, spec)
     else:
@@ -279,4 +284,5 @@ class MaskMaker:
             previous=previous,
             nested=pruning.schedule.masks_nest,
             spec=self.spec,
+            ties=find_ties(self.task.net, self.layers) if pruning.pattern.tied else (),
         )

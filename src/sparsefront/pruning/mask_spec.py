@@ -79,6 +79,7 @@ def unpack(packed: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 SPARSITIES, PATTERNS, PERMUTATIONS = "layer_sparsities.json", "layer_patterns.json", "permutations.safetensors"
+BLOCKS = "blocks.json"
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,11 +91,21 @@ class MaskSpec:
         sparsities: layer -> its own final sparsity, where the allocation gives it one; None where one threshold
             spans the layers, and a layer's sparsity is an outcome.
         patterns: layer -> its own pattern, of the layers that are pruned; None where all obey the same one.
+        blocks: module of the dense network -> its name in the network without the blocks that a pattern took out, None of a block
+            that is gone; of all members of the lists that blocks are in. None where the pattern takes no blocks.
     """
 
     permutations: Mapping[str, Permutation] = field(default_factory=dict)
     sparsities: Mapping[str, float] | None = None
     patterns: Mapping[str, Pattern] | None = None
+    blocks: Mapping[str, str | None] | None = None
+
+    def name_left(self, name: str) -> str | None:
+        """What a module of the dense network is called in the network without its blocks; None of one that went with a block."""
+        for block, left in (self.blocks or {}).items():
+            if f"{name}.".startswith(f"{block}."):
+                return None if left is None else left + name[len(block) :]
+        return name
 
     def permutation(self, layer: str) -> Permutation:
         """The order of a layer."""
@@ -109,14 +120,17 @@ class MaskSpec:
         return pattern if self.patterns is None else self.patterns.get(layer, pattern)
 
     def save(self, folder: Path) -> None:
-        """Write layer_sparsities.json, layer_patterns.json (class and settings) where layers have their own, and
-        permutations.safetensors ("<layer>.outputs", "<layer>.inputs": int64); what another spec left there is gone.
+        """Write layer_sparsities.json, layer_patterns.json (class and settings) where layers have their own, blocks.json where
+        blocks were taken out, and permutations.safetensors ("<layer>.outputs", "<layer>.inputs": int64); what another spec left
+        there is gone.
         """
-        (folder / SPARSITIES).write_text(json.dumps(self.sparsities))
-        if self.patterns is None:
-            (folder / PATTERNS).unlink(missing_ok=True)
-        else:
-            (folder / PATTERNS).write_text(json.dumps({name: to_record(own) for name, own in self.patterns.items()}))
+        (folder / SPARSITIES).write_text(json.dumps(self.sparsities), encoding="utf-8")
+        patterns = None if self.patterns is None else {name: to_record(own) for name, own in self.patterns.items()}
+        for file, content in ((PATTERNS, patterns), (BLOCKS, self.blocks)):
+            if content is None:
+                (folder / file).unlink(missing_ok=True)
+            else:
+                (folder / file).write_text(json.dumps(content), encoding="utf-8")
         orders = {}
         for layer, permutation in self.permutations.items():
             for side in ("outputs", "inputs"):
@@ -147,7 +161,21 @@ class MaskSpec:
                 raise ValueError(f"{PATTERNS} holds no pattern for each layer")
             trusted = tuple(trust)
             patterns = {layer: from_record(record, trust=trusted) for layer, record in records.items()}
-        return cls(permutations, sparsities, patterns)
+        return cls(permutations, sparsities, patterns, load_blocks(folder))
+
+
+def load_blocks(folder: Path) -> dict[str, str | None] | None:
+    """`MaskSpec.blocks`, as `MaskSpec.save` wrote them; None where no block was taken out.
+
+    Raises:
+        ValueError: a file that `save` did not write.
+    """
+    if not (folder / BLOCKS).exists():
+        return None
+    blocks = read_json_bounded(folder / BLOCKS)
+    if not isinstance(blocks, dict) or not all(left is None or isinstance(left, str) for left in blocks.values()):
+        raise ValueError(f"{BLOCKS} holds no name, or null, for each block")
+    return blocks
 
 
 def _permutations(orders: Mapping[str, Tensor]) -> dict[str, Permutation]:

@@ -12,7 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.masks.weight_view import as_matrix, fits, like_weight
-from sparsefront.networks import layer_weight, unwrapped
+from sparsefront.networks import has_blocks, layer_weight, unwrapped
 from sparsefront.patterns.base import Pattern, to_record
 from sparsefront.patterns.mixed import Candidate, Mixed
 from sparsefront.progress import counted
@@ -131,6 +131,9 @@ def _join(merged: Masks, *parts: Masks) -> None:
     """Give merged masks what is known of all of their parts; of one of which nothing is known, the structure of its masks
     would have to say it, and so it does of all.
     """
+    if any(part.spec.blocks is not None for part in parts):
+        allowed = "took blocks out of the network, whose layers have other names since: its masks join no others"
+        raise InvalidSetting("masks", "pattern=depth", allowed)
     known = [part.pruning for part in parts if part.pruning is not None]
     if any(one != known[0] for one in known) or len(known) < len(parts):
         if (going_on := next((one for one in known if one.schedule != OneShot()), None)) is not None:
@@ -169,6 +172,22 @@ def _pattern_of_all(
     if len(different) > 1:
         return Mixed(candidates=different, sparsities=sorted({share for share in sparsities.values() if share > 0}))
     return next(iter(patterns.values()), known[0].pattern)
+
+
+def masks_left(net: nn.Module, masks: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """The masks of the layers that a network has: those given, except where a pattern took whole blocks out. Then those of the
+    layers left, by their names there, which keep every weight.
+
+    Raises:
+        InvalidSetting: the network still has the blocks that were taken out, or is another one.
+    """
+    blocks = masks.spec.blocks if isinstance(masks, Masks) else None
+    if not isinstance(masks, Masks) or blocks is None:
+        return masks
+    if has_blocks(net, blocks) and None in blocks.values():
+        allowed = "still has the blocks that were taken out: give the network that sf.prune, sf.recover or sf.load left"
+        raise InvalidSetting("net", type(net).__name__, allowed)
+    return {left: mask for name, mask in masks.items() if (left := masks.spec.name_left(name)) is not None}
 
 
 def require_masks_of(net: nn.Module, masks: Mapping[str, Tensor]) -> None:
@@ -219,6 +238,8 @@ def hold(net: nn.Module, masks: Mapping[str, Tensor]) -> "HeldMasks":
         InvalidSetting: masks that do not fit the network, or a pruned weight that another module keeps dense.
     """
     net = unwrapped(net)
+    require_network(net)
+    masks = masks_left(net, masks)
     require_masks_of(net, masks)
     require_none_dense(net, masks, "masks", "given")
     return HeldMasks(net, masks)

@@ -3,6 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from numbers import Integral, Real
 
 import torch
@@ -15,6 +16,7 @@ from sparsefront.masks.weight_view import like_weight
 from sparsefront.networks import require_finite, unwrapped
 from sparsefront.options import option
 from sparsefront.patterns.base import Pattern
+from sparsefront.patterns.width import planned_sparsities
 from sparsefront.progress import counted
 from sparsefront.pruning.calibration import Batches, open_calibration, score_weights
 from sparsefront.pruning.collapse import collapse_warning, require_effect
@@ -24,6 +26,7 @@ from sparsefront.pruning.layers import (
     PruningPlan,
     choose_layers,
     count_weights,
+    dense_at_swap,
     dense_weights,
     ignored_layers,
     plan_pruning,
@@ -34,6 +37,7 @@ from sparsefront.pruning.make_masks import LayoutSearch, PruningSettings, make_m
 from sparsefront.pruning.mask_spec import fix_spec
 from sparsefront.pruning.masked_weights import require_none_dense, require_none_shared, require_one_sparsity
 from sparsefront.pruning.masks import Masks
+from sparsefront.pruning.prune_blocks import prune_blocks
 from sparsefront.pruning.storage_check import require_storable
 from sparsefront.pruning.training_masks import AccumulateMovement
 from sparsefront.schedule.base import Schedule
@@ -61,7 +65,7 @@ def prune(
     search: LayoutSearch | None = None,
     tell: Callable[[str], None] = print,
 ) -> Masks:
-    """Decide which weights go, and set them to zero in place.
+    """Decide which weights go, and set them to zero in place; with pattern depth, which whole blocks, and take them out.
 
     Args:
         net: any network with Linear or Conv2d layers, on any device; of `torch.compile`, DataParallel and
@@ -83,7 +87,8 @@ def prune(
             of the calls.
         task: instead of `loss`, for tasks of this package.
         search: how an allocation that measures the network times and evaluates it, such as `sf.Search()`; others need none.
-        tell: gets a line at the beginning: how many layers are pruned, and what was left out; and one at the end: the sparsity
+        tell: gets a line at the beginning: how many layers are pruned, what was left out, and what will run dense after a
+            swap; and one at the end: the sparsity
             of the pruned layers and of all weights, and what else stays dense, by its kind. Of a search more.
     Returns:
         layer name -> bool mask, shaped like the weight and on its device, True = keep. A dict that also knows its pattern.
@@ -96,7 +101,7 @@ def prune(
     sparsity = pruning.sparsity
     if not pruning.pattern.prunes:
         raise InvalidSetting("pattern", pruning.pattern.name, "takes no weights away: leave the network as it is")
-    open_loader = open_calibration(net, calibration, pruning.importance, pruning.allocation)
+    open_loader = open_calibration(net, calibration, pruning.importance, pruning.allocation, pruning.pattern)
     inputs = None if example_inputs is None else named_inputs_on(net, example_inputs)
     if inputs is None and layers is None and calibration is not None:
         inputs = open_loader.first_inputs()
@@ -107,8 +112,12 @@ def prune(
     _require_layers(net, plan, pruning)
     require_none_dense(net, plan.layers, "ignore", ignore)
     ignored = left_out | plan.dense_reasons
-    tell(_told(pruning, len(plan.layers), ignored))
     task = PlainTask(net, loss) if task is None else task
+    if pruning.pattern.takes_blocks:
+        batches = None if calibration is None else open_loader
+        return prune_blocks(task, pruning, plan.layers, list(kept_dense), ignored, batches, tell)
+    stays = dense_at_swap(net, plan.layers, None if layers is None else inputs)
+    tell(_told(pruning, len(plan.layers), ignored, stays))
     movement = AccumulateMovement(net, plan.layers)  # nothing has moved yet: all of its scores are zero
     scores = score_weights(task, plan.layers, importance=pruning.importance, open_loader=open_loader, movement=movement)
     require_finite(scores)
@@ -122,6 +131,8 @@ def prune(
         spec, record = search.spec(task, scores, pruning, open_loader, inputs, tell)
     else:
         spec = fix_spec(scores, pruning.pattern, pruning.allocation, sparsity, weight_shapes=shapes)
+        if plan.ties and spec.sparsities is not None:
+            spec = replace(spec, sparsities=planned_sparsities(plan.ties, plan.pruned_shapes, sparsity))
         require_one_sparsity(net, plan.layers, pruning.allocation.name, spec.sparsities)
     first = pruning.first_sparsity
     made = make_masks(
@@ -132,6 +143,7 @@ def prune(
         final_sparsity=sparsity,
         nested=pruning.schedule.masks_nest,
         spec=spec,
+        ties=plan.ties,
     )
     masks = {name: like_weight(mask, weights[name]) for name, mask in made.items()}
     with torch.no_grad():
@@ -172,6 +184,7 @@ def pruning_settings(
     made.schedule.check_sparsity(sparsity)
     made.schedule.check_rounds(sparsity)
     made.schedule.check_pattern(made.pattern)
+    made.schedule.check_blocks(made.pattern, sparsity)
     made.importance.check(made)
     return made
 
@@ -189,17 +202,22 @@ def _require_layers(net: nn.Module, plan: PruningPlan, pruning: PruningSettings)
     require_storable(pruning.pattern, shapes.values(), pruning.sparsity)
 
 
-def _told(pruning: PruningSettings, pruned: int, ignored: Mapping[str, str]) -> str:
-    """One line: what is pruned, and each reason against it once, with its layers."""
-    layers_of: dict[str, list[str]] = {}
-    for name, why in ignored.items():
-        layers_of.setdefault(why, []).append(name)
-    parts = "; ".join(f"{', '.join(names)} ({why})" for why, names in layers_of.items())
-    left_out = f"; left out: {parts}" if parts else ""
+def _told(pruning: PruningSettings, pruned: int, ignored: Mapping[str, str], stays: Mapping[str, str]) -> str:
+    """One line: what is pruned, each reason against it once, with its layers, and what a swap will leave dense."""
+    left_out = f"; left out: {_by_reason(ignored)}" if ignored else ""
+    if stays:
+        left_out += f"; pruned, but run dense after a swap: {_by_reason(stays)}"
     first, name = pruning.first_sparsity, pruning.schedule.name
     rising = f", rising to {pruning.sparsity:.4g} (schedule={name})," if first != pruning.sparsity else ""
     layers = counted(pruned, "layer")
     return f"prune: {pruning.pattern.name} at {first:.4g}{rising} in {layers}{left_out}"
+
+
+def _by_reason(reasons: Mapping[str, str]) -> str:
+    layers_of: dict[str, list[str]] = {}
+    for name, why in reasons.items():
+        layers_of.setdefault(why, []).append(name)
+    return "; ".join(f"{', '.join(names)} ({why})" for why, names in layers_of.items())
 
 
 def _achieved(net: nn.Module, masks: Mapping[str, Tensor], dense: Sequence[DenseWeight]) -> str:

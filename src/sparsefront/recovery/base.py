@@ -17,6 +17,7 @@ from sparsefront import distributed
 from sparsefront.errors import InvalidSetting
 from sparsefront.networks import in_eval_mode
 from sparsefront.options import options_where
+from sparsefront.patterns.base import Pattern
 from sparsefront.pruning.calibration import NetworkCalibration
 from sparsefront.pruning.make_masks import PruningSettings
 from sparsefront.pruning.mask_spec import MaskSpec
@@ -77,6 +78,7 @@ class Round:
         resume_dir: folder where the state of this round's training outlives a killed run; None = it does not.
         loggers: of every fit.
         callbacks: that every fit of this round takes along.
+        first_step: optimizer steps that all rounds before it took, for curves that go on.
     """
 
     setup: RecoverySetup
@@ -96,6 +98,7 @@ class Round:
     resume_dir: Path | None
     loggers: list
     callbacks: tuple[pl.Callback, ...] = ()
+    first_step: int = 0
 
     @property
     def levels(self) -> tuple[float, ...]:
@@ -122,8 +125,12 @@ class Recovery(ABC):
     several_rounds: ClassVar[bool] = False
     mask_updates: ClassVar[bool] = False
     repeats: ClassVar[bool] = False
+    trains_as_found: ClassVar[bool] = False
+    """Whether it trains the network that it is given, and so also one that whole blocks were taken out of."""
     reads_logits: ClassVar[bool] = False
     """Whether its loss compares what two networks predict."""
+    has_teacher: ClassVar[bool] = False
+    """Whether another network teaches the pruned one: `taught_by` says how."""
 
     @property
     def training(self) -> "Recovery | None":
@@ -150,12 +157,34 @@ class Recovery(ABC):
         followed = options_where("sparsefront.schedule", lambda other: self.follows(other, sparsity))
         raise InvalidSetting(key, value, f"goes with schedule {', '.join(followed)}, not with {schedule.name}")
 
+    def check_pattern(self, pattern: Pattern) -> None:
+        """Check that this recovery can train what a pattern leaves.
+
+        Raises:
+            InvalidSetting: key `recovery`, with those that can.
+        """
+        if pattern.takes_blocks and not self.trains_as_found:
+            met = options_where("sparsefront.recovery", lambda other: other.trains_as_found)
+            allowed = f"pattern={pattern.name} takes whole blocks out of the network, which goes with {', '.join(met)}"
+            raise InvalidSetting("recovery", self.name, allowed)
+
     def check(self, setup: RecoverySetup) -> None:
         """Validate, before anything is trained, that it works with the rest of the setup.
 
         Raises:
             InvalidSetting: with its key written from the root.
         """
+
+    def taught_by(
+        self, dense_net: Callable[[], nn.Module], setup: RecoverySetup, spec: MaskSpec | None = None
+    ) -> pl.Callback:
+        """Of a recovery that `has_teacher`: the callback that brings its teacher and its loss into any fit of the same network.
+
+        Args:
+            dense_net: makes a fresh copy of the trained dense network, which teaches where no other one was named.
+            spec: of the masks of the network that is taught, which may lack blocks; None: it is whole.
+        """
+        raise NotImplementedError(f"{self.name} has no teacher")
 
     def fingerprint(self) -> dict[str, Any]:
         """What changes the result beside the settings themselves, JSON-able, for the keys of stored stages."""

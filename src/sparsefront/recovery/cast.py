@@ -1,6 +1,6 @@
 """Train on densely while the weights that are to be pruned are drawn to zero, and the dense network teaches."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, ClassVar
 
@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.masks.weight_view import like_weight
+from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.recovery.base import RecoverySetup, Round, RoundRecord
 from sparsefront.recovery.distillation import Distillation
 from sparsefront.recovery.training import TrainingPlan, TrainingRecovery, fit_round, recovery_epochs
@@ -50,6 +51,7 @@ class Cast(TrainingRecovery):
 
     name: ClassVar[str] = "cast"
     needs: ClassVar[tuple[str, ...]] = ("dense_net",)
+    has_teacher: ClassVar[bool] = True
     starts_dense: ClassVar[bool] = True
     reads_logits: ClassVar[bool] = True
 
@@ -69,11 +71,16 @@ class Cast(TrainingRecovery):
         lr = self.lr or recipe.recovery_lr or recipe.lr
         return TrainingPlan(epochs, Optimization(recipe, lr=lr, total_steps=epochs * steps_per_epoch), "recovery.lr")
 
+    def taught_by(
+        self, dense_net: Callable[[], nn.Module], setup: RecoverySetup, spec: MaskSpec | None = None
+    ) -> pl.Callback:
+        return Distillation(dense_net(), hardness=self.hardness, temperature=1.0)
+
     def recover(self, round: Round) -> RoundRecord:
         pruning, steps = round.setup.pruning, steps_per_epoch(round.data, round.setup.trainer)
         plan = self.plan(round.setup.recipe, steps)
         windows = WindowMasks(pruning.pattern, pruning.importance, round.spec, round.sparsity)
-        teacher = Distillation(round.dense_net(), hardness=self.hardness, temperature=1.0)
+        teacher = self.taught_by(round.dense_net, round.setup)
         with scaled_weights(round.net, list(round.masks), self.scale_groups) as weights:
             masks = PeriodicMasks(weights, make_masks=windows, every=self.mask_every)
             decaying = DecayingOptimization(**vars(plan.optimization), decay=self.decay, masks=masks.by_weight)

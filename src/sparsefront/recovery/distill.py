@@ -1,12 +1,15 @@
 """Train on while the dense network teaches."""
 
+from collections.abc import Callable
 from typing import Annotated, ClassVar, Literal
 
 import pytorch_lightning as pl
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from torch import nn
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.recovery.base import Round
+from sparsefront.pruning.mask_spec import MaskSpec
+from sparsefront.recovery.base import RecoverySetup
 from sparsefront.recovery.distillation import Distillation, TaughtRecovery
 from sparsefront.settings_class import LearningRate, OneOrMore, Share, settings_class
 
@@ -37,6 +40,7 @@ class Distill(TaughtRecovery):
     teacher: str | None = None
 
     name: ClassVar[str] = "distill"
+    trains_as_found: ClassVar[bool] = True
     reads_logits: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -48,14 +52,16 @@ class Distill(TaughtRecovery):
     def compares_hidden_states(self) -> bool:
         return self.hidden_states > 0
 
-    def callbacks(self, round: Round) -> tuple[pl.Callback, ...]:
-        teacher = self.make_teacher(round)
-        return (
-            Distillation(
-                teacher,
-                hardness=self.hardness,
-                temperature=self.temperature,
-                hidden_states=self.hidden_states,
-                hidden_layers=self.compared_layers(teacher, round.setup),
-            ),
+    def taught_by(
+        self, dense_net: Callable[[], nn.Module], setup: RecoverySetup, spec: MaskSpec | None = None
+    ) -> pl.Callback:
+        teacher = self.make_teacher(dense_net)
+        taught, learnt = self.compared_pairs(teacher, setup, spec)
+        return Distillation(
+            teacher,
+            hardness=self.hardness,
+            temperature=self.temperature,
+            hidden_states=self.hidden_states,
+            hidden_layers=taught,
+            learnt_layers=learnt,
         )

@@ -1,6 +1,7 @@
 """Recoveries with a teacher: the losses, the hidden states compared, and the callback that brings the teacher in."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
 import pytorch_lightning as pl
@@ -11,6 +12,8 @@ from torch import Tensor, nn
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.base import block_names
 from sparsefront.models.checkpoint import misfit, read_weights, weights_fingerprint
+from sparsefront.networks import has_blocks
+from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.recovery.base import RecoverySetup, Round
 from sparsefront.recovery.finetune import Finetune
 from sparsefront.recovery.lr_rewind import LearningRateRewind
@@ -75,12 +78,16 @@ class TeacherCallback(pl.Callback, ABC):
 
     Args:
         teacher: takes the same inputs as the trained network.
-        hidden_layers: names of the modules whose outputs are compared, the same in both networks.
+        hidden_layers: names of the teacher's modules whose outputs are compared.
+        learnt_layers: of the trained network's; None = the same names.
     """
 
-    def __init__(self, teacher: nn.Module, hidden_layers: list[str] | None = None) -> None:
+    def __init__(
+        self, teacher: nn.Module, hidden_layers: list[str] | None = None, learnt_layers: list[str] | None = None
+    ) -> None:
         self.teacher = teacher.eval().requires_grad_(False)
         self.hidden_layers = hidden_layers or []
+        self.learnt_layers = self.hidden_layers if learnt_layers is None else learnt_layers
 
     @abstractmethod
     def loss(self, task: Task, output: Any, target: Any, states: StatePairs, batch: Batch) -> Tensor:
@@ -95,7 +102,7 @@ class TeacherCallback(pl.Callback, ABC):
         assert isinstance(module, Task)
         self.teacher.to(module.device)
         self._taught = HiddenStates(self.teacher, self.hidden_layers)
-        self._learnt = HiddenStates(module.net, self.hidden_layers)
+        self._learnt = HiddenStates(module.net, self.learnt_layers)
         module.objective = self.objective
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
@@ -148,7 +155,7 @@ class Distillation(TeacherCallback):
     both networks are equally wide). Losses are taken in fp32.
 
     Args:
-        teacher, hidden_layers: see `TeacherCallback`.
+        teacher, hidden_layers, learnt_layers: see `TeacherCallback`.
         hardness: weight of the teacher, in [0, 1].
         temperature: T.
         hidden_states: weight of the hidden states.
@@ -162,8 +169,9 @@ class Distillation(TeacherCallback):
         temperature: float,
         hidden_states: float = 0.0,
         hidden_layers: list[str] | None = None,
+        learnt_layers: list[str] | None = None,
     ) -> None:
-        super().__init__(teacher, hidden_layers)
+        super().__init__(teacher, hidden_layers, learnt_layers)
         self.hardness, self.temperature, self.hidden_states = hardness, temperature, hidden_states
 
     def loss(self, task: Task, output: Any, target: Any, states: StatePairs, batch: Batch) -> Tensor:
@@ -195,6 +203,7 @@ class TaughtRecovery(TrainingRecovery):
     teacher: str | None
 
     fingerprinted: ClassVar[frozenset[str]] = frozenset({"teacher"})
+    has_teacher: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.along == "lr_rewind" and self.lr is not None:
@@ -241,9 +250,12 @@ class TaughtRecovery(TrainingRecovery):
         """That of `along`."""
         return self._along.plan(recipe, steps_per_epoch)
 
-    def make_teacher(self, round: Round) -> nn.Module:
+    def callbacks(self, round: Round) -> tuple[pl.Callback, ...]:
+        return (self.taught_by(round.dense_net, round.setup, round.spec),)
+
+    def make_teacher(self, dense_net: Callable[[], nn.Module]) -> nn.Module:
         """The teacher, read anew: it is no part of any training's state."""
-        teacher = round.dense_net()
+        teacher = dense_net()
         if self.teacher is not None:
             teacher.load_state_dict(self._teacher_weights(self.teacher, teacher))
         return teacher
@@ -263,6 +275,26 @@ class TaughtRecovery(TrainingRecovery):
             found = f"its blocks are {', '.join(blocks)}" if blocks else "it has no list of blocks: name its modules"
             raise InvalidSetting("recovery.hidden_layers", unknown or None, f"not in the network; {found}")
         return names
+
+    def compared_pairs(
+        self, teacher: nn.Module, setup: RecoverySetup, spec: MaskSpec | None
+    ) -> tuple[list[str], list[str]]:
+        """Names of the modules whose outputs are compared, in the teacher and in the trained network; those of blocks that the
+        latter lacks are left out.
+
+        Args:
+            spec: of the trained network's masks; None: it is whole.
+        Raises:
+            InvalidSetting: all of them are in such blocks.
+        """
+        taught = self.compared_layers(teacher, setup)
+        if spec is None or spec.blocks is None or not has_blocks(teacher, spec.blocks):
+            return taught, taught
+        pairs = {name: left for name in taught if (left := spec.name_left(name)) is not None}
+        if taught and not pairs:
+            allowed = "are all in blocks that were taken out of the network"
+            raise InvalidSetting("recovery.hidden_layers", taught, allowed)
+        return list(pairs), list(pairs.values())
 
     def _teacher_weights(self, path: str, net: nn.Module) -> dict:
         """The state dict of the teacher's checkpoint, at `path`.

@@ -24,6 +24,7 @@ class Finetune(TrainingRecovery):
     lr: Annotated[LearningRate | None, Field(description="null: the recipe's")] = None
 
     name: ClassVar[str] = "finetune"
+    trains_as_found: ClassVar[bool] = True
     several_rounds: ClassVar[bool] = True
     mask_updates: ClassVar[bool] = True
 

@@ -20,6 +20,7 @@ class LearningRateRewind(TrainingRecovery):
     epochs: Epochs = None
 
     name: ClassVar[str] = "lr_rewind"
+    trains_as_found: ClassVar[bool] = True
     several_rounds: ClassVar[bool] = True
     repeats: ClassVar[bool] = True
 

@@ -20,6 +20,7 @@ class NoRecovery(Recovery):
     batch_norm_batches: PositiveInt | None = 100
 
     name: ClassVar[str] = "none"
+    trains_as_found: ClassVar[bool] = True
 
     def recover(self, round: Round) -> RoundRecord:
         start = working_time()

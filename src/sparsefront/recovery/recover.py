@@ -21,7 +21,7 @@ from sparsefront.pruning.calibration import asked_batches
 from sparsefront.pruning.layers import weighted_layers
 from sparsefront.pruning.make_masks import PruningSettings
 from sparsefront.pruning.masked_weights import require_none_dense
-from sparsefront.pruning.masks import Masks, require_masks_of
+from sparsefront.pruning.masks import Masks, masks_left, require_masks_of
 from sparsefront.recovery.base import Recovery, RecoverySetup, StateDict
 from sparsefront.recovery.rounds import RunContext, Source, run_rounds
 from sparsefront.schedule.one_shot import OneShot
@@ -94,8 +94,10 @@ def recover(
         Diverged: the loss or the weights are not finite.
     """
     net = unwrapped(net)
-    require_masks_of(net, masks)
-    require_none_dense(net, masks, "masks", "given")
+    require_network(net)
+    held = masks_left(net, masks)
+    require_masks_of(net, held)
+    require_none_dense(net, held, "masks", "given")
     _require_types(loss, recipe, trainer)
     known, chosen = Masks.of(masks), option("recovery", recovery, Recovery)
     pruning = known.pruning or PruningSettings(ElementWise(), known.sparsity)
@@ -103,6 +105,7 @@ def recover(
     for name in ("dense_net", "initial_net"):
         if given[name] is not None and not callable(given[name]):
             raise InvalidSetting(name, type(given[name]).__name__, "is a torch.nn.Module, or a function that gives one")
+    chosen.check_pattern(pruning.pattern)
     for name in chosen.needs:
         if given[name] is None:
             raise InvalidSetting(name, None, f"recovery={chosen.name} needs it: see sf.recover")
@@ -110,11 +113,13 @@ def recover(
         _require_heeded(name, value, chosen)
     trainer = trainer or TrainerSettings(checkpoint=False)
     _require_ranks(trainer, chosen, library=context is None)
+    trained, initial = (net if given is None else given for given in (dense_net, initial_net))
+    taken = known.spec.blocks is not None  # whole blocks, so that a teacher has more of them
     setup = RecoverySetup(
         pruning=pruning,
         recipe=_recipe(recipe, epochs, lr),
         trainer=trainer,
-        architecture=lambda: net,
+        architecture=partial(_fresh, trained, "dense_net") if taken else lambda: net,
         prunable=prunable,
         epoch_weights=epoch_weights is not None,
         lr_argument="lr" if task is None and getattr(chosen.training, "lr", None) is None else None,
@@ -128,7 +133,6 @@ def recover(
         first = data_of_round(0)
         _require_logits(net, loss, first)
         data_of_round = partial(_after_first, first, data_of_round)
-    trained, initial = (net if given is None else given for given in (dense_net, initial_net))
     if chosen.starts_dense:
         _start_dense(net, trained)
     source = Source(
@@ -141,13 +145,16 @@ def recover(
     device = device_of(net)
     with keep_modes(net), tempfile.TemporaryDirectory(prefix="sparsefront-") as scratch:
         found = run_rounds(
-            net, dict(known), known.spec, chosen, setup, source, context or RunContext(folder=Path(scratch))
+            net, dict(held), known.spec, chosen, setup, source, context or RunContext(folder=Path(scratch))
         )
     net.to(device)
-    left = {name: mask.to(device) for name, mask in found.masks.items()}
+    records = found.records
+    if taken:  # the network lacks their layers: the masks say what it was before
+        records = tuple(replace(record, sparsity_achieved=known.sparsity) for record in records)
+    left = {name: mask.to(device) for name, mask in (known if taken else found.masks).items()}
     # the schedule has come to its end: what is trained from here on keeps these masks
     done = known.pruning and replace(known.pruning, schedule=OneShot())
-    return Masks(left, pruning=done, spec=known.spec, ignored=known.ignored, dense=known.dense, rounds=found.records)
+    return Masks(left, pruning=done, spec=known.spec, ignored=known.ignored, dense=known.dense, rounds=records)
 
 
 def _data_of_round(
@@ -181,15 +188,29 @@ def _after_first(
 
 
 def _require_logits(net: nn.Module, loss: Loss | None, data: pl.LightningDataModule) -> None:
-    """Raises InvalidSetting where what the network returns for the first batch does not name its logits. Nothing is drawn."""
+    """Raises InvalidSetting where what the network returns for the first batch does not name its logits, in eval mode and as it
+    trains, or names more of them in one than in the other. Nothing is drawn, and buffers are as they were.
+    """
     task, loader, state = PlainTask(net, loss), data.train_dataloader(), random_state()
     drawn, device = loader.generator.get_state(), device_of(net)
     try:
         batch = task.net_inputs(next(iter(loader)))
+        inputs = {name: one.to(device) if isinstance(one, Tensor) else one for name, one in batch.items()}
         with in_eval_mode(net), torch.no_grad():
-            task.logits(
-                net(**{name: one.to(device) if isinstance(one, Tensor) else one for name, one in batch.items()})
+            evaluated = len(task.logits(net(**inputs)))
+        buffers = [(buffer, buffer.clone()) for buffer in net.buffers()]
+        with keep_modes(net), torch.no_grad():
+            if not net.training:
+                net.train()
+            trained = len(task.logits(net(**inputs)))
+            for buffer, before in buffers:
+                buffer.copy_(before)
+        if trained != evaluated:
+            allowed = (
+                f"returns {trained} logits as it trains and {evaluated} in eval mode, as a teacher is: "
+                "recovery=distill, cast and recipe.label_smoothing compare them one by one"
             )
+            raise InvalidSetting("net", type(net).__name__, allowed)
     finally:
         loader.generator.set_state(drawn)
         set_random_state(state)

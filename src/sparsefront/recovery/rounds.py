@@ -112,7 +112,7 @@ class FinishedRounds:
         """
         assert self.folder is not None
         file = self.folder / IDENTITY
-        found = json.loads(file.read_text()) if file.exists() else {}
+        found = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
         if found == identity:
             return
         if self._states():
@@ -123,7 +123,7 @@ class FinishedRounds:
         if distributed.rank() == 0:
             self.folder.mkdir(parents=True, exist_ok=True)
             with whole_file(file) as new:
-                new.write_text(json.dumps(identity))
+                new.write_text(json.dumps(identity), encoding="utf-8")
 
     def forget(self) -> None:
         """After the last round, on rank 0: what comes next in this folder begins anew. Other files stay."""
@@ -160,7 +160,7 @@ class FinishedRounds:
         self.masked.set(load_masks(last / MASKS))
         if self.movement is not None:
             self.movement.load_state_dict(load_file(last / MOVEMENT))
-        records = [RoundRecord(**record) for record in json.loads((last / RECORDS).read_text())]
+        records = [RoundRecord(**record) for record in json.loads((last / RECORDS).read_text(encoding="utf-8"))]
         return [replace(record, earlier_seconds=record.seconds) for record in records]
 
     def keep(self, records: list[RoundRecord]) -> None:
@@ -175,8 +175,8 @@ class FinishedRounds:
         save_masks(self.masked.masks(), new / MASKS)
         if self.movement is not None:
             save_tensors(new / MOVEMENT, self.movement.state_dict())
-        (new / CHECKSUMS).write_text(json.dumps(checksums(new)))
-        (new / RECORDS).write_text(json.dumps([asdict(record) for record in records]))
+        (new / CHECKSUMS).write_text(json.dumps(checksums(new)), encoding="utf-8")
+        (new / RECORDS).write_text(json.dumps([asdict(record) for record in records]), encoding="utf-8")
         sync_tree(new)
         shutil.rmtree(done, ignore_errors=True)  # damaged
         rename_synced(new, done)
@@ -195,8 +195,8 @@ def _training(folder: Path, index: int) -> Path:
 def _damage(folder: Path) -> str | None:
     """Which file is not what was kept, and how."""
     try:
-        [RoundRecord(**record) for record in json.loads((folder / RECORDS).read_text())]
-        return find_damage(folder, json.loads((folder / CHECKSUMS).read_text()))
+        [RoundRecord(**record) for record in json.loads((folder / RECORDS).read_text(encoding="utf-8"))]
+        return find_damage(folder, json.loads((folder / CHECKSUMS).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         return str(error)
 
@@ -321,6 +321,7 @@ def run_rounds(
                     resume_dir=finished.training_of(index),
                     loggers=context.loggers,
                     callbacks=() if movement is None else (movement,),
+                    first_step=sum(record.steps for record in records),
                 )
             )
             masked.check()

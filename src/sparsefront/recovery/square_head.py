@@ -1,5 +1,6 @@
 """Train on while every block of the dense network teaches the same block of the pruned one."""
 
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
 import pytorch_lightning as pl
@@ -8,7 +9,8 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from sparsefront.pruning.calibration import in_encoder, real_positions
-from sparsefront.recovery.base import Round
+from sparsefront.pruning.mask_spec import MaskSpec
+from sparsefront.recovery.base import RecoverySetup
 from sparsefront.recovery.distillation import StatePairs, TaughtRecovery, TeacherCallback, prediction_loss
 from sparsefront.settings_class import LearningRate, OneOrMore, settings_class
 from sparsefront.tasks.base import Batch, Task
@@ -42,22 +44,24 @@ class SquareHead(TaughtRecovery):
     teacher: str | None = None
 
     name: ClassVar[str] = "square_head"
+    trains_as_found: ClassVar[bool] = True
 
     @property
     def compares_hidden_states(self) -> bool:
         return True
 
-    def callbacks(self, round: Round) -> tuple[pl.Callback, ...]:
-        teacher = self.make_teacher(round)
-        layers = self.compared_layers(teacher, round.setup)
-        return (
-            SquareHeadDistillation(
-                teacher,
-                layers,
-                hidden_states=self.hidden_states,
-                soft_targets=self.soft_targets,
-                temperature=self.temperature,
-            ),
+    def taught_by(
+        self, dense_net: Callable[[], nn.Module], setup: RecoverySetup, spec: MaskSpec | None = None
+    ) -> pl.Callback:
+        teacher = self.make_teacher(dense_net)
+        taught, learnt = self.compared_pairs(teacher, setup, spec)
+        return SquareHeadDistillation(
+            teacher,
+            taught,
+            learnt_layers=learnt,
+            hidden_states=self.hidden_states,
+            soft_targets=self.soft_targets,
+            temperature=self.temperature,
         )
 
 
@@ -85,7 +89,7 @@ class SquareHeadDistillation(TeacherCallback):
     """Trains for loss + hidden_states * `square_head_loss` + soft_targets * T^2 * KL(teacher || student).
 
     Args:
-        teacher, hidden_layers: see `TeacherCallback`.
+        teacher, hidden_layers, learnt_layers: see `TeacherCallback`.
     """
 
     def __init__(
@@ -93,17 +97,18 @@ class SquareHeadDistillation(TeacherCallback):
         teacher: nn.Module,
         hidden_layers: list[str],
         *,
+        learnt_layers: list[str] | None = None,
         hidden_states: float = 1.0,
         soft_targets: float = 0.0,
         temperature: float = 1.0,
     ) -> None:
-        super().__init__(teacher, hidden_layers)
+        super().__init__(teacher, hidden_layers, learnt_layers)
         self.hidden_states, self.soft_targets, self.temperature = hidden_states, soft_targets, temperature
 
     def loss(self, task: Task, output: Any, target: Any, states: StatePairs, batch: Batch) -> Tensor:
         real, of_that_text = real_positions(batch), in_encoder(task.net)
         lost = torch.zeros((), device=states[0][0].device)
-        for name, pair in zip(self.hidden_layers, states, strict=True):
+        for name, pair in zip(self.learnt_layers, states, strict=True):
             lost = lost + square_head_loss([pair], real if of_that_text(task.net.get_submodule(name)) else None)
         loss = task.label_loss(output, batch) + self.hidden_states * lost
         if not self.soft_targets:

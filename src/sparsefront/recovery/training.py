@@ -120,6 +120,8 @@ def fit_round(round: Round, plan: TrainingPlan, callbacks: tuple[pl.Callback, ..
         resume_dir=round.resume_dir,
         stage=f"recover{number}",
         lr_key=round.setup.lr_argument or plan.lr_key,
+        phase="recover",
+        first_step=round.first_step,
     )
 
 

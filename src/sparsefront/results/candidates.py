@@ -9,6 +9,7 @@ from math import sqrt
 from statistics import fmean
 from typing import Any
 
+from sparsefront.measure.settings import FEWEST_REPEATS
 from sparsefront.progress import counted
 from sparsefront.pruning.collapse import BUDGET_KEYS, misses
 from sparsefront.results.record import Result
@@ -70,7 +71,40 @@ def _short(words: str, value: object) -> str:
     return text[:COMMIT_DIGITS] + ("-dirty" if text.endswith("-dirty") else "")
 
 
-# The dense network that a sparse one is held against: the one trained on for the same budget, where there is one.
+# How sure a speedup is, by the repeats of its timing.
+
+
+def too_few_repeats(result: Result) -> int | None:
+    """How often it was timed, where that is too seldom for an interval; None where it is not, or not recorded."""
+    repeats = result.speed.repeats
+    return repeats if repeats is not None and repeats < FEWEST_REPEATS else None
+
+
+def speedup_interval(result: Result, field: str = "speedup") -> tuple[float, float] | None:
+    """The 95 % interval of a speedup; None where there is none, or of too few repeats.
+
+    Args:
+        field: speedup, or speedup_dataset.
+    """
+    low, high = (result.value_of(f"{field}_{end}") for end in ("low", "high"))
+    return None if low is None or high is None or too_few_repeats(result) else (low, high)
+
+
+# The dense network that a sparse one is held against: the one trained on for the same budget and, where the recovery had a
+# teacher, for the same loss, where there is one.
+
+BASELINES = {
+    "dense_distilled": "dense trained on with the teacher",
+    "dense_continued": "dense trained on",
+    "dense": "dense as it was before pruning",
+}
+"""Field -> in words, the one that is taken first where a result holds several."""
+
+
+def baseline_side(result: Result, *, held_out: bool = False) -> str:
+    """The field of `BASELINES` that points lost are against, without `val_`; `dense` where it holds no other."""
+    held = (side for side in BASELINES if result.value_of(_field(side, held_out)) is not None)
+    return next(held, "dense")
 
 
 def baseline_quality(result: Result, *, held_out: bool = False) -> float | None:
@@ -79,8 +113,8 @@ def baseline_quality(result: Result, *, held_out: bool = False) -> float | None:
     Args:
         held_out: of the held-out part of train instead of the reporting split.
     """
-    continued = result.value_of(_field("dense_continued", held_out))
-    return result.value_of(_field("dense", held_out)) if continued is None else continued
+    value: float | None = result.value_of(_field(baseline_side(result, held_out=held_out), held_out))
+    return value
 
 
 def points_lost(result: Result, *, held_out: bool = False) -> float | None:
@@ -96,14 +130,14 @@ def points_lost(result: Result, *, held_out: bool = False) -> float | None:
 
 
 def two_baselines(results: Sequence[Result]) -> list[str]:
-    """A line where only some of these results hold the control, so that their points lost are against other networks."""
-    held = sum(result.quality.dense_continued is not None for result in results)
-    if held in (0, len(results)):
+    """A line where these results hold other controls, or only some hold one: their points lost are against other networks."""
+    runs = Counter(baseline_side(result) for result in results)
+    if len(runs) < 2:
         return []
-    return [
-        f"points lost are against dense trained on in {counted(held, 'run')}, and against dense as it was before pruning in the "
-        f"{len(results) - held} without control=dense_continued"
-    ]
+    told = [f"against {BASELINES[side]} in {counted(runs[side], 'run')}" for side in BASELINES if runs[side]]
+    if runs["dense"]:
+        told[-1] = f"against {BASELINES['dense']} in the {runs['dense']} without control=dense_continued"
+    return [f"points lost are {', and '.join(told)}"]
 
 
 def _field(side: str, held_out: bool) -> str:
@@ -298,7 +332,12 @@ def _choice(result: Result) -> dict[str, Any]:
             continue
         part = name.removesuffix("_parameters")
         flat |= {f"{part}.{key}": held for key, held in value.items() if (part, key) != ("importance", "seed")}
-    return flat
+    return flat | {"precision": precision_of(result)}
+
+
+def precision_of(result: Result) -> str | None:
+    """Of the products with the prunable weights; results of before version 10 ran all in one dtype."""
+    return result.speed.dtype if result.speed.precision is None else result.speed.precision
 
 
 def _text(content: Any) -> str:
@@ -310,12 +349,14 @@ def _text(content: Any) -> str:
 # Each makes a quality or a speedup another quantity. What a result does not hold, being of an older version, agrees
 # with nothing that is known.
 
-BUDGET = "budget"
+BUDGET, SPLIT = "budget", "split"
 
 
 def conditions(result: Result) -> dict[str, str]:
     """Condition -> what it was, in words; only those that apply to this result."""
     found = {"data": _data(result), "evaluation": _evaluation(result), "held out": _held_out(result)}
+    if (split := split_of(result)) is not None:
+        found[SPLIT] = f"split {split}"
     if result.choice.recovery is not None:
         found[BUDGET] = _budget(result)
     if result.speed.latency_device is not None:
@@ -335,6 +376,26 @@ def _evaluation(result: Result) -> str:
     if samples is None:
         return "evaluated samples not recorded"
     return f"{samples} test samples" if limit is None else f"{samples} test samples (limit {limit})"
+
+
+def split_of(result: Result) -> str | None:
+    """The rule by which rows of train were held out; None where none were. Before it was recorded each was held out by itself."""
+    return None if holds_nothing_out(result) else result.choice.dataset_split or "rows"
+
+
+def splits_apart(results: Iterable[Result]) -> list[str]:
+    """A line for each data set of which different rows were held out: what such results chose by is not the same."""
+    found: dict[str, Counter[str]] = {}
+    for result in results:
+        if (split := split_of(result)) is not None:
+            subject = " ".join(filter(None, (result.choice.dataset, result.choice.dataset_task)))
+            found.setdefault(subject, Counter())[split] += 1
+    return [
+        f"{subject}: not ranked against each other, since other rows of train were held out: "
+        + ", ".join(f"{counted(count, 'result')} of the split {split}" for split, count in sorted(counts.items()))
+        for subject, counts in found.items()
+        if len(counts) > 1
+    ]
 
 
 def _held_out(result: Result) -> str:

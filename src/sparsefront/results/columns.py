@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparsefront.errors import InvalidSetting, closest
+from sparsefront.patterns.depth import Depth
 from sparsefront.progress import counted
 from sparsefront.pruning.collapse import collapsed_layers
-from sparsefront.results.candidates import Candidate, budget_of, points_lost
+from sparsefront.results.candidates import Candidate, budget_of, points_lost, precision_of
 from sparsefront.results.record import Result, result_fields
 from sparsefront.results.run_folder import override_text
 
@@ -81,13 +82,21 @@ class Column:
         return text if error is None else f"{text.removesuffix(' %')} ± {self.text(error)}"
 
 
+def collapsed_in(result: Result) -> dict[str, float]:
+    """The layers that collapsed -> the density that they keep, of records too that are older than the field. Layers of whole
+    blocks that were taken out have not: the network does without them.
+    """
+    if result.choice.pattern == Depth.name:
+        return {}
+    return collapsed_layers(result.sparsity.sparsity_per_layer, result.sparsity.sparsity_target)
+
+
 @dataclass(frozen=True)
 class CollapsedColumn(Column):
-    """How many layers collapsed, of records too that are older than the field."""
+    """How many layers collapsed."""
 
     def value(self, result: Result) -> int | None:
-        sparsities = result.sparsity.sparsity_per_layer
-        return len(collapsed_layers(sparsities, result.sparsity.sparsity_target)) if sparsities else None
+        return len(collapsed_in(result)) if result.sparsity.sparsity_per_layer else None
 
 
 @dataclass(frozen=True)
@@ -106,6 +115,14 @@ class RecoverySeedColumn(Column):
     def value(self, result: Result) -> int | None:
         again = result.identity.recovery_seed
         return None if again == result.identity.seed else again
+
+
+@dataclass(frozen=True)
+class PrecisionColumn(Column):
+    """Of the products with the prunable weights, of records too that are older than the field."""
+
+    def value(self, result: Result) -> str | None:
+        return precision_of(result)
 
 
 @dataclass(frozen=True)
@@ -135,6 +152,8 @@ MORE_IS_BETTER = {
     "dense",
     "dense_continued",
     "val_dense_continued",
+    "dense_distilled",
+    "val_dense_distilled",
     "masked",
     "sparse",
     "val_dense",
@@ -143,6 +162,9 @@ MORE_IS_BETTER = {
     "speedup",
     "speedup_low",
     "speedup_high",
+    "speedup_dataset",
+    "speedup_dataset_low",
+    "speedup_dataset_high",
     "sparse_layer_share",
     "throughput_dense_samples_per_s",
     "throughput_sparse_samples_per_s",
@@ -158,6 +180,7 @@ COLUMNS = (
     Column("model_variant", constant_aside=True),
     Column("dataset", constant_aside=True),
     Column("dataset_task", constant_aside=True),
+    Column("dataset_split", constant_aside=True),
     Column("pattern"),
     Column("granularity", constant_aside=True),
     Column("n_of_m", constant_aside=True),
@@ -174,13 +197,9 @@ COLUMNS = (
     Column("seed", numeric=True),
     RecoverySeedColumn("recovery_seed", numeric=True, constant_aside=True),
     Column("dense", percent, numeric=True, error="dense_standard_error", of="accuracy"),
-    Column(
-        "dense_continued",
-        percent,
-        numeric=True,
-        constant_aside=True,
-        error="dense_continued_standard_error",
-        of="accuracy",
+    *(
+        Column(control, percent, numeric=True, constant_aside=True, error=f"{control}_standard_error", of="accuracy")
+        for control in ("dense_continued", "dense_distilled")
     ),
     Column("masked", percent, numeric=True, error="masked_standard_error", of="accuracy"),
     Column("sparse", percent, numeric=True, error="sparse_standard_error", of="accuracy"),
@@ -190,12 +209,16 @@ COLUMNS = (
     Column("latency_dense_ms", milliseconds, numeric=True),
     Column("latency_sparse_ms", milliseconds, numeric=True),
     Column("speedup", times, numeric=True),
+    Column("latency_dense_dataset_ms", milliseconds, numeric=True, constant_aside=True),
+    Column("latency_sparse_dataset_ms", milliseconds, numeric=True, constant_aside=True),
+    Column("speedup_dataset", times, numeric=True, constant_aside=True),
     Column("latency_device", constant_aside=True),
     Column("gpu", constant_aside=True),
     Column("processor", constant_aside=True),
     Column("threads", constant_aside=True),
     Column("batch_size", numeric=True, constant_aside=True),
     Column("dtype", constant_aside=True),
+    PrecisionColumn("precision", constant_aside=True),
     RUN,
     # the last: of several kernels it is so long that others would stand far away
     Column("latency_kernel", constant_aside=True),

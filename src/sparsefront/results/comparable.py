@@ -25,6 +25,7 @@ from sparsefront.results.candidates import (
     mean_and_deviation,
     offers_no_choice,
     side_of,
+    speedup_interval,
     two_baselines,
     uncommitted,
     why_not_picked,
@@ -64,9 +65,8 @@ class Axis:
         return result.value_of(self.field)
 
     def interval(self, result: Result) -> tuple[float, float] | None:
-        """The 95 % interval of a result's value; None where there is none, as of a latency."""
-        ends = (result.speed.speedup_low, result.speed.speedup_high) if self.larger_is_better else (None, None)
-        return None if None in ends else ends
+        """The 95 % interval of a result's value; None where there is none, as of a latency, or of too few repeats."""
+        return speedup_interval(result, self.field) if self.larger_is_better else None
 
     def dense(self, results: Sequence[Result]) -> float | None:
         """Where the dense baseline of these results lies: at 1, or at the median of its latencies; None where not timed."""
@@ -84,7 +84,11 @@ SPEEDUP = Axis("speedup", "speedup", "speedup over dense in the same process", t
 LATENCY = Axis(
     "latency_ms", "latency_sparse_ms", "latency of a batch, ms", lambda value: f"{milliseconds(value)} ms", "ms", False
 )
-AXES = {axis.name: axis for axis in (SPEEDUP, LATENCY)}
+AT_OWN_LENGTHS = "over the data set's own batches, each of its own length"
+DATASET_SPEEDUP = Axis(
+    "speedup_dataset", "speedup_dataset", f"speedup over dense in the same process, {AT_OWN_LENGTHS}", times, "×", True
+)
+AXES = {axis.name: axis for axis in (SPEEDUP, LATENCY, DATASET_SPEEDUP)}
 
 
 def axis_named(name: str) -> Axis:
@@ -227,6 +231,7 @@ TOLD = {
     "driver": "driver",
     "cuda": "CUDA",
 }
+ONE_MACHINE = {"gpu": "GPU", "processor": "processor", "commit": "commit", "driver": "driver"}
 PARTS = ("recipe", "trainer")  # whose parameters are reported one by one
 FIRST_COMPARABLE_VERSION = 4  # of the schema: older results lack what decides it
 BASELINE_SPREAD = 1.05  # slowest over fastest dense baseline from which milliseconds mislead
@@ -243,6 +248,7 @@ def differences(results: Sequence[Result]) -> list[str]:
         return []
     told = [*_fields(results), *_parameters(results), *_samples(results), *_weights(results), *_windows(results)]
     lines = [f"differs between these runs: {'; '.join(told)}"] if told else []
+    lines = [*_mixed(results), *lines]
     old = sum(result.identity.schema_version < FIRST_COMPARABLE_VERSION for result in results)
     if old:
         lines.append(
@@ -271,6 +277,15 @@ def _equal_under_several_seeds(results: Sequence[Result]) -> list[str]:
                 f"equal weights under different seeds ({named[weights]}: {told}): one network, not {len(found)}"
             )
     return lines
+
+
+def _mixed(results: Sequence[Result]) -> list[str]:
+    """Of how many machines and commits a figure of these results would be; empty where it is of one each."""
+    counts = {
+        words: len({result.value_of(field) for result in results} - {None}) for field, words in ONE_MACHINE.items()
+    }
+    several = [counted(count, words) for words, count in counts.items() if count > 1]
+    return [f"mixes {' and '.join(several)}: no figure of one machine and commit"] if several else []
 
 
 def _fields(results: Sequence[Result]) -> list[str]:
@@ -371,9 +386,15 @@ class ComparableResults:
 
     @cached_property
     def speedup_points(self) -> list[Point]:
-        """As `points`, by speedup whatever the axis, of those that were timed."""
-        points = self._points if self.axis is SPEEDUP else [point_of(one, SPEEDUP) for one in self.candidates]
+        """As `points`, by speedup whatever the axis (`speedup_axis`), of those that were timed."""
+        axis = self.speedup_axis
+        points = self._points if self.axis is axis else [point_of(one, axis) for one in self.candidates]
         return [point for point in points if point.x is not None]
+
+    @property
+    def speedup_axis(self) -> Axis:
+        """Which speedup sentences and rankings are of: that of the axis, else at the fixed size."""
+        return self.axis if self.axis.larger_is_better else SPEEDUP
 
     def timed_points(self) -> list[Point]:
         """The points that have a value on the axis too: only these stand in a plot of accuracy against time."""
@@ -417,6 +438,11 @@ class ComparableResults:
         """Median quality before pruning, in percent."""
         return self.median_quality("dense")
 
+    def distilled_point(self) -> tuple[float, float] | None:
+        """As `continued_point`, of those that were trained on with the recovery's teacher."""
+        dense, quality = self.dense_point(), self.median_quality("dense_distilled")
+        return None if dense is None or quality is None else (dense[0], quality)
+
     def continued_quality(self) -> float | None:
         """Median quality of the dense networks that were trained on for the recovery's budget, in percent."""
         return self.median_quality("dense_continued")
@@ -456,6 +482,8 @@ class ComparableResults:
             candidates.append((*dense, self.median_quality("val_dense")))
         if (continued := self.continued_point()) is not None:
             candidates.append((*continued, self.median_quality("val_dense_continued")))
+        if (distilled := self.distilled_point()) is not None:
+            candidates.append((*distilled, self.median_quality("val_dense_distilled")))
         by = 1 if self.picked_by == "test" else 2
         return [(*candidate[:2], candidate[by]) for candidate in candidates if candidate[by] is not None]
 

@@ -12,11 +12,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sparsefront.artifacts.bounded_files import Unreadable, read_text_bounded
+from sparsefront.artifacts.bounded_files import Unreadable, read_table_text, read_text_bounded
 from sparsefront.artifacts.durable import denied
 from sparsefront.errors import InvalidSetting, printable
 from sparsefront.options import missing_package
 from sparsefront.progress import counted, ending_with_its_reader
+from sparsefront.results.candidates import splits_apart
 from sparsefront.results.columns import sort_results
 from sparsefront.results.comparable import SPEEDUP, ComparableResults, Point, axis_named, split_comparable
 from sparsefront.results.loggers import COMPARE_JOB, WandbLogging, read_wandb_results
@@ -34,7 +35,6 @@ from sparsefront.results.store import (
     merge_stores,
     parse_lines,
     read_results,
-    read_table_text,
     rebuild_store,
     whole_lines,
 )
@@ -61,8 +61,8 @@ filters that stay in the page's address, a ranking, missing cells, the runs as C
   title=TEXT   of the page; default: models and data of the runs
   sort=COLUMN  any field of a result: speedup (default), sparse (its accuracy), latency_sparse_ms, sparsity_achieved, pattern ...;
                the best comes first, sort=-COLUMN turns the order round
-  axis=AXIS    speedup (default): over the dense baseline of the same process; or latency_ms: milliseconds, which differ
-               from process to process
+  axis=AXIS    speedup (default): over the dense baseline of the same process; speedup_dataset: the same over the data set's own
+               batches (measure.lengths=dataset); or latency_ms: milliseconds, which differ from process to process
   rows=N       lines of each table in the terminal (default 40), or all; the page holds every run
   source=wandb read the runs of a W&B project instead, from the result that each keeps in its summary
   log=wandb    put the comparison into W&B too, as a run of its own: tables of points, fronts and runs, and the page; in the
@@ -285,6 +285,7 @@ _OTHER_TABLES: tuple[tuple[set[str], str, str], ...] = (
     ({"setting", "retained"}, "what masks retain of the magnitude, without training", "pattern_retention.draw"),
     ({"edit", "tried", "unseen"}, "edits of results that were tried", "faults.edits"),
     ({"fault", "tried", "lost"}, "faults that were tried", "faults.processes"),
+    ({"part", "probe", "bigrams"}, "labels told from the nearest training text", "splits.leak_probe"),
     ({"file", "command", "outcome"}, "what commands say of damaged files", "faults.corrupt_files"),
 )
 
@@ -469,7 +470,7 @@ def _compare(request: Request) -> None:
 
     for group in groups:
         print_group(group, verdicts_of(group), most=request.most_rows)
-    for line in request.picked_before:
+    for line in [*request.picked_before, *splits_apart(results)]:
         print(printable(line))
     out = Path(request.out)
     try:

@@ -4,7 +4,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median_low
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from sparsefront.allocation.latency_aware import LayerTime, read_table, write_ta
 from sparsefront.errors import InvalidSetting
 from sparsefront.inference.network_modules import DENSE_KERNELS
 from sparsefront.progress import counted, ending_with_its_reader
+from sparsefront.results.candidates import too_few_repeats
 from sparsefront.results.columns import fraction, milliseconds, plain, times
 from sparsefront.results.plots import DENSE_COLOR, series_styles
 from sparsefront.results.record import Result, result_fields
@@ -52,6 +53,8 @@ def curve_points(result: Result) -> list[CurvePoint]:
     points = [
         CurvePoint(values["batch_size"], values["sequence_length"], values) for values in [own, *result.speed.curve]
     ]
+    if too_few_repeats(result):  # their intervals hold too little
+        points = [replace(point, values=point.values | {"speedup_low": None, "speedup_high": None}) for point in points]
     return sorted(points, key=lambda point: (point.sequence_length or 0, point.batch_size))
 
 
@@ -65,6 +68,8 @@ def won_batch_sizes(result: Result) -> dict[int | None, list[int]]:
 
 def wins_text(result: Result) -> str:
     """`length 128: at batch 32, 128; length 384: at no batch size`."""
+    if few := too_few_repeats(result):
+        return f"not decided, n={few}: no interval"
     texts = []
     for length, batch_sizes in won_batch_sizes(result).items():
         where = f"at batch {', '.join(map(str, batch_sizes))}" if batch_sizes else "at no batch size"

@@ -1,4 +1,6 @@
-"""Lightning loggers as settings: W&B (offline without an account, never a prompt), CSV, none; and results read back from W&B."""
+"""Lightning loggers as settings: W&B (offline without an account, never a prompt), TensorBoard, CSV, none; and results read
+back from W&B.
+"""
 
 import importlib.util
 import logging
@@ -46,14 +48,16 @@ def _netrc_knows(host: str) -> bool:
     return False
 
 
-# Lightning loggers as settings: W&B (offline without an account, never a prompt), CSV, none.
+# Lightning loggers as settings.
 #
 # W&B mirrors the run; the run's own `row.json` is the truth.
 
 log = logging.getLogger(__name__)
 RESULT_KEY = "row"  # the whole result as JSON text, in the summary of the W&B run; a name of stored data
+RUN_JOB = "run"  # job type of W&B runs that hold a result
 COMPARE_JOB = "compare"  # job type of W&B runs that hold a comparison, and no result
 ONLINE_TIMEOUT_S = 30
+MOST_TAG = 64  # characters that W&B takes of a tag
 
 
 class Logging(ABC):
@@ -64,7 +68,14 @@ class Logging(ABC):
 
     @abstractmethod
     def build(
-        self, *, run_name: str, output_dir: Path, group: str | None, config: dict[str, Any], run_id: str | None = None
+        self,
+        *,
+        run_name: str,
+        output_dir: Path,
+        group: str | None,
+        config: dict[str, Any],
+        run_id: str | None = None,
+        tags: Sequence[str] = (),
     ) -> "list[Logger]":
         """The loggers of a run.
 
@@ -72,6 +83,7 @@ class Logging(ABC):
             group: name of the sweep that it is a point of.
             config: what was configured.
             run_id: under which it goes on where it was killed.
+            tags: words to find it by.
         """
 
 
@@ -80,7 +92,14 @@ class NoLogging(Logging):
     """Keep no training curves."""
 
     def build(
-        self, *, run_name: str, output_dir: Path, group: str | None, config: dict[str, Any], run_id: str | None = None
+        self,
+        *,
+        run_name: str,
+        output_dir: Path,
+        group: str | None,
+        config: dict[str, Any],
+        run_id: str | None = None,
+        tags: Sequence[str] = (),
     ) -> "list[Logger]":
         return []
 
@@ -90,11 +109,42 @@ class CsvLogging(Logging):
     """Training curves in `csv/metrics.csv` of the run's folder."""
 
     def build(
-        self, *, run_name: str, output_dir: Path, group: str | None, config: dict[str, Any], run_id: str | None = None
+        self,
+        *,
+        run_name: str,
+        output_dir: Path,
+        group: str | None,
+        config: dict[str, Any],
+        run_id: str | None = None,
+        tags: Sequence[str] = (),
     ) -> "list[Logger]":
         from pytorch_lightning.loggers import CSVLogger
 
         return [CSVLogger(output_dir, name="", version="csv")]
+
+
+@settings_class()
+class TensorBoardLogging(Logging):
+    """Training curves and the numbers of the result in `tensorboard/` of the run's folder: `tensorboard --logdir results`."""
+
+    def check(self) -> None:
+        """Raises InvalidSetting where the package tensorboard is not installed."""
+        require_package("tensorboard", key="logger", value="tensorboard", instead="logger=csv or logger=none")
+
+    def build(
+        self,
+        *,
+        run_name: str,
+        output_dir: Path,
+        group: str | None,
+        config: dict[str, Any],
+        run_id: str | None = None,
+        tags: Sequence[str] = (),
+    ) -> "list[Logger]":
+        self.check()
+        from pytorch_lightning.loggers import TensorBoardLogger
+
+        return [TensorBoardLogger(output_dir, name="", version="tensorboard", default_hp_metric=False)]
 
 
 @settings_class()
@@ -124,7 +174,14 @@ class WandbLogging(Logging):
             raise InvalidSetting("mode", self.mode, how)
 
     def build(
-        self, *, run_name: str, output_dir: Path, group: str | None, config: dict[str, Any], run_id: str | None = None
+        self,
+        *,
+        run_name: str,
+        output_dir: Path,
+        group: str | None,
+        config: dict[str, Any],
+        run_id: str | None = None,
+        tags: Sequence[str] = (),
     ) -> "list[Logger]":
         """Start the W&B run and wrap it for Lightning.
 
@@ -133,6 +190,7 @@ class WandbLogging(Logging):
             output_dir: the run's folder; W&B writes only below it, so that runs at the same time do not meet.
             group: joins the runs of one sweep.
             config: plain containers, no OmegaConf.
+            tags: longer ones are cut.
             run_id: of the record. Where W&B has a run of this id, that one is gone on with, so that a point which went on
                 after a kill, or is shown again, stays one run. None: a new run.
         Raises:
@@ -140,11 +198,9 @@ class WandbLogging(Logging):
         """
         from pytorch_lightning.loggers import WandbLogger
 
-        again = {} if run_id is None else {"id": run_id, "resume": "allow"}
+        again: dict[str, Any] = {} if run_id is None else {"id": run_id, "resume": "allow"}
+        again |= {"job_type": RUN_JOB, "tags": [tag[:MOST_TAG] for tag in tags]}
         run = self.start_run(name=run_name, dir=str(output_dir), group=group, config=config, **again)
-        # Lightning sets the step axis only for runs that it starts itself.
-        run.define_metric("trainer/global_step")
-        run.define_metric("*", step_metric="trainer/global_step", step_sync=True)
         return [WandbLogger(experiment=run, save_dir=str(output_dir), log_model=False)]
 
     def start_run(self, **start: Any) -> Any:
@@ -215,7 +271,7 @@ def _log_to_wandb(run: Any, result: Result, again: bool) -> None:
 
 
 def close_loggers(loggers: "Sequence[Logger]", *, failed: bool = False) -> None:
-    """Finish the W&B runs; the others have nothing open. Call with `failed` where a run ends without a result."""
+    """Finish the W&B runs; the others have written what they were given. Call with `failed` where a run ends without a result."""
     for logger in loggers:
         if (run := _wandb_run(logger)) is not None:
             run.finish(exit_code=1 if failed else 0)

@@ -51,6 +51,7 @@ _PATTERN_COLORS = dict(
     tile_2_4=COLORS[9],
     block_2_4="#3d4fd1",
     mixed="#e6007e",
+    depth="#7a5c00",
 )
 _OWN_PATTERN_COLORS = ("#00707a", "#b06a00", "#6b8e23", "#8b2f5a", "#40557a", "#9a5fd0")
 _RECOVERY_MARKERS = dict(
@@ -328,6 +329,9 @@ def _draw_latency(axes: "Axes", group: ComparableResults) -> None:
     if (continued := group.continued_point()) is not None:
         star = {"color": "none", "edgecolors": DENSE_COLOR, "marker": "*", "s": 150}
         axes.scatter(*continued, **star, zorder=4, label="dense, trained on")
+    if (distilled := group.distilled_point()) is not None:
+        star = {"color": "none", "edgecolors": DENSE_COLOR, "marker": "P", "s": 120}
+        axes.scatter(*distilled, **star, zorder=4, label="dense, trained on with the teacher")
     if len(front) > 1:
         # Steps, not slopes: nothing was measured between two points.
         line = {"color": FRONT_COLOR, "linestyle": "--", "linewidth": 1.2, "drawstyle": "steps-post"}
@@ -357,6 +361,9 @@ def _draw_sparsity(axes: "Axes", group: ComparableResults) -> None:
         axes.axhline(dense, color=DENSE_COLOR, linewidth=1, linestyle=":", label="dense")
     if (continued := group.continued_quality()) is not None:
         axes.axhline(continued, color=DENSE_COLOR, linewidth=1, linestyle="--", label="dense, trained on")
+    if (distilled := group.median_quality("dense_distilled")) is not None:
+        label = "dense, trained on with the teacher"
+        axes.axhline(distilled, color=DENSE_COLOR, linewidth=1, linestyle="-.", label=label)
     _finish(
         axes,
         len(group.points()),

@@ -22,9 +22,10 @@ from sparsefront.artifacts.bounded_files import MOST_DIGITS, parse_json_bounded
 # 2: the parameters of every part in Choice. 3: variants and the curve in Speed, resident bytes in Size. 4: collapsed
 # layers, what decides whether two results are comparable, checkpoint. 5: names of today. 6: metrics of the
 # held-out part, the seed of the recovery, outcomes, budgets, the dense network trained on, val_seen. 7: digests of masks, files
-# and record. 8: digest of the data. 9: kernels of norms. Fields are only ever added: a result of an
-# older version is read unless it has a name of before 5.
-SCHEMA_VERSION = 9
+# and record. 8: digest of the data. 9: kernels of norms. 10: the version of the split, the dense network trained on with the
+# teacher, latency over the data set's own batches, precision. Fields are only ever added: a result of an older version is read
+# unless it has a name of before 5.
+SCHEMA_VERSION = 10
 
 
 # The types that a field of a result may have: checked when a result is made, written to and read from cells of a CSV
@@ -199,7 +200,8 @@ class Identity(CheckedFields):
     `config_hash`: of what was typed, see `Experiment.config_hash`; it is `run_id` that tells results apart.
     `gpu_clock_mhz` is the SM clock of that GPU while it ran what was timed, where the driver tells. `processor` and `threads`
     (of one operator) are those of a CPU that was measured on. `dataset_digest`: of the raw data. `dense_weights_sha256`: of the
-    network before pruning, `dense_continued_weights_sha256`: of the same trained on; `weights_sha256` and `masks_sha256`: of the
+    network before pruning, `dense_continued_weights_sha256` and `dense_distilled_weights_sha256`: of the same trained on;
+    `weights_sha256` and `masks_sha256`: of the
     pruned one.
     `samples_sha256`, `outcomes_sha256`: of the files beside the record; `record_sha256`: of all else that it states, so that
     `sparsefront.verify` tells whether any of it was edited. No machine is named.
@@ -228,6 +230,7 @@ class Identity(CheckedFields):
     dataset_digest: str | None = None
     dense_weights_sha256: str | None = None
     dense_continued_weights_sha256: str | None = None
+    dense_distilled_weights_sha256: str | None = None
     weights_sha256: str | None = None
     masks_sha256: str | None = None
     samples_sha256: str | None = None
@@ -250,6 +253,20 @@ CURVE_HINTS: dict[str, Any] = {
     "kernels": dict[str, int],
     "not_measured": str,
 }
+DATASET_HINTS: dict[str, Any] = CURVE_HINTS | {"sequence_length": int, "batches": int}
+
+
+def size_text(point: Mapping[str, Any]) -> str:
+    """Of an entry of `curve`, as samples.json names it: "32x128", or "32" of images."""
+    length = point.get("sequence_length")
+    return f"{point.get('batch_size')}x{length}" if length else f"{point.get('batch_size')}"
+
+
+def dataset_size_text(entry: Mapping[str, Any]) -> str:
+    """Of an entry of `dataset_lengths`, likewise: "32x48 dataset"."""
+    return f"{size_text(entry)} dataset"
+
+
 LAYER_HINTS: dict[str, Any] = {
     "chosen": str | None,
     "why_dense": str,
@@ -265,6 +282,8 @@ class Choice(CheckedFields):
 
     `model_variant` tells networks of one model apart: `vit_b_16`, a BERT's size, hub name or folder name.
     `model_parameters` hold only what decided what was loaded, and what the loaded network says of itself.
+    `dataset_split`: the rule by which rows of train were held out, with its version, or `rows`: each by itself; None where
+    nothing was held out, and before version 10, which knew `rows` alone.
     `trainer_parameters` are those that change what is trained, with `auto` resolved. `control`: what the pruned network is held
     against beside the dense one; None where there is nothing to match.
     """
@@ -275,6 +294,7 @@ class Choice(CheckedFields):
     dataset: str
     dataset_task: str | None = None
     dataset_parameters: dict[str, Any] = field(default_factory=dict)
+    dataset_split: str | None = None
     pattern: str
     pattern_parameters: dict[str, Any] = field(default_factory=dict)
     granularity: int | str | None = None
@@ -320,7 +340,8 @@ class Quality(CheckedFields):
     the held-out part, so that `val_*` of this result decide nothing.
 
     `dense`: before pruning; `dense_continued`: the same network trained on, unpruned, for exactly the budget of the recovery
-    (`control=dense_continued`); `masked`: the sparse weights through dense layers; `sparse`: the same weights with the sparse
+    (`control=dense_continued`); `dense_distilled`: likewise, for the recovery's own loss from its teacher;
+    `masked`: the sparse weights through dense layers; `sparse`: the same weights with the sparse
     kernels running; all of the reporting split. `val_*` are the same of the held-out part of train, by which choices are
     made; None where nothing is held out. `extra_metrics`: "dense" | "masked" | "sparse" -> metric -> value.
     `*_standard_error`: the sampling error of the test set, for one network by itself (networks evaluated on the same samples
@@ -331,19 +352,23 @@ class Quality(CheckedFields):
     metric_name: str
     dense: float | None = None
     dense_continued: float | None = None
+    dense_distilled: float | None = None
     masked: float | None = None
     sparse: float | None = None
     dense_standard_error: float | None = None
     dense_continued_standard_error: float | None = None
+    dense_distilled_standard_error: float | None = None
     masked_standard_error: float | None = None
     sparse_standard_error: float | None = None
     val_seen: bool | None = None
     val_dense: float | None = None
     val_dense_continued: float | None = None
+    val_dense_distilled: float | None = None
     val_masked: float | None = None
     val_sparse: float | None = None
     val_dense_standard_error: float | None = None
     val_dense_continued_standard_error: float | None = None
+    val_dense_distilled_standard_error: float | None = None
     val_masked_standard_error: float | None = None
     val_sparse_standard_error: float | None = None
     evaluate_limit: int | None = None
@@ -365,6 +390,9 @@ class Speed(CheckedFields):
     the same -> why it was not timed. `fused_dense_latency_ms`: our own fused graph with every layer dense.
     `curve`: the other batch sizes and sequence lengths of the same weights, each with kernels chosen again: fields of this
     group, "kernels": kernel -> number of pruned layers, "sparse_flops_share"; or "not_measured" with the reason.
+    `latency_*_dataset_ms`, `speedup_dataset` and its interval: of a batch as the evaluation set has them, over all of its batches
+    (`measure.lengths=dataset`). `dataset_lengths`: the sizes of those batches, as entries of `curve`, each with "batches": how
+    many have it. `dtype`: of weights and activations; `precision`: of the products with the prunable weights, so far the same.
     `samples_file`, relative to the run's folder, holds every sample: `samples_per_repeat` in each of `repeats` repeats, after
     `warmup_rounds`. `modes_autotuned`, `variants_autotuned`: what was tried to find the fastest way, in about `autotune_seconds`
     for each network. `latency_predicted_ms`: of the sparse one, by the search that chose its patterns, before its recovery.
@@ -380,6 +408,12 @@ class Speed(CheckedFields):
     speedup: float | None = None
     speedup_low: float | None = None
     speedup_high: float | None = None
+    latency_dense_dataset_ms: float | None = None
+    latency_sparse_dataset_ms: float | None = None
+    speedup_dataset: float | None = None
+    speedup_dataset_low: float | None = None
+    speedup_dataset_high: float | None = None
+    dataset_lengths: list[dict[str, Any]] = field(default_factory=list)
     latency_device: str | None = None
     latency_kernel: str | None = None
     execution_mode_dense: str | None = None
@@ -392,6 +426,7 @@ class Speed(CheckedFields):
     batch_size: int | None = None
     sequence_length: int | None = None
     dtype: str | None = None
+    precision: str | None = None
     layout: str | None = None
     throughput_dense_samples_per_s: float | None = None
     throughput_sparse_samples_per_s: float | None = None
@@ -408,10 +443,20 @@ class Speed(CheckedFields):
         super().__post_init__()
         if any({"batch_size", "sequence_length"} - size.keys() for size in self.curve):
             raise ValueError("speed.curve holds a size without its batch_size or sequence_length")
-        for name in ("latency_dense_ms", "latency_sparse_ms", "speedup", "speedup_low", "speedup_high"):
+        if any({"batch_size", "sequence_length", "batches"} - size.keys() for size in self.dataset_lengths):
+            raise ValueError("speed.dataset_lengths holds a size without its batch_size, sequence_length or batches")
+        for name in _ABOVE_ZERO:
             if (value := getattr(self, name)) is not None and value <= 0:
                 raise ValueError(f"speed.{name} is {value}: it is above 0, and None where nothing was timed")
         check_entries("speed.curve", self.curve, CURVE_HINTS)
+        check_entries("speed.dataset_lengths", self.dataset_lengths, DATASET_HINTS)
+
+
+OF_DATASET = (
+    *("latency_dense_dataset_ms", "latency_sparse_dataset_ms"),
+    *("speedup_dataset", "speedup_dataset_low", "speedup_dataset_high"),
+)
+_ABOVE_ZERO = ("latency_dense_ms", "latency_sparse_ms", "speedup", "speedup_low", "speedup_high", *OF_DATASET)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -433,12 +478,13 @@ class Size(CheckedFields):
 
 @dataclass(frozen=True, kw_only=True)
 class Kernels(CheckedFields):
-    """What the swap chose.
+    """What the swap chose, and in `dense_weights` what else has weights: embeddings, recurrent layers, parameters that are read
+    without a call of a layer, and layers that are not prunable -> why they stay dense.
 
     `kernel_per_layer`: layer -> {"chosen", "family", "density", "weight_bytes", "latency_us", "candidates": kernel ->
     microseconds, "roofline_fraction", "relative_error", "unsupported": kernel -> reason, "notes", "launch": its parameters,
-    "why_dense" where a pruned layer runs dense, "m", "k", "n" of its product}, keys absent where nothing is known. Shares are
-    fractions of the prunable layers, by count and by dense floating-point operations, that run a sparse kernel.
+    "why_dense" where a pruned layer runs dense, "m", "k", "n" of its product}, keys absent where nothing is known. Shares run a
+    sparse kernel: of the prunable layers, by count, and of the dense floating-point operations with all weights.
     `fused_blocks`: how encoder blocks were rewritten, or why they were not -> number of blocks; `block_variants_ms`: chain of
     blocks -> way of running it -> milliseconds, where timed. `block_norms`: LayerNorms of feature-major blocks by type, layouts
     and sizes -> {"chosen", "launch", "latency_us", "candidates", "unsupported"}, as those of a layer.
@@ -450,6 +496,7 @@ class Kernels(CheckedFields):
     fused_blocks: dict[str, int] = field(default_factory=dict)
     block_variants_ms: dict[str, dict[str, float]] = field(default_factory=dict)
     block_norms: dict[str, dict[str, Any]] = field(default_factory=dict)
+    dense_weights: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -463,7 +510,8 @@ class Cost(CheckedFields):
 
     `recovery_steps`, `recovery_epochs`, `recovery_samples`: optimizer steps, passes over the data and rows of batches that the
     recovery trained on, over all rounds and processes, as the training loop counted them; 0 of a recovery that trains nothing.
-    `dense_steps`, `dense_samples`: the same of the dense network. `dense_continued_seconds`: of training it on.
+    `dense_steps`, `dense_samples`: the same of the dense network. `dense_continued_seconds`,
+    `dense_distilled_seconds`: of training it on.
     """
 
     train_dense_seconds: float | None = None
@@ -475,6 +523,7 @@ class Cost(CheckedFields):
     dense_steps: int | None = None
     dense_samples: int | None = None
     dense_continued_seconds: float | None = None
+    dense_distilled_seconds: float | None = None
     measure_seconds: float | None = None
     dense_reused: bool | None = None
 

@@ -134,7 +134,7 @@ def _close_killed_run(marker: Path) -> None:
 
 def _write_failure(folder: Path, error: str, message: str) -> None:
     with whole_file(folder / FAILURE_FILE) as file:
-        file.write_text(json.dumps({"error": error, "message": message}))
+        file.write_text(json.dumps({"error": error, "message": message}), encoding="utf-8")
 
 
 LINK, PATH_FILE = "checkpoint", "checkpoint.txt"
@@ -159,7 +159,7 @@ def link_checkpoint(checkpoint: Path, directory: Path) -> str:
         link.unlink(missing_ok=True)
         link.symlink_to(target, target_is_directory=True)
     except OSError:
-        (directory / PATH_FILE).write_text(f"{checkpoint.resolve()}\n")
+        (directory / PATH_FILE).write_text(f"{checkpoint.resolve()}\n", encoding="utf-8")
     return str(checkpoint)
 
 

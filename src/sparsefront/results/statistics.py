@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from math import log, sqrt
+from math import ceil, inf, log, sqrt
 from statistics import fmean
 
 import numpy as np
 
+from sparsefront.progress import counted
 from sparsefront.results.candidates import (
     Candidate,
     asked_of,
@@ -14,9 +15,18 @@ from sparsefront.results.candidates import (
     offers_no_choice,
     points_lost,
     side_of,
+    too_few_repeats,
 )
 from sparsefront.results.columns import lost_in_words, percent, times
-from sparsefront.results.comparable import CPU_NOTE, SPEEDUP, ComparableResults, Point, by_pattern, dominated_areas
+from sparsefront.results.comparable import (
+    AT_OWN_LENGTHS,
+    CPU_NOTE,
+    DATASET_SPEEDUP,
+    ComparableResults,
+    Point,
+    by_pattern,
+    dominated_areas,
+)
 from sparsefront.results.record import Result
 from sparsefront.results.run_folder import override_text
 from sparsefront.tasks.outcomes import Outcomes
@@ -24,15 +34,24 @@ from sparsefront.tasks.outcomes import Outcomes
 # Whether one choice is better than another on the same samples: a paired bootstrap over samples, and over runs.
 
 DRAWS = 1000
+SIGMAS = 1.96  # half of a 95 % interval of something normal
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Metric of one choice minus that of another, as fractions; `low` and `high` are the ends of its 95 % interval."""
+    """Metric of one choice minus that of another, as fractions; `low` and `high` are the ends of its 95 % interval.
+
+    `sample_error`: what the split being a sample does to it, over `samples`; `run_error`: what seeds do, over the fewer of both
+    sides' `runs`; standard errors. Of one run each `run_error` is 0: nothing is known of it.
+    """
 
     value: float
     low: float
     high: float
+    samples: int = 0
+    runs: int = 1
+    sample_error: float = 0.0
+    run_error: float = 0.0
 
     @property
     def clear(self) -> bool:
@@ -59,21 +78,37 @@ def paired_difference(ours: Sequence[Outcomes], theirs: Sequence[Outcomes], *, s
         raise ValueError("outcomes of other samples cannot be compared in pairs")
     draw = np.random.RandomState(0)
     n = len(ours[0])
-    drawn = []
+    drawn, by_samples = [], []
     for _ in range(DRAWS):
         chosen = draw.randint(n, size=n)
         our_runs = draw.randint(len(ours), size=len(ours))
         their_runs = our_runs if same_seeds else draw.randint(len(theirs), size=len(theirs))
-        drawn.append(_drawn_mean(ours, our_runs, chosen) - _drawn_mean(theirs, their_runs, chosen))
+        our_scores, their_scores = _scores(ours, chosen), _scores(theirs, chosen)
+        drawn.append(_drawn_mean(our_scores, our_runs) - _drawn_mean(their_scores, their_runs))
+        by_samples.append(our_scores.mean() - their_scores.mean())
     every = np.arange(n)
-    value = float(_scores(ours, every).mean() - _scores(theirs, every).mean())
+    our_scores, their_scores = _scores(ours, every), _scores(theirs, every)
     low, high = np.quantile(drawn, (0.025, 0.975))
-    return Difference(value, float(low), float(high))
+    return Difference(
+        float(our_scores.mean() - their_scores.mean()),
+        float(low),
+        float(high),
+        samples=n,
+        runs=min(len(ours), len(theirs)),
+        sample_error=float(np.std(by_samples)),
+        run_error=_run_error(our_scores, their_scores, same_seeds=same_seeds),
+    )
 
 
-def _drawn_mean(runs: Sequence[Outcomes], chosen_runs: np.ndarray, samples: np.ndarray) -> float:
-    """Over some samples: the mean of the chosen runs, moved away from that of all runs by what drawing takes from it."""
-    scores, n = _scores(runs, samples), len(runs)
+def _run_error(ours: np.ndarray, theirs: np.ndarray, *, same_seeds: bool) -> float:
+    """Standard error of a difference of means over runs; runs of the same seeds are compared in pairs."""
+    sides = (ours - theirs,) if same_seeds else (ours, theirs)
+    return sqrt(sum(float(side.var(ddof=1)) / len(side) for side in sides if len(side) > 1))
+
+
+def _drawn_mean(scores: np.ndarray, chosen_runs: np.ndarray) -> float:
+    """The mean of the chosen runs, moved away from that of all runs by what drawing takes from it."""
+    n = len(scores)
     widened = sqrt(n / (n - 1)) if n > 1 else 0.0
     return float(scores.mean() + widened * (scores[chosen_runs].mean() - scores.mean()))
 
@@ -100,7 +135,7 @@ def speed_verdict(low: float, high: float, sparse_flops_share: float | None = No
     Args:
         low, high: ends of the interval; twice the speedup where there is none.
         sparse_flops_share: with less than `LEAST_SPARSE_SHARE` what would be faster is `MOSTLY_DENSE`; None where it is
-            not known, as of older results: then the interval alone decides.
+            not known, as of older results, or means nothing, as of a smaller dense network: then the interval alone decides.
     """
     if high < 1 - TIMING_NOISE:
         return SLOWER
@@ -110,10 +145,32 @@ def speed_verdict(low: float, high: float, sparse_flops_share: float | None = No
 
 
 def against_dense(point: Point) -> str:
-    """The verdict on a point by speedup: by the ends of all of its runs' intervals, and the smallest share among them."""
+    """The verdict on a point by speedup: by the ends of all of its runs' intervals, and the smallest share among them.
+
+    `UNCLEAR` where a run was timed too seldom for an interval.
+    """
+    if repeats_text(point):
+        return UNCLEAR
     shares = (result.kernels.sparse_flops_share for result in point.candidate.results)
     least_share = min((share for share in shares if share is not None), default=None)
     return speed_verdict(*(point.x_interval or (point.x, point.x)), least_share)
+
+
+def repeats_text(point: Point) -> str:
+    """`n=3` in place of an interval, where the timing of a run was repeated too seldom for one; else empty."""
+    few = [found for result in point.candidate.results if (found := too_few_repeats(result)) is not None]
+    return f"n={min(few)}" if few else ""
+
+
+# How many seeds stand behind a sentence that ranks.
+
+LEAST_SEEDS = 3
+FEW_SEEDS = f"not ranked: fewer than {LEAST_SEEDS} seeds"
+
+
+def may_rank(candidate: Candidate) -> bool:
+    """Whether it has seeds enough to be called better, or faster at equal quality, than another one."""
+    return len(candidate.seeds) >= LEAST_SEEDS
 
 
 # What is chosen among comparable results, by their held-out part; and how sure the reporting split is of it.
@@ -195,7 +252,8 @@ def verdicts(candidates: Sequence[Candidate], outcomes_of: OutcomesOf) -> list[s
             if isinstance(told, str):
                 unclaimed.setdefault(told, []).append(line)
             else:
-                lines.append(f"{line}: {_difference_in_words(told, *names)}{_single_seeds(told, first, other, names)}")
+                seeds = min(len(first.seeds), len(other.seeds))
+                lines.append(f"{line}: {_difference_in_words(told, *names, seeds=seeds)}")
     for why, pairs in unclaimed.items():
         few = len(pairs) <= MOST_UNCLAIMED
         lines += [f"{pair}: {why}" for pair in pairs] if few else [f"of {len(pairs)} pairs of candidates: {why}"]
@@ -217,20 +275,43 @@ def _difference(first: Candidate, other: Candidate, outcomes_of: OutcomesOf) -> 
         return "which is better is not claimed, since they were evaluated on other samples"
 
 
-def _difference_in_words(found: Difference, first: str, other: str) -> str:
+def _difference_in_words(found: Difference, first: str, other: str, *, seeds: int) -> str:
+    """Which is better, where the interval is clear of 0 and seeds are enough; else what it would take to tell."""
     points, low, high = (100 * value for value in (found.value, found.low, found.high))
     interval = f"{points:+.2f} points on test, paired bootstrap 95 % {low:+.2f} to {high:+.2f}"
     if not found.clear:
-        return f"no clear difference ({interval})"
+        return f"no clear difference ({interval}); {needed_in_words(found)}"
+    if seeds < LEAST_SEEDS:
+        return f"{FEW_SEEDS} ({interval}); one of them has {seeds}"
     return f"{first if points > 0 else other} is better ({interval})"
 
 
-def _single_seeds(found: Difference, first: Candidate, other: Candidate, names: tuple[str, str]) -> str:
-    """What is missing from a claim whose interval holds no difference between seeds."""
-    single = [name for name, one in zip(names, (first, other)) if len(one.results) == 1]
-    if not found.clear or not single:
-        return ""
-    return f"; {'one seed each' if len(single) == 2 else f'one seed of {single[0]}'}: not decided between seeds"
+MOST_NEEDED = 1_000_000  # samples or seeds, beyond which no number is told
+
+
+def needed_in_words(found: Difference) -> str:
+    """How many seeds, or how many samples, would tell two choices apart whose difference is the measured one.
+
+    The interval of a difference d leaves out 0 where (d / 1.96)² is more than the variance between seeds over their number,
+    plus that of a sample over the number of samples. More of one alone may not do.
+    """
+    reach = (found.value / SIGMAS) ** 2
+    of_seeds, of_samples = found.run_error**2, found.sample_error**2
+    seeds = found.runs * of_seeds / (reach - of_samples) if found.runs > 1 and reach > of_samples else inf
+    samples = found.samples * of_samples / (reach - of_seeds) if reach > of_seeds else inf
+    told = [
+        f"about {counted(max(fewest, ceil(count)), what)}"
+        for count, what, fewest in ((seeds, "seed", LEAST_SEEDS), (samples, "sample", 1))
+        if count <= MOST_NEEDED
+    ]
+    factor = (of_seeds + of_samples) / reach if reach else inf
+    if not told and factor * found.samples <= MOST_NEEDED:
+        both = ((found.runs, "seed"), (found.samples, "sample"))
+        told = [" and ".join(f"about {counted(ceil(count * factor), what)}" for count, what in both)]
+    if not told:
+        return f"no {MOST_NEEDED:,} samples would tell them apart, if the difference is what was measured"
+    first = f" with at least {LEAST_SEEDS} seeds" if found.runs < LEAST_SEEDS else ""
+    return f"to tell them apart would take {' or '.join(told)}{first}, if the difference is what was measured"
 
 
 def _names(rivals: Sequence[Candidate]) -> dict[tuple[str, ...], str]:
@@ -277,16 +358,21 @@ BUDGETS = (0.5, 1.0, 2.0, 5.0)  # percentage points lost against the dense netwo
 
 def budget_sentences(group: ComparableResults, budgets: Sequence[float] = BUDGETS) -> list[str]:
     """One sentence for each budget, or for several that say the same; the held-out part decides who stays within it, the
-    reporting split is told. Empty where nothing was timed, or nothing may be picked.
+    reporting split is told. Empty where nothing was timed, or nothing may be picked. What has fewer than `LEAST_SEEDS` seeds is
+    not ranked: where nothing has more, the fastest is named as measured, and no pattern is said to lose.
     """
     known = [
         (lost, against_dense(point), point)
         for point in group.speedup_points
         if (lost := lost_for_choice(point.candidate, group)) is not None
     ]
+    ranked = [one for one in known if may_rank(one[2].candidate)]
+    left = len(known) - len(ranked)
+    aside = f"; {counted(left, 'candidate')} not ranked, of fewer than {LEAST_SEEDS} seeds" if ranked and left else ""
     said: dict[str, list[float]] = {}
     for budget in budgets if known else ():
-        said.setdefault(_found(group, budget, known), []).append(budget)
+        found = f"{_found(group, budget, ranked)}{aside}" if ranked else _measured(group, budget, known)
+        said.setdefault(found, []).append(budget)
     return [f"{_budgets_text(held)} {text}" for text, held in said.items()]
 
 
@@ -314,6 +400,7 @@ def _found(group: ComparableResults, budget: float, known: Sequence[tuple[float,
     for verdict, point in sorted(within, key=lambda one: (one[0] == FASTER, one[1].x), reverse=True):
         best.setdefault(point.result.choice.pattern, (verdict, point))
     (verdict, first), *others = best.values()
+    cpu = f" ({CPU_NOTE})" if group.device == "cpu" else ""
     unclear = {point.result.choice.pattern for found, point in within if found == UNCLEAR}
     if verdict == FASTER:
         is_fastest = first.x == max(point.x for _, point in within)
@@ -338,16 +425,27 @@ def _found(group: ComparableResults, budget: float, known: Sequence[tuple[float,
         ([pattern for pattern in beyond if pattern not in best], "always loses more", "always lose more"),
     )
     rest = [f"{', '.join(names)} {one if len(names) == 1 else many}" for names, one, many in ends if names]
+    return "; ".join([f"{found} {_point_in_words(first, group)}{cpu}", *rest])
+
+
+def _measured(group: ComparableResults, budget: float, known: Sequence[tuple[float, str, Point]]) -> str:
+    """As `_found`, of candidates of which none may be ranked."""
+    within = [(verdict, point) for lost, verdict, point in known if lost <= budget]
+    if not within:
+        return _found(group, budget, known)
+    verdict, first = max(within, key=lambda one: (one[0] == FASTER, one[1].x))
+    nothing = "" if verdict == FASTER else "nothing counts as faster than dense; "
     cpu = f" ({CPU_NOTE})" if group.device == "cpu" else ""
-    return "; ".join([f"{found} {_point_in_words(first)}{cpu}", *rest])
+    return f"{nothing}the fastest measured is {_point_in_words(first, group)}{cpu}; {FEW_SEEDS}"
 
 
 def _patterns(points: Iterable[tuple[str, Point]], *verdicts: str) -> list[str]:
     return [point.result.choice.pattern for found, point in points if found in verdicts]
 
 
-def _point_in_words(point: Point) -> str:
-    interval = "" if point.x_interval is None else f" ({' – '.join(map(times, point.x_interval))})"
+def _point_in_words(point: Point, group: ComparableResults) -> str:
+    interval = _interval_in_words(point)
+    where = f" {AT_OWN_LENGTHS}" if group.speedup_axis is DATASET_SPEEDUP else ""
     error, of = ("", "") if point.error is None else (f" ± {point.error:.2f}", f" ({point.error_of})")
     on_test = "".join(
         f", {lost_in_words(fmean(lost), unit)} {where}"
@@ -358,7 +456,13 @@ def _point_in_words(point: Point) -> str:
     name = f"{point.candidate.pattern} {asked_of(point.result)}"
     recovery = f", {point.result.choice.recovery}" if point.result.choice.recovery else ""
     metric = point.result.quality.metric_name.replace("_", " ")
-    return f"{name}{recovery}: {times(point.x)}{interval} over dense, {metric} {quality}{error} %{of}{on_test}"
+    return f"{name}{recovery}: {times(point.x)}{interval} over dense{where}, {metric} {quality}{error} %{of}{on_test}"
+
+
+def _interval_in_words(point: Point) -> str:
+    """` (1.40× – 1.60×)`, ` (n=3)` of too few repeats, or empty."""
+    text = repeats_text(point) or (point.x_interval and " – ".join(map(times, point.x_interval)))
+    return f" ({text})" if text else ""
 
 
 def _lost(candidate: Candidate, *, held_out: bool) -> list[float]:
@@ -369,7 +473,7 @@ def _lost(candidate: Candidate, *, held_out: bool) -> list[float]:
 
 NEAR_DENSE_POINTS = 1.0  # percentage points below dense that still count as "the same quality"
 QUANTILES = (0.025, 0.975)
-SIGMAS_OF_INTERVAL = 2 * 1.96  # from end to end of a 95 % interval of something normal
+SIGMAS_OF_INTERVAL = 2 * SIGMAS  # from end to end
 
 
 def pattern_ranking(group: ComparableResults) -> list[dict[str, str]]:
@@ -384,6 +488,9 @@ def pattern_ranking(group: ComparableResults) -> list[dict[str, str]]:
         return []
     dense, front = group.dense_point(), set(group.front())
     areas = {} if dense is None else _areas(group, series, dense[0])
+    ranked = {
+        name: areas[name] for name in areas if all(may_rank(one.candidate) for one in group.own_front(series[name]))
+    }
     timed = by_pattern(group.speedup_points)
     order = sorted(series, key=lambda pattern: -areas[pattern][0] if pattern in areas else 1.0)
     near = f"best speedup at ≤ {NEAR_DENSE_POINTS:g} point lost{', held out' if group.picked_by == 'val' else ''}"
@@ -397,7 +504,9 @@ def pattern_ranking(group: ComparableResults) -> list[dict[str, str]]:
                 "on the front": str(sum((point.x, point.quality) in front for point in series[pattern])),
                 near: times(_best_near(group, timed.get(pattern, []))),
                 f"dominated area, {group.axis.unit} · points (95 %)": "–" if drawn is None else _area_text(drawn),
-                "wins / ties / losses among patterns": "–" if drawn is None else _duels(pattern, areas),
+                "wins / ties / losses among patterns": "–"
+                if drawn is None
+                else (_duels(pattern, ranked) if pattern in ranked else FEW_SEEDS),
                 "points faster / unclear / slower than dense": _against_dense(timed.get(pattern, [])),
             }
         )
@@ -428,7 +537,7 @@ def _draws(point: Point, group: ComparableResults, draw: np.random.Generator) ->
     x = np.array([group.axis.value(run) for run in runs])
     quality = np.array([100 * run.value_of(side_of(run)) for run in runs])
     errors = np.array([100 * (run.value_of(f"{side_of(run)}_standard_error") or 0) for run in runs])
-    spreads = np.array([_log_spread(SPEEDUP.interval(run)) for run in runs])
+    spreads = np.array([_log_spread(group.speedup_axis.interval(run)) for run in runs])
     chosen = draw.integers(len(runs), size=(DRAWS, len(runs)))
     noise = draw.normal(size=(2, *chosen.shape))
     drawn_x = (x[chosen] * np.exp(noise[0] * spreads[chosen])).mean(1)

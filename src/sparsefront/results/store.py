@@ -9,13 +9,14 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from sparsefront.artifacts.bounded_files import MOST_TEXT_BYTES, Unreadable, read_bytes_bounded
+from sparsefront.artifacts.bounded_files import MOST_TEXT_BYTES, Unreadable, read_table_text, separator_of
 from sparsefront.artifacts.durable import below_with_links, unreadable, whole_file
 from sparsefront.artifacts.lease import Lease, do_alone
 from sparsefront.errors import InvalidSetting, Obstacle, printable
@@ -33,30 +34,7 @@ from sparsefront.tasks.outcomes import MOST_FILE_BYTES, Outcomes, parse_outcomes
 
 # A line torn inside a character must not stop its repair: bytes that are no UTF-8 pass through unchanged.
 TEXT = {"encoding": "utf-8", "errors": "surrogateescape"}
-MOST_TABLE_BYTES = 4 * 2**30
-SEPARATORS = ",;\t"
 SAVED_BY_OTHERS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-
-
-def read_table_text(path: Path) -> str:
-    """The text of a CSV file, without a byte order mark.
-
-    Raises:
-        Unreadable: as `read_bytes_bounded`, or UTF-16 that is cut off.
-    """
-    content = read_bytes_bounded(path, max_bytes=MOST_TABLE_BYTES)
-    if not content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return content.removeprefix(codecs.BOM_UTF8).decode(**TEXT)
-    try:
-        return content.decode("utf-16")
-    except UnicodeDecodeError:
-        raise Unreadable("is UTF-16 text that is cut off; save it as CSV in UTF-8") from None
-
-
-def separator_of(text: str) -> str:
-    """What stands between the cells of the first line; names of columns hold none of these characters."""
-    first = text.partition("\n")[0]
-    return max(SEPARATORS, key=first.count)
 
 
 def read_lines(path: Path) -> list[dict[str, str]]:
@@ -193,17 +171,24 @@ def _has_apostrophe(line: dict[str, str]) -> bool:
 
 # Which of several results of one run, or of runs with the same seeds, counts.
 
-Rank = tuple[bool, str]
+Rank = tuple[int, str]
 
 
 def rank(result: Result) -> Rank:
-    """The higher one counts: that with the control, which alone says what training did; else the newer one."""
-    return result.quality.dense_continued is not None, result.identity.time
+    """The higher one counts: that with the control, which alone says what training did, and of two controls the one that had the
+    recovery's teacher; else the newer one.
+    """
+    return _control_rank(result.quality.dense_continued, result.quality.dense_distilled), result.identity.time
 
 
 def rank_of_line(line: Mapping[str, str]) -> Rank:
     """`rank` of a line of the store, column -> cell."""
-    return bool(line.get("dense_continued")), line.get("time", "")
+    held = (line.get(control) or None for control in ("dense_continued", "dense_distilled"))
+    return _control_rank(*held), line.get("time", "")
+
+
+def _control_rank(continued: object, distilled: object) -> int:
+    return 2 if distilled is not None else int(continued is not None)
 
 
 log = logging.getLogger(__name__)
@@ -292,7 +277,8 @@ def _header_of_a_store_without(store_csv: Path, run_id: str) -> list[str] | None
     header = parse_lines(first)[0] if separator_of(first) == "," else []
     whole = content.endswith(b"\n") and content.count(b'"') % 2 == 0
     plain = run_id.isascii() and not set(run_id) & set('",\r\n') and escaped(run_id) == run_id
-    if not (header[:1] == ["run_id"] and whole and plain) or f"\n{run_id},".encode() in content:
+    known = any(f"\n{cell},".encode() in content for cell in (run_id, f'"{run_id}"'))  # spreadsheets may quote all text
+    if known or not (header[:1] == ["run_id"] and whole and plain):
         return None
     return header
 
@@ -451,12 +437,36 @@ def read_table(file: Path) -> Table:
         raise ValueError(_no_table(missing))
     if whole != text:
         table.problems.append(f"{file}, last line: it is half a line, as a killed run leaves it")
+    added: dict[str, None] = {}
     for number, cells in enumerate(lines, start=1):
         try:
-            table.results.append(unedited(Result.from_flat(cells)))
+            result, others = _result_of(cells)
         except ValueError as error:
             table.unreadable[f"{file}, result {number}: {error}"] = cells
+        else:
+            table.results.append(result)
+            added |= dict.fromkeys(others)
+    if added:
+        table.problems.append(f"{file}: cells under {', '.join(added)}, which is no field of a result")
     return table
+
+
+def _result_of(cells: dict[str, str]) -> tuple[Result, list[str]]:
+    """The result of a line, and the columns that somebody added to it: its digest holds without them.
+
+    Raises:
+        ValueError: it was edited, or is of no schema that is known here.
+    """
+    try:
+        return unedited(Result.from_flat(cells)), []
+    except ValueError:
+        known = {field.name for field in result_fields()}
+        added = [name for name, cell in cells.items() if cell and name not in known]
+        if not added or not cells.get("record_sha256"):
+            raise
+        with suppress(ValueError):
+            return unedited(Result.from_flat({name: cells[name] for name in cells if name in known})), added
+        raise
 
 
 def _no_table(missing: list[str]) -> str:

@@ -21,11 +21,20 @@ from sparsefront.artifacts.durable import below
 from sparsefront.errors import printable
 from sparsefront.inference.network_modules import DENSE_KERNELS
 from sparsefront.progress import counted
-from sparsefront.pruning.collapse import collapse_text, collapsed_layers
-from sparsefront.results.candidates import asked_of, points_lost, processor_text
+from sparsefront.pruning.collapse import collapse_text
+from sparsefront.results.candidates import (
+    asked_of,
+    baseline_side,
+    points_lost,
+    precision_of,
+    processor_text,
+    speedup_interval,
+    too_few_repeats,
+)
 from sparsefront.results.columns import (
     COLUMNS,
     Column,
+    collapsed_in,
     fraction,
     milliseconds,
     percent,
@@ -186,7 +195,7 @@ def layer_lines(result: Result) -> list[dict[str, str]]:
 
     The sparsity of a layer that collapsed says so: the page marks it.
     """
-    collapsed = collapsed_layers(result.sparsity.sparsity_per_layer, result.sparsity.sparsity_target)
+    collapsed = collapsed_in(result)
     names = [*result.sparsity.sparsity_per_layer, *result.sparsity.dense_layers, *result.kernels.kernel_per_layer]
     return [_line(result, name, name in collapsed) for name in dict.fromkeys(names)]
 
@@ -220,6 +229,7 @@ def _layer_speedup(kernel: dict[str, Any]) -> float | None:
 QUALITIES = {
     "dense": "dense",
     "dense_continued": "dense, trained on",
+    "dense_distilled": "dense, trained on with the teacher",
     "masked": "masked",
     "sparse": "sparse",
 }
@@ -238,12 +248,16 @@ def run_table(result: Result) -> Table:
     add = partial(add_row, table)
     metric = quality.metric_name.replace("_", " ")
     for side, words in QUALITIES.items():
-        if side == "dense_continued" and quality.dense_continued is None:
+        if side in ("dense_continued", "dense_distilled") and result.value_of(side) is None:
             continue
         add(f"{metric}, {words}", QUALITY_COLUMNS[side].cell(result), f"quality.{side}")
     if (lost := points_lost(result)) is not None:
-        against = "dense" if quality.dense_continued is None else "dense, trained on"
-        add("points lost", f"{points(lost)}, against {against}", "dense, dense_continued, sparse")
+        side = baseline_side(result)
+        add(
+            "points lost",
+            f"{points(lost)}, against {QUALITIES[side]}",
+            "dense, dense_continued, dense_distilled, sparse",
+        )
     if quality.evaluated_samples is not None:
         add("evaluated on", _evaluation(result), "evaluated_samples")
     if quality.val_dense is not None:
@@ -260,9 +274,13 @@ def run_table(result: Result) -> Table:
     add("speedup", _speedup(result), "speedup")
     if (interval := _interval(result)) is not None:
         add("its interval", interval, "speedup_low, speedup_high")
+    if speed.dataset_lengths:
+        add("over the data's own batches", _own_lengths(result), "latency_*_dataset_ms, speedup_dataset")
+        add("their lengths", lengths_text(result), "dataset_lengths")
     if speed.curve:
         add("sparse wins", wins_text(result), "curve")
     add("device", _device(result), "latency_device")
+    add("precision", plain(precision_of(result)), "precision")
     add("kernel", plain(speed.latency_kernel), "latency_kernel")
     table.add_section()
     add("achieved sparsity", fraction(result.sparsity.sparsity_achieved), "sparsity_achieved")
@@ -299,7 +317,7 @@ def dense_layers_text(sparsity: Sparsity) -> str:
 
 def collapsed_layers_text(result: Result) -> str:
     """How many layers keep nearly nothing of the target density, and which."""
-    collapsed = collapsed_layers(result.sparsity.sparsity_per_layer, result.sparsity.sparsity_target)
+    collapsed = collapsed_in(result)
     return f"{len(collapsed)}: {collapse_text(collapsed)}" if collapsed else "none"
 
 
@@ -316,20 +334,63 @@ def _speedup(result: Result) -> str:
     speed = result.speed
     if speed.speedup is None:
         return "not measured"
-    note = f" ({CPU_NOTE})" if speed.latency_device == "cpu" else ""
-    if speed.speedup_low is None or speed.speedup_high is None:
-        return times(speed.speedup) + note
-    verdict = speed_verdict(speed.speedup_low, speed.speedup_high, result.kernels.sparse_flops_share)
-    return f"{times(speed.speedup)}, {verdict}{note}"
+    note = f"{apart_from_medians(result)}{f' ({CPU_NOTE})' if speed.latency_device == 'cpu' else ''}"
+    return f"{times(speed.speedup)}{_verdict(result, 'speedup')}{note}"
+
+
+def _verdict(result: Result, field: str) -> str:
+    """`, faster`, by the interval of a speedup; `, n=3` of too few repeats for one; empty where none was recorded."""
+    if few := too_few_repeats(result):
+        return f", n={few}: no interval"
+    interval = speedup_interval(result, field)
+    return "" if interval is None else f", {speed_verdict(*interval, result.kernels.sparse_flops_share)}"
+
+
+def _own_lengths(result: Result) -> str:
+    """Latency of a batch as the evaluation set has them."""
+    speed = result.speed
+    if speed.latency_dense_dataset_ms is None:
+        return "not measured: one of their sizes could not be"
+    sides = (("dense", speed.latency_dense_dataset_ms), ("sparse", speed.latency_sparse_dataset_ms))
+    told = ", ".join(f"{side} {milliseconds(value)} ms" for side, value in sides if value is not None)
+    if speed.speedup_dataset is None:
+        return told
+    interval = speedup_interval(result, "speedup_dataset")
+    ends = "" if interval is None else f" ({' – '.join(map(times, interval))})"
+    return f"{told}: {times(speed.speedup_dataset)}{ends}{_verdict(result, 'speedup_dataset')}"
+
+
+def lengths_text(result: Result) -> str:
+    """`16 tokens in 3 batches, 48 in 7`: how many batches of the evaluation set are how long."""
+    counts: Counter[int] = Counter()
+    for entry in result.speed.dataset_lengths:
+        counts[entry["sequence_length"]] += entry["batches"]
+    (first, batches), *others = sorted(counts.items())
+    return ", ".join([f"{first} tokens in {counted(batches, 'batch')}", *(f"{one} in {n}" for one, n in others)])
+
+
+MEDIANS_APART = 0.005  # of the ratio: more than rounding to two digits explains
+
+
+def apart_from_medians(result: Result) -> str:
+    """A clause where the two latencies that are shown give another ratio than the speedup; empty where they agree."""
+    speed = result.speed
+    dense, sparse = speed.latency_dense_ms, speed.latency_sparse_ms
+    if speed.speedup is None or not dense or not sparse:
+        return ""
+    shown = dense / sparse
+    if times(shown) == times(speed.speedup) or abs(shown / speed.speedup - 1) <= MEDIANS_APART:
+        return ""
+    return f"; the median of the ratios of each repeat, whereas the medians over all repeats that are shown give {times(shown)}"
 
 
 def _interval(result: Result) -> str | None:
     """The ends of the speedup's interval, and what kind of interval it is: see `measure.end_to_end.speedup_of`."""
-    speed = result.speed
-    if None in (speed.speedup, speed.speedup_low, speed.speedup_high):
+    speed, interval = result.speed, speedup_interval(result)
+    if speed.speedup is None or interval is None:
         return None
     repeats = "" if speed.repeats is None else f" over {counted(speed.repeats, 'repeat')}"
-    return f"{times(speed.speedup_low)} – {times(speed.speedup_high)}, bootstrap 95 % interval of the ratio of medians{repeats}"
+    return f"{' – '.join(map(times, interval))}, bootstrap 95 % interval of the ratio of medians{repeats}"
 
 
 def _evaluation(result: Result) -> str:

@@ -76,6 +76,16 @@ class Schedule(ABC):
             InvalidSetting: with its key written from the root.
         """
 
+    def check_blocks(self, pattern: Pattern, sparsity: float) -> None:
+        """Require, of a pattern that takes whole blocks out of the network, that it does so once.
+
+        Raises:
+            InvalidSetting: masks are made again on the way to the final `sparsity`.
+        """
+        if pattern.takes_blocks and (self.in_training or self.round_sparsities(sparsity) != (sparsity,)):
+            allowed = f"makes masks again, and pattern={pattern.name} takes its blocks out once: schedule=one_shot"
+            raise InvalidSetting("schedule", self.name, allowed)
+
     def check_pattern(self, pattern: Pattern) -> None:
         """Require a pattern whose masks can be made as the settings say.
 

@@ -335,7 +335,7 @@ class Study:
         finished = len(self._study.get_trials(deepcopy=False, states=[TrialState.COMPLETE]))
         told = f"# front of {self.place.name}: {len(runs)} of {finished} finished points"
         with whole_file(self.front) as file:
-            file.write_text("".join(f"{line}\n" for line in (told, *runs)))
+            file.write_text("".join(f"{line}\n" for line in (told, *runs)), encoding="utf-8")
 
     def _take_back_abandoned(self) -> None:
         """The points that nobody holds any more wait to be asked for again.

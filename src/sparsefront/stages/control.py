@@ -1,14 +1,15 @@
 """The control of a comparison: the dense network trained on, unpruned, for exactly the budget of the recovery.
 
 Sparse networks are trained after pruning, and part of what they gain is that training alone. One control serves all points of a
-sweep whose recoveries take the same steps at the same rates: it depends on no pattern, sparsity or schedule. It learns from
-labels, also where the recovery has a teacher.
+sweep whose recoveries take the same steps at the same rates: it depends on no pattern, sparsity or schedule. `dense_continued`
+learns from labels, also where the recovery has a teacher; `dense_distilled` for the recovery's own loss, from the same teacher.
 """
 
 import json
 import logging
 import math
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from sparsefront.training.recipe import Optimization
 from sparsefront.training.resume import WEIGHTS, save_weights
 
 log = logging.getLogger(__name__)
-KIND = "dense_continued"
+DISTILLED = "dense_distilled"
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def begin(
     experiment: Experiment, store: ArtifactStore, cache_key: dict[str, Any] | None, dense: Artifact, loggers: list
 ) -> None:
     """Train the control before the recovery, unless another run trains it: this one then recovers meanwhile."""
-    if cache_key is not None and not store.is_made_elsewhere(KIND, cache_key):
+    if cache_key is not None and not store.is_made_elsewhere(_kind(experiment), cache_key):
         _trained(experiment, store, cache_key, dense, loggers)
 
 
@@ -72,23 +73,30 @@ def run(
     taken = continued.read_json("training.json")["steps"]
     if taken != given:
         allowed = f"took {counted(taken, 'step')} and the recovery {given}, one for each round: give it as many steps as rounds"
-        raise InvalidSetting("control", KIND, allowed)
+        raise InvalidSetting("control", experiment.control, allowed)
     return continued
 
 
 def _trained(
     experiment: Experiment, store: ArtifactStore, cache_key: dict[str, Any], dense: Artifact, loggers: list
 ) -> Artifact:
-    while (continued := store.get(KIND, cache_key, stage="recover")) is None:
-        given = experiment, dense.path, unfinished_from(store, KIND, cache_key, dense.path / WEIGHTS)
+    kind = _kind(experiment)
+    while (continued := store.get(kind, cache_key, stage="recover")) is None:
+        given = experiment, dense.path, unfinished_from(store, kind, cache_key, dense.path / WEIGHTS)
         with (
-            store.making(KIND, cache_key) as new,
+            store.making(kind, cache_key) as new,
             other_ranks_running(train, *given, trainer=experiment.trainer, shared=experiment.cache_dir),
         ):
             new.earlier_seconds = train(*given, new.folder, loggers)
     if not continued.reused:
         note_work(shared_seconds=continued.seconds)
     return continued
+
+
+def _kind(experiment: Experiment) -> str:
+    """What the stage is called in the store, and its fields in a result."""
+    assert experiment.control is not None  # a key is there
+    return experiment.control
 
 
 def control_plan(experiment: Experiment, steps: int) -> TrainingPlan:
@@ -125,7 +133,10 @@ def train(experiment: Experiment, dense: Path, resume_dir: Path, folder: Path, l
     data = open_data(experiment, seed=recovery_stage_seed(experiment, "recover 0, order"))
     plan = control_plan(experiment, steps_per_epoch(data, experiment.trainer))
     reseed(recovery_stage_seed(experiment, "recover 0"))
-    log.info("control: training the dense network on for %s", counted(plan.steps, "step"))
+    teacher, recovery = (), experiment.continued_recovery
+    if experiment.control == DISTILLED:
+        teacher = (recovery.taught_by(partial(load_net, experiment, dense / WEIGHTS), experiment.recovery_setup()),)
+    log.info("control=%s: training the dense network on for %s", experiment.control, counted(plan.steps, "step"))
     trained = fit(
         make_task(experiment, net, plan.optimization),
         data,
@@ -135,12 +146,14 @@ def train(experiment: Experiment, dense: Path, resume_dir: Path, folder: Path, l
         trainer=experiment.trainer,
         loggers=loggers,
         directory=folder,
+        callbacks=teacher,
         resume_dir=resume_dir,
         stage="recover, control",
         lr_key=plan.lr_key,
+        phase="continued",
     )
     save_weights(net, folder / WEIGHTS)
-    (folder / "training.json").write_text(json.dumps(asdict(trained)))
+    (folder / "training.json").write_text(json.dumps(asdict(trained)), encoding="utf-8")
     return trained.earlier_seconds
 
 
@@ -150,10 +163,11 @@ def measure(
     """The control's part of a result: field -> value, empty where there is none; evaluated once for all points of a sweep."""
     if continued is None or cache_key is None:
         return {}
+    kind = _kind(experiment)
     while (stored := store.get("dense_quality", cache_key, stage="measure")) is None:
         with store.making("dense_quality", cache_key) as new:
             net = load_net(experiment, continued.path / WEIGHTS)
-            found: dict[str, Any] = {"dense_continued_weights_sha256": weights_digest(net)}
+            found: dict[str, Any] = {f"{kind}_weights_sha256": weights_digest(net)}
             bench = EvalContext.of(experiment, net)
             bench.ready(net)
             log.info("measure: accuracy of the dense network that was trained on")
@@ -161,7 +175,7 @@ def measure(
                 if split == "val" and not experiment.dataset.valid_fraction:
                     continue
                 quality = bench.quality(net, "dense, trained on", split)
-                found[f"{prefix}{KIND}"] = quality.metrics[bench.task.metric_name]
-                found[f"{prefix}{KIND}_standard_error"] = quality.standard_errors[bench.task.metric_name]
-            (new.folder / "quality.json").write_text(json.dumps(found))
-    return stored.read_json("quality.json") | {"dense_continued_seconds": continued.seconds}
+                found[f"{prefix}{kind}"] = quality.metrics[bench.task.metric_name]
+                found[f"{prefix}{kind}_standard_error"] = quality.standard_errors[bench.task.metric_name]
+            (new.folder / "quality.json").write_text(json.dumps(found), encoding="utf-8")
+    return stored.read_json("quality.json") | {f"{kind}_seconds": continued.seconds}

@@ -79,7 +79,8 @@ def train(experiment: Experiment, resume_dir: Path, folder: Path, loggers: list)
             callbacks=(SaveEpochWeights(folder, resume_dir, save_weights),) if recipe.save_epoch_weights else (),
             resume_dir=resume_dir,
             stage="dense",
+            phase="dense",
         )
     save_weights(net, folder / WEIGHTS)
-    (folder / "training.json").write_text(json.dumps(asdict(trained)))
+    (folder / "training.json").write_text(json.dumps(asdict(trained)), encoding="utf-8")
     return trained.earlier_seconds

@@ -6,6 +6,7 @@ from typing import Any
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.config.experiment import Experiment
 from sparsefront.export.save import save
+from sparsefront.pruning.narrow import save_narrower
 from sparsefront.stages.network import load_net
 from sparsefront.stages.recover import load_masks_of
 from sparsefront.training.resume import WEIGHTS
@@ -16,11 +17,14 @@ log = logging.getLogger(__name__)
 def run(
     experiment: Experiment, store: ArtifactStore, cache_key: dict[str, Any], pruned: Artifact, recovered: Artifact
 ) -> Artifact:
-    """See `export.save.save`."""
+    """See `export.save.save`; of layers that are tied also narrower/, where transformers can describe what is left."""
     while (exported := store.get("export", cache_key)) is None:
         with store.making("export", cache_key) as new:
             log.info("export: compressed checkpoint and manifest")
             weights = recovered.path / WEIGHTS
             masks = load_masks_of(experiment, pruned.path, recovered.path)
-            save(new.folder, load_net(experiment, weights), masks, model=experiment.model, weights=weights)
+            net = load_net(experiment, weights, blocks=masks.spec.blocks)
+            save(new.folder, net, masks, model=experiment.model, weights=weights)
+            if experiment.pattern.tied:
+                save_narrower(new.folder / "narrower", net, masks)
     return exported

@@ -97,11 +97,7 @@ def reseed(seed: int) -> None:
     pl.seed_everything(seed, workers=True, verbose=False)
 
 
-# The cache key of each stage: one chain, each link with the digest of the one before.
-#
-# Keys follow from the configuration and the sources alone, so a finished run is recognized without opening any stage.
-# Sources are those that a stage can reach by imports from the classes that the configuration names and from the stage
-# itself.
+# The keys of all stages.
 
 # keys of the recipe that only matter after pruning
 AFTER_PRUNING = ("recovery_epochs", "recovery_lr", "ignore")
@@ -156,11 +152,7 @@ def _stage_keys(experiment: Experiment) -> StageKeys:
         "recovery": [_settings(experiment, "recovery"), experiment.recovery.fingerprint()],
         "recipe": _settings(experiment, "recipe"),
         "code": code_digest(
-            stage_modules(
-                experiment,
-                ("schedule", "recovery", "recipe"),
-                "sparsefront.stages.recover",
-            )
+            stage_modules(experiment, ("schedule", "recovery", "recipe"), "sparsefront.stages.recover")
         ),
     }
     export = {
@@ -264,6 +256,16 @@ def _control(experiment: Experiment, dense: dict[str, Any]) -> dict[str, Any] | 
         "code": code_digest(stage_modules(experiment, ("recipe",), "sparsefront.stages.control")),
         "versions": versions("torch", "pytorch-lightning"),
         **step_a_round,
+        **(_taught(experiment) if experiment.control == "dense_distilled" else {}),
+    }
+
+
+def _taught(experiment: Experiment) -> dict[str, Any]:
+    """What the loss of a recovery with a teacher follows from."""
+    return {
+        "recovery": [_settings(experiment, "recovery"), experiment.recovery.fingerprint()],
+        "prunable": _prunable(experiment),
+        "recovery_code": code_digest(stage_modules(experiment, ("recovery",))),
     }
 
 
@@ -279,8 +281,11 @@ def _step_a_round(experiment: Experiment, epochs: int) -> bool:
 
 def _prune(experiment: Experiment, dense: dict[str, Any]) -> dict[str, Any]:
     # the key of a network that was trained here names the batch size already
-    calibrates = experiment.importance.source in ("gradients", "inputs") or isinstance(
-        experiment.allocation, MeasuringAllocation
+    pattern = experiment.pattern
+    calibrates = (
+        experiment.importance.source in ("gradients", "inputs")
+        or isinstance(experiment.allocation, MeasuringAllocation)
+        or (pattern.takes_blocks and getattr(pattern, "choose", None) == "importance")
     )
     batch_size = {"batch_size": experiment.recipe.batch_size} if experiment.recipe.epochs == 0 and calibrates else {}
     return {
@@ -345,12 +350,7 @@ def _prunable(experiment: Experiment) -> dict[str, Any]:
 
 def _place(experiment: Experiment) -> dict[str, Any]:
     """Where latencies are taken, in what, and by which code. Launches that a swap times are its outcome, not its cause."""
-    modules = stage_modules(
-        experiment,
-        ("kernel", "measure"),
-        "sparsefront.stages.bench",
-        "sparsefront.stages.measure",
-    )
+    modules = stage_modules(experiment, ("kernel", "measure"), "sparsefront.stages.bench", "sparsefront.stages.measure")
     kernels = [module for module in modules if module.name.startswith("sparsefront_kernels.")]
     return {
         **_device(experiment),

@@ -36,7 +36,7 @@ def make_search(experiment: Experiment, store: ArtifactStore, keys: StageKeys, n
         with aside(bench.device):  # another process may make it, and want to time
             while (found := store.get(kind, key, stage="prune")) is None:
                 with store.making(kind, key) as new, sharing(bench.device):
-                    (new.folder / TABLE).write_text(json.dumps(make().to_json()))
+                    (new.folder / TABLE).write_text(json.dumps(make().to_json()), encoding="utf-8")
         return ChoiceTable.from_json(found.read_json(TABLE))
 
     def held_out() -> Iterable[Batch]:

@@ -5,7 +5,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from sparsefront.inference.fusion.block_pass import fused_dense_graph
 from sparsefront.inference.swap import kept_dense, save_choices, swap, why_dense
 from sparsefront.inference.swap_report import KEEPS_ALL, SwapReport
 from sparsefront.measure.end_to_end import DenseTiming, time_alone
-from sparsefront.measure.execution_mode import NothingRuns
 from sparsefront.measure.memory import (
     AchievedSparsity,
     achieved_sparsity,
@@ -33,15 +31,19 @@ from sparsefront.measure.memory import (
     weight_bytes,
 )
 from sparsefront.measure.problems import measured_rates, roofline_fraction
-from sparsefront.measure.timers import LatencySummary
 from sparsefront.networks import tensors_digest
 from sparsefront.progress import TIMING, counted, spent_on
 from sparsefront.provenance import provenance
+from sparsefront.pruning.masks import Masks
 from sparsefront.stages.bench import (
     EvalContext,
+    Samples,
     SplitQuality,
+    dataset_latency,
     evaluate_dense,
     evaluate_splits,
+    latency_curve,
+    latency_fields,
     quality_fields,
     save_all_outcomes,
 )
@@ -52,25 +54,6 @@ from sparsefront.training.resume import WEIGHTS
 # Latency at one batch size and sequence length, as fields of the result, and the curve over several of them.
 
 log = logging.getLogger(__name__)
-
-Samples = dict[str, list[list[float]]]  # network -> milliseconds, one list per repeat
-ON_THE_CURVE = (
-    "batch_size",
-    "sequence_length",
-    "latency_dense_ms",
-    "latency_dense_p20_ms",
-    "latency_dense_p80_ms",
-    "latency_sparse_ms",
-    "latency_sparse_p20_ms",
-    "latency_sparse_p80_ms",
-    "speedup",
-    "speedup_low",
-    "speedup_high",
-    "dense_variant",
-    "sparse_variant",
-    "fused_dense_latency_ms",
-    "gpu_clock_mhz",
-)
 
 
 @dataclass(frozen=True)
@@ -83,14 +66,21 @@ class SparseNetwork:
 
 @spent_on(TIMING)
 def swap_in(bench: EvalContext, net: nn.Module, export: Export) -> SparseNetwork:
-    """Choose kernels for the bench's inputs and put them into `net`, which holds the masked weights, in place.
+    """Choose kernels for the bench's inputs and put them into `net`, which holds the masked weights, in place. Of a network that
+    whole blocks were taken out of the report has the names that layers had before.
 
     Raises:
         RuntimeError: the sparse network computes something else than the masked one.
     """
-    log.info("swap: kernels for %s on %s", counted(len(export.manifest.layers), "layer"), bench.device.type)
-    report = swap(bench.ready(net), export.masks, bench.inputs, kernel=bench.experiment.kernel, packed=export)
-    return SparseNetwork(net, report)
+    masks, kernel = Masks(export.masks, spec=export.spec), bench.experiment.kernel
+    kernels = (
+        f"kernels for {counted(len(masks), 'layer')}"
+        if export.blocks is None
+        else "none, without its blocks it is dense"
+    )
+    log.info("swap: %s on %s", kernels, bench.device.type)
+    report = swap(bench.ready(net), masks, bench.inputs, kernel=kernel, packed=export)
+    return SparseNetwork(net, report.renamed({export.spec.name_left(name): name for name in masks}))
 
 
 @spent_on(TIMING)
@@ -98,7 +88,7 @@ def dense_speed(bench: EvalContext, net: nn.Module) -> tuple[dict[str, Any], Sam
     """Group `speed` where no kernel is swapped in: there is no sparse latency."""
     log.info("measure: latency of the dense network, %s on %s", _size_in_words(bench), bench.device.type)
     timed = time_alone(net, bench.inputs, bench.experiment.measure, fuse=fused_dense_graph)
-    speed = bench.conditions() | _latency("dense", timed.latency) | _dense_side(timed)
+    speed = bench.conditions() | latency_fields("dense", timed.latency) | _dense_side(timed)
     return speed | {"variants_not_timed": timed.not_timed, "variant_medians_ms": timed.medians_ms}, timed.samples_ms
 
 
@@ -111,8 +101,8 @@ def sparse_speed(bench: EvalContext, dense_net: nn.Module, sparse: SparseNetwork
     ).timed
     speed = (
         bench.conditions()
-        | _latency("dense", timed.dense.latency)
-        | _latency("sparse", timed.sparse)
+        | latency_fields("dense", timed.dense.latency)
+        | latency_fields("sparse", timed.sparse)
         | timed.speedup.to_json()
         | _dense_side(timed.dense)
         | {
@@ -150,53 +140,6 @@ def measured_swap(
     kept = SparseNetwork(masked, kept_dense(sparse.report, masked, why))
     del sparse  # its memory is the masked network's now
     return kept, *sparse_speed(bench, dense_net, kept)
-
-
-def latency_curve(
-    bench: EvalContext, speed_at: Callable[[EvalContext], tuple[dict[str, Any], Samples]]
-) -> tuple[list[dict[str, Any]], Samples]:
-    """Every size of the measurement's settings but the first: field `curve` of the result, and its samples.
-
-    A size that the device has no memory for, or that no execution mode can run, is a point without latencies that says so.
-
-    Args:
-        bench: of the first size.
-        speed_at: group `speed` at another one, with the entries `kernels` and `sparse_flops_share` where kernels run.
-    """
-    curve, samples = [], {}
-    for batch_size, sequence_length in sizes(bench.experiment)[1:]:
-        try:
-            speed, taken = speed_at(bench.at(batch_size, sequence_length))
-        except (torch.OutOfMemoryError, NothingRuns) as error:
-            why = "out of memory" if isinstance(error, torch.OutOfMemoryError) else str(error)
-            log.warning("measure: batch %d, length %s: %s", batch_size, sequence_length, why)
-            curve.append({"batch_size": batch_size, "sequence_length": sequence_length, "not_measured": why})
-            continue
-        kept = (*ON_THE_CURVE, "kernels", "sparse_flops_share")
-        point = {name: speed[name] for name in kept if name in speed}
-        curve.append(point)
-        at = (
-            f"{point['batch_size']}x{point['sequence_length']}"
-            if point["sequence_length"]
-            else f"{point['batch_size']}"
-        )
-        samples |= {f"{side} {at}": values for side, values in taken.items()}
-    return curve, samples
-
-
-def sizes(experiment: Experiment) -> list[tuple[int, int | None]]:
-    """(batch size, sequence length) of all points, the result's own first; images have no length."""
-    measure = experiment.measure
-    lengths = (None,) if experiment.dataset.info.sequence_length is None else measure.sequence_lengths
-    return [(batch_size, length) for length, batch_size in product(lengths, measure.batch_sizes)]
-
-
-def _latency(side: str, latency: LatencySummary) -> dict[str, float]:
-    return {
-        f"latency_{side}_ms": latency.median_ms,
-        f"latency_{side}_p20_ms": latency.p20_ms,
-        f"latency_{side}_p80_ms": latency.p80_ms,
-    }
 
 
 def _dense_side(timed: DenseTiming) -> dict[str, Any]:
@@ -271,16 +214,16 @@ def _measure(
     else:
         export = read_export(exported.path)
         digests["masks_sha256"] = tensors_digest(export.masks)
-        masked = load_net(experiment, recovered.path / WEIGHTS)
+        masked = load_net(experiment, recovered.path / WEIGHTS, blocks=export.blocks)
         digests["weights_sha256"] = weights_digest(masked)
         masked = bench.ready(masked)
         qualities["masked"] = evaluate_splits(bench, masked, "masked")
-        achieved = achieved_sparsity(masked, export.masks, prunable)
+        achieved = achieved_sparsity(dense_net, export.masks, prunable)
         whole = [name for name, sparsity in achieved.layers.items() if sparsity == 0]
         reasons = dict.fromkeys(whole, KEEPS_ALL) | export.manifest.dense_layers
         if experiment.swaps:
-            make_net = partial(load_net, experiment, recovered.path / WEIGHTS)
-            found = _side_by_side(bench, dense_net, masked, make_net, export, folder)
+            make_net = partial(load_net, experiment, recovered.path / WEIGHTS, blocks=export.blocks)
+            found = _side_by_side(bench, dense_net, make_net, export, folder)
             groups, samples_ms, qualities["sparse"] = found
         else:
             groups, samples_ms = _dense_alone(bench, dense_net)
@@ -291,8 +234,8 @@ def _measure(
         "identity": {**asdict(provenance(bench.device)), "gpu_clock_mhz": clock, **digests},
         "network": experiment.model.network_facts(dense_net),
     }
-    (folder / MEASUREMENTS).write_text(json.dumps(content, indent=2))
-    (folder / SAMPLES).write_text(json.dumps(samples_ms))
+    (folder / MEASUREMENTS).write_text(json.dumps(content, indent=2), encoding="utf-8")
+    (folder / SAMPLES).write_text(json.dumps(samples_ms), encoding="utf-8")
     save_all_outcomes(folder, qualities)
 
 
@@ -318,14 +261,14 @@ def _dense_alone(bench: EvalContext, net: nn.Module) -> tuple[dict[str, Any], Sa
         return {"speed": untimed, "size": {"weight_bytes_dense": weight_bytes(net)}, "kernels": {}}, {}
     speed, samples_ms = dense_speed(bench, net)
     curve, on_curve = latency_curve(bench, lambda point: dense_speed(point, net))
-    groups = {"speed": speed | {"curve": curve}, "size": _size("dense", net, bench), "kernels": {}}
-    return groups, samples_ms | on_curve
+    of_dataset, there = dataset_latency(bench, speed, {"dense": net}, fuse=fused_dense_graph)
+    speed |= {"curve": curve} | of_dataset
+    return {"speed": speed, "size": _size("dense", net, bench), "kernels": {}}, samples_ms | on_curve | there
 
 
 def _side_by_side(
     bench: EvalContext,
     dense_net: nn.Module,
-    masked: nn.Module,
     make_net: Callable[[], nn.Module],
     export: Export,
     folder: Path,
@@ -347,16 +290,21 @@ def _side_by_side(
     log.info("measure: accuracy with the sparse kernels running")
     quality = evaluate_splits(bench, sparse.net, "sparse")
     size = _size("dense", dense_net, bench) | _size("sparse", sparse.net, bench)
-    size["dense_bytes_per_layer"] = dense_layer_bytes(sparse.net, bench.experiment.model.prunable(masked))
+    prunable = bench.experiment.model.prunable(dense_net)
+    size["dense_bytes_per_layer"] = dense_layer_bytes(sparse.net, prunable, export.spec.name_left)
     kernels = {
         "kernel_per_layer": _layers(sparse.report, bench),
         "sparse_layer_share": sparse.report.sparse_layer_share,
         "sparse_flops_share": sparse.report.sparse_flops_share,
         **sparse.report.fusion.to_json(),
+        "dense_weights": sparse.report.others,
     }
-    del sparse  # its memory belongs to the curve's networks
+    nets = {"dense": dense_net, "sparse": sparse.net}
+    of_dataset, there = dataset_latency(bench, speed, nets, fuse=fused_dense_graph)
+    del sparse, nets  # their memory belongs to the curve's networks
     curve, on_curve = latency_curve(bench, at)
-    return {"speed": speed | {"curve": curve}, "size": size, "kernels": kernels}, samples_ms | on_curve, quality
+    speed |= {"curve": curve} | of_dataset
+    return {"speed": speed, "size": size, "kernels": kernels}, samples_ms | on_curve | there, quality
 
 
 def _size(side: str, net: nn.Module, bench: EvalContext) -> dict[str, int | None]:

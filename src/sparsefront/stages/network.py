@@ -23,7 +23,7 @@ from sparsefront.config.experiment import Experiment
 from sparsefront.data.base import SPLIT_SEED
 from sparsefront.data.split_data import NoRows, SplitData
 from sparsefront.errors import InvalidSetting, keys_of
-from sparsefront.networks import first_non_finite, tensors_digest
+from sparsefront.networks import first_non_finite, remove_blocks, tensors_digest
 from sparsefront.stages.keys import reseed, stage_seed
 from sparsefront.tasks.base import Optimizes, Task
 from sparsefront.tasks.classification import ImageClassification, SequenceClassification
@@ -366,9 +366,14 @@ def build_net(experiment: Experiment) -> nn.Module:
     return copy.deepcopy(_initial_net(experiment))
 
 
-def load_net(experiment: Experiment, weights: Path) -> nn.Module:
-    """The network with the weights that a stage stored."""
+def load_net(experiment: Experiment, weights: Path, *, blocks: Mapping[str, str | None] | None = None) -> nn.Module:
+    """The network with the weights that a stage stored.
+
+    Args:
+        blocks: `MaskSpec.blocks`, where the weights are of a network that whole blocks were taken out of.
+    """
     net = build_net(experiment)
+    remove_blocks(net, blocks or {})
     net.load_state_dict(load_file(weights))
     return net
 

@@ -46,6 +46,8 @@ def expected_loss(experiment: Experiment, known: PerformanceModel) -> str | None
     kernel = experiment.kernel
     if not experiment.swaps or kernel.mode not in ASKS or kernel.forced or not experiment.pattern.prunes:
         return None
+    if experiment.pattern.takes_blocks:  # no kernel runs
+        return None
     if experiment.pattern.mixed:  # which pattern a layer gets is measured, not predicted
         return None
     problems = _problems(experiment)

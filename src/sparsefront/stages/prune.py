@@ -68,9 +68,9 @@ def run(
                 log.warning("%s", warning)  # now: what follows may train for hours
             save_masks(masks, new.folder / MASKS)
             masks.spec.save(new.folder)
-            (new.folder / "plan.json").write_text(json.dumps({"dense_layers": masks.ignored}))
+            (new.folder / "plan.json").write_text(json.dumps({"dense_layers": masks.ignored}), encoding="utf-8")
             if masks.search is not None:
-                (new.folder / SEARCH).write_text(json.dumps(masks.search.to_json(), indent=2))
+                (new.folder / SEARCH).write_text(json.dumps(masks.search.to_json(), indent=2), encoding="utf-8")
     return pruned
 
 
@@ -82,6 +82,8 @@ def missed_target(experiment: Experiment, net: nn.Module, masks: Masks, prunable
         masks: the first ones; where the schedule starts from them, layers are taken to reach what is asked of them.
         prunable: layers over whose weights the sparsity is.
     """
+    if experiment.pattern.takes_blocks:  # rounds to whole ones, and has said so
+        return None
     target, allocation = experiment.sparsity, experiment.allocation
     if any(getattr(allocation, key, None) is not None for key in BUDGET_KEYS):
         return None

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.config.experiment import Experiment
 from sparsefront.gpu import sharing
+from sparsefront.networks import remove_blocks
 from sparsefront.patterns.base import modules_of
 from sparsefront.pruning.mask_spec import MASKS, MaskSpec, load_masks, save_masks
 from sparsefront.pruning.masks import Masks
@@ -60,7 +61,7 @@ def load_masks_of(experiment: Experiment, pruned: Path, folder: Path) -> Masks:
         load_masks(folder / MASKS),
         pruning=experiment.pruning,
         spec=MaskSpec.load(pruned, trust=modules_of(experiment.pattern)),
-        ignored=json.loads((pruned / "plan.json").read_text())["dense_layers"],
+        ignored=json.loads((pruned / "plan.json").read_text(encoding="utf-8"))["dense_layers"],
     )
 
 
@@ -95,10 +96,12 @@ def train(experiment: Experiment, dense: Path, pruned: Path, resume_dir: Path, f
         the seconds that killed runs spent on what this one went on from.
     """
     net, device = load_net(experiment, dense / WEIGHTS), device_of(experiment)
+    first = load_masks_of(experiment, pruned, pruned)
+    remove_blocks(net, first.spec.blocks or {})
     with sharing(device), deterministic_algorithms(experiment.trainer.deterministic):
         masks = recover(
             net,
-            load_masks_of(experiment, pruned, pruned),
+            first,
             partial(_data_of_round, experiment),
             recovery=experiment.recovery,
             recipe=experiment.recipe,
@@ -120,7 +123,7 @@ def train(experiment: Experiment, dense: Path, pruned: Path, resume_dir: Path, f
     save_weights(net, folder / WEIGHTS)
     seconds = sum(record.seconds for record in masks.rounds)
     rounds = [asdict(record) for record in masks.rounds]
-    (folder / "training.json").write_text(json.dumps({"seconds": seconds, "rounds": rounds}))
+    (folder / "training.json").write_text(json.dumps({"seconds": seconds, "rounds": rounds}), encoding="utf-8")
     return sum(record.earlier_seconds for record in masks.rounds)
 
 

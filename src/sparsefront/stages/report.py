@@ -43,6 +43,7 @@ from sparsefront.stages.measure import MEASUREMENTS, SAMPLES
 from sparsefront.stages.prune import found_by_search
 
 log = logging.getLogger(__name__)
+TAG_GROUPS = ("model", "dataset", "pattern", "recovery")  # whose choices tag a run in W&B
 
 
 @contextmanager
@@ -54,6 +55,7 @@ def open_loggers(experiment: Experiment, keys: StageKeys) -> Iterator[list]:
         group=experiment.sweep,
         config=experiment.settings | {"sparsity": experiment.sparsity, "seed": experiment.seed},
         run_id=digest(keys.measure),
+        tags=[experiment.choices[group] for group in TAG_GROUPS if experiment.pattern.prunes or group != "recovery"],
     )
     try:
         yield loggers
@@ -127,7 +129,7 @@ def _publish(experiment: Experiment, finished: Artifact, pruned: Artifact | None
     Args:
         pruned, recovered: only for pictures of the masks; None where they are gone, or nothing was pruned.
     """
-    result = Result.from_json((finished.path / RESULT_FILE).read_text())
+    result = Result.from_json((finished.path / RESULT_FILE).read_text(encoding="utf-8"))
     directory = experiment.output_dir
     require_all()  # the folder is another run's where this one slept and was started again
     for name in (SAMPLES, OUTCOMES):
@@ -143,7 +145,8 @@ def _publish(experiment: Experiment, finished: Artifact, pruned: Artifact | None
     files += _added_to(experiment.results_dir / STORE_FILE, result)
     print_run(result, files)
     found = result.sparsity
-    if warning := collapse_warning(found.sparsity_per_layer, found.sparsity_target, experiment.allocation.name):
+    warning = collapse_warning(found.sparsity_per_layer, found.sparsity_target, experiment.allocation.name)
+    if warning is not None and not experiment.pattern.takes_blocks:
         log.warning("%s", warning)
     if checkpoint is not None:
         log.info("exported checkpoint: %s", checkpoint)
@@ -204,7 +207,9 @@ def _compose(
             sparsity_target=experiment.sparsity,
             n_of_m=_n_of_m(experiment, pruned, recovered),
             pattern_per_layer={layer: choice["pattern"] for layer, choice in searched.get("layers", {}).items()},
-            collapsed_layers=collapsed_layers(found["sparsity"]["sparsity_per_layer"], experiment.sparsity),
+            collapsed_layers={}
+            if experiment.pattern.takes_blocks
+            else collapsed_layers(found["sparsity"]["sparsity_per_layer"], experiment.sparsity),
             **found["sparsity"],
         ),
         quality=Quality(outcomes_file=OUTCOMES, val_seen=experiment.val_seen, **found["quality"]),
@@ -267,6 +272,7 @@ def choice_of(experiment: Experiment, network: dict[str, Any]) -> Choice:
         model_variant=experiment.model.variant,
         dataset=choices["dataset"],
         dataset_task=getattr(experiment.dataset, "task", None),
+        dataset_split=experiment.dataset.split_version,
         pattern=choices["pattern"],
         granularity=getattr(experiment.pattern, "granularity", None),
         importance=choices["importance"] if pruned else None,

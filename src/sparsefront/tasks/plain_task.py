@@ -375,6 +375,10 @@ class PlainTask(Task):
             return (predictions(output),)
         named = output._asdict() if hasattr(output, "_asdict") else output
         named = dict(named) if isinstance(named, Mapping) else getattr(named, "__dict__", {})
+        if (
+            "logits" in named
+        ):  # auxiliary heads, which torchvision's networks have in training mode alone, predict the same
+            named = {name: value for name, value in named.items() if not name.startswith("aux")}
         found = tuple(value for name, value in named.items() if name.endswith("logits") and isinstance(value, Tensor))
         if not found:
             needed = (

@@ -22,6 +22,7 @@ from sparsefront.networks import first_non_finite, zero_pruned
 from sparsefront.progress import TRAINING, spent_on
 from sparsefront.tasks.base import Task
 from sparsefront.training.compilation import CompileSteps, deterministic_algorithms
+from sparsefront.training.phase_logger import LogLearningRate, PhaseLogger
 from sparsefront.training.recipe import Optimization, Recipe
 from sparsefront.training.resume import KeepEpochs, SaveEpochWeights, TrainingData, checkpoint_of
 from sparsefront.training.trainer import AverageLastStep, TrainerSettings, require_room
@@ -139,6 +140,8 @@ def fit(
     resume_dir: Path | None = None,
     stage: str = "training",
     lr_key: str = "recipe.lr",
+    phase: str = "training",
+    first_step: int = 0,
 ) -> Trained:
     """Train `task` in place for `epochs` with its own `optimization`.
 
@@ -148,6 +151,7 @@ def fit(
         resume_dir: a folder that survives a kill: the training resumes from the checkpoint in it, if there is one, and
             leaves its own there after each epoch but the last. None: it always starts at its beginning.
         stage: what trains, and `lr_key`: the setting of its learning rate, for messages.
+        phase: what the names of logged metrics begin with, and `first_step`: optimizer steps that the phase took before.
     Raises:
         Diverged: the loss or the weights are not finite; `resume_dir` is then removed.
         KeyboardInterrupt: Ctrl-C.
@@ -158,6 +162,7 @@ def fit(
     batches = trainer.accumulate_grad_batches
     accumulated = () if batches == 1 else (AverageLastStep(batches),)
     count, keep = CountBudget(steps), KeepEpochs(resume_dir if trainer.checkpoint else None)
+    counted = (LogLearningRate(), count, keep)
     require_room(
         task.net,
         directory,
@@ -184,8 +189,8 @@ def fit(
         lightning = trainer.build(
             epochs=epochs,
             gradient_clip=recipe.gradient_clip,
-            callbacks=[GiveWay(device), finite, *accumulated, *averages, *callbacks, *compiled, count, keep],
-            loggers=loggers,
+            callbacks=[GiveWay(device), finite, *accumulated, *averages, *callbacks, *compiled, *counted],
+            loggers=[PhaseLogger(logger, phase, first_step=first_step) for logger in loggers],
             directory=directory,
         )
         try:

@@ -16,21 +16,23 @@ from sparsefront.allocation.base import MeasuringAllocation
 from sparsefront.artifacts.content_digest import digest
 from sparsefront.artifacts.store import ArtifactStore
 from sparsefront.config.experiment import Experiment
+from sparsefront.config.schema import CONTROLS
 from sparsefront.errors import InvalidSetting, Obstacle, printable
 from sparsefront.export.checkpoint import Export
 from sparsefront.inference.swap_report import KEEPS_ALL, SwapReport
 from sparsefront.measure.accuracy import Evaluation
 from sparsefront.measure.memory import achieved_sparsity, dense_layer_bytes, resident_bytes, weight_bytes
+from sparsefront.networks import remove_blocks
 from sparsefront.patterns.base import label
 from sparsefront.patterns.blocks import windows_text
 from sparsefront.progress import counted
 from sparsefront.provenance import Provenance, provenance
 from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.recovery.training import TrainingRecovery
+from sparsefront.results.candidates import split_of
 from sparsefront.results.record import SCHEMA_VERSION, Identity, Result
 from sparsefront.runs import composable_overrides
 from sparsefront.stages.bench import EvalContext, SplitQuality, evaluate_splits
-from sparsefront.stages.control import KIND as CONTROL
 from sparsefront.stages.keys import dense_recipe, stage_keys
 from sparsefront.stages.measure import SparseNetwork, kernel_names, measured_swap, swap_in
 from sparsefront.stages.network import build_net, load_net, open_data, weights_digest
@@ -94,6 +96,13 @@ def _require_same(experiment: Experiment, result: Result) -> None:
         choice["dataset_parameters"] = {
             key: value for key, value in choice["dataset_parameters"].items() if key not in experiment.dataset.elsewhere
         }
+    here, there = composed.pop("dataset_split"), split_of(result)
+    del stored["dataset_split"]
+    if None not in (here, there) and here != there:
+        allowed = (
+            f"holds out by {here}, and the record is of {there}: split_by=rows or groups, and the version that made it"
+        )
+        raise InvalidSetting("dataset.split_by", experiment.dataset.split_by, allowed)
     composed |= {"sparsity": experiment.sparsity, "seed": experiment.seed}
     stored |= {"sparsity": result.sparsity.sparsity_target, "seed": result.identity.seed}
     if result.identity.recovery_seed is not None or result.identity.schema_version == SCHEMA_VERSION:
@@ -181,9 +190,10 @@ def measure_again(
         yield from _evaluated("dense", bench, dense, result, outcomes)
         yield from _timed_alone(bench, result, dense)
         return
-    masked = build_net(experiment)
+    masked, whole = build_net(experiment), build_net(experiment)
+    yield _sparsity(experiment, result, export, whole, spec)
+    remove_blocks(masked, export.blocks or {})
     masked.load_state_dict(export.state_dict())
-    yield _sparsity(experiment, result, export, masked, spec)
     bench = EvalContext.of(experiment, masked)
     yield from _conditions(bench, result, given)
     same_dtype = bench.conditions()["dtype"] == result.speed.dtype
@@ -194,9 +204,9 @@ def measure_again(
     yield from _continued(experiment, bench, result)
     yield from _evaluated("masked", bench, masked, result, outcomes)
     if same_dtype and result.size.weight_bytes_dense is not None:
-        found = {"weight_bytes_dense": (result.size.weight_bytes_dense, weight_bytes(dense or masked))}
+        found = {"weight_bytes_dense": (result.size.weight_bytes_dense, weight_bytes(bench.ready(dense or whole)))}
         if bench.device.type == "cpu":
-            net, size = dense or masked, result.size
+            net, size = dense or whole, result.size
             found["resident_bytes_dense"] = (size.resident_bytes_dense, resident_bytes(net, bench.device))
         yield _facts("size, dense", found)
     if result.quality.sparse is None:
@@ -212,7 +222,7 @@ def measure_again(
         return
     # without the dense weights their layers are timed with others: latencies do not depend on values
     tell("swapping kernels in, and timing dense and sparse in turn ...")
-    beside = bench.ready(dense or masked)
+    beside = bench.ready(dense or whole)
     sparse, speed, _ = measured_swap(bench, beside, lambda: copy.deepcopy(masked), export)
     _tell_evaluating("sparse", result)
     yield from _compare("sparse", evaluate_splits(bench, sparse.net, "sparse"), result, outcomes)
@@ -348,15 +358,17 @@ def _dense_net(experiment: Experiment, result: Result) -> nn.Module | None:
 
 def _continued(experiment: Experiment, bench: EvalContext, result: Result) -> Iterator[Finding]:
     """The metric of the control, against which points lost are told; nothing where the record has none."""
-    if result.quality.dense_continued is None:
-        return
-    key, digest = stage_keys(experiment).control, result.identity.dense_continued_weights_sha256
-    net = None if key is None else _stored_net(experiment, CONTROL, key, digest)
-    if net is None:
-        what = f"{result.quality.metric_name}, {CONTROL}"
-        yield Finding(what, SKIPPED, "the weights of the dense network trained on are not stored here")
-        return
-    yield from _compare(CONTROL, evaluate_splits(bench, bench.ready(net), "dense, trained on"), result)
+    for control in CONTROLS:
+        if result.value_of(control) is None:
+            continue
+        key = stage_keys(experiment).control if control == experiment.control else None
+        digest = result.value_of(f"{control}_weights_sha256")
+        net = None if key is None else _stored_net(experiment, control, key, digest)
+        if net is None:
+            what = f"{result.quality.metric_name}, {control}"
+            yield Finding(what, SKIPPED, "the weights of the dense network trained on are not stored here")
+            continue
+        yield from _compare(control, evaluate_splits(bench, bench.ready(net), "dense, trained on"), result)
 
 
 def _stored_net(experiment: Experiment, kind: str, key: dict[str, Any], digest: str | None) -> nn.Module | None:
@@ -425,7 +437,7 @@ def _wrong_beside(split: str, side: str, evaluation: Evaluation, result: Result,
     key, error = f"{split}{side}_standard_error", evaluation.standard_errors[metric]
     if not math.isclose(result.value_of(key) or 0.0, error, rel_tol=CLOSE if exact else 0.1, abs_tol=CLOSE):
         return f"{key} is {result.value_of(key)} in the record, {error} now"
-    if split or side == CONTROL:
+    if split or side in CONTROLS:
         return None
     others, there = quality.extra_metrics.get(side, {}), evaluation.metrics.keys() - {metric}
     if others.keys() != there:
@@ -469,7 +481,7 @@ def _kernels(
             "resident_bytes_sparse": (result.size.resident_bytes_sparse, resident_bytes(sparse.net, bench.device)),
             "dense_bytes_per_layer": (
                 result.size.dense_bytes_per_layer,
-                dense_layer_bytes(sparse.net, result.sparsity.sparsity_per_layer),
+                dense_layer_bytes(sparse.net, result.sparsity.sparsity_per_layer, export.spec.name_left),
             ),
         }
     for layer, told in stored.kernel_per_layer.items():

@@ -29,14 +29,22 @@ from sparsefront.export.checkpoint import MANIFEST, Export, damage_named, read_e
 from sparsefront.export.packed_layers import FORMAT_VERSION, Manifest, storage_of
 from sparsefront.inference.swap_report import KEEPS_ALL
 from sparsefront.masks.weight_view import as_matrix
-from sparsefront.measure.end_to_end import speedup_of
+from sparsefront.measure.end_to_end import latency_over_batches, speedup_of
 from sparsefront.measure.timers import summarise
 from sparsefront.networks import tensors_digest
 from sparsefront.options import shortened
 from sparsefront.patterns.base import CLASS, label, to_record
-from sparsefront.pruning.collapse import collapsed_layers
-from sparsefront.pruning.mask_spec import PATTERNS, PERMUTATIONS, SPARSITIES, MaskSpec
-from sparsefront.results.record import SCHEMA_VERSION, Result, record_digest
+from sparsefront.pruning.mask_spec import BLOCKS, PATTERNS, PERMUTATIONS, SPARSITIES, MaskSpec
+from sparsefront.results.columns import collapsed_in
+from sparsefront.results.record import (
+    OF_DATASET,
+    SCHEMA_VERSION,
+    Result,
+    Speed,
+    dataset_size_text,
+    record_digest,
+    size_text,
+)
 from sparsefront.results.run_folder import HYDRA_FILE, recorded_overrides
 from sparsefront.runs import LEFT_OUT, PATHS, linked_checkpoint
 from sparsefront.stages.bench import OUTCOMES
@@ -110,8 +118,7 @@ def check_numbers(result: Result, row: Path) -> None:
     _check_places(result)
     sparsity = result.sparsity
     if sparsity.collapsed_layers is not None:
-        found = collapsed_layers(sparsity.sparsity_per_layer, sparsity.sparsity_target)
-        _require("collapsed_layers", sparsity.collapsed_layers, found, "sparsity_per_layer")
+        _require("collapsed_layers", sparsity.collapsed_layers, collapsed_in(result), "sparsity_per_layer")
 
 
 def _check_places(result: Result) -> None:
@@ -149,6 +156,7 @@ def _check_samples(result: Result, file: Path) -> None:
         timed = {side: [list(map(float, repeat)) for repeat in repeats] for side, repeats in samples.items()}
         for stated, network, batch in _timed_sizes(result, timed):
             _check_timing(stated, network, batch, file.name)
+        _check_dataset(result.speed, timed, file.name)
     except Edited:
         raise
     except (ValueError, TypeError, AttributeError, IndexError, RuntimeError) as error:
@@ -166,11 +174,26 @@ def _timed_sizes(
     """Of the result's own size and of each on its curve: what is stated, samples by network, and the batch size."""
     own = {side: repeats for side, repeats in timed.items() if " " not in side}
     yield vars(result.speed), own, result.speed.batch_size
-    for point in result.speed.curve:
-        length = point.get("sequence_length")
-        size = f"{point.get('batch_size')}x{length}" if length else f"{point.get('batch_size')}"
-        there = {side.partition(" ")[0]: repeats for side, repeats in timed.items() if side.endswith(f" {size}")}
-        yield point, there, None
+    curve = [(point, size_text(point)) for point in result.speed.curve]
+    of_dataset = [(entry, dataset_size_text(entry)) for entry in result.speed.dataset_lengths]
+    for point, size in [*curve, *of_dataset]:
+        yield point, _samples_at(size, timed), None
+
+
+def _samples_at(size: str, timed: Mapping[str, list[list[float]]]) -> dict[str, list[list[float]]]:
+    return {side.partition(" ")[0]: repeats for side, repeats in timed.items() if side.partition(" ")[2] == size}
+
+
+def _check_dataset(speed: Speed, timed: Mapping[str, list[list[float]]], source: str) -> None:
+    """What is stated of the batches of the data set is what its sizes sum up to."""
+    sizes = [(entry["batches"], _samples_at(dataset_size_text(entry), timed)) for entry in speed.dataset_lengths]
+    found = latency_over_batches(sizes) if sizes and all(samples for _, samples in sizes) else {}
+    for key in OF_DATASET:
+        stated = getattr(speed, key)
+        if key in found:
+            _require_close(key, stated, found[key], source)
+        elif stated is not None:
+            raise Edited(source, f"was edited: it has no samples for {key}, which the record states")
 
 
 def _check_timing(
@@ -357,7 +380,7 @@ def check_export(result: Result, export: Export) -> None:
     """
     try:
         with damage_named():
-            weights, masks = export.state_dict(), export.masks
+            weights, masks, _ = export.state_dict(), export.masks, export.blocks
             digests = {"masks": tensors_digest(masks), "weights": tensors_digest(weights)}
     except ValueError as error:
         raise Edited(str(export.directory), f"cannot be read: {error}") from error
@@ -407,12 +430,22 @@ def _check_manifest(result: Result, export: Export) -> None:
 
 
 def _check_layer(export: Export, layer: str, weights: dict[str, Tensor]) -> None:
-    """A pruned layer's weight, zero where its mask prunes, and the same in the compressed form that kernels read."""
-    if f"{layer}.weight" not in weights:
+    """A pruned layer's weight, zero where its mask prunes, and the same in the compressed form that kernels read. Of a network
+    that whole blocks were taken out of: that the layers left are those whose masks keep every weight.
+    """
+    spec, mask = export.spec, export.masks[layer]
+    left = spec.name_left(layer)
+    if bool(mask.any() if left is None else not mask.all() and spec.blocks is not None):
+        raise Edited(BLOCKS, f"was edited: it does not say of {layer} what its mask does")
+    if left is None:
+        return
+    if f"{left}.weight" not in weights:
         raise Edited(f"weights of {layer}", "are missing")
-    weight, mask = as_matrix(weights[f"{layer}.weight"]), export.masks[layer]
+    weight = as_matrix(weights[f"{left}.weight"])
     if weight.shape != mask.shape or bool(weight.masked_fill(mask, 0.0).any()):
         raise Edited(f"weights of {layer}", "are not zero where its mask prunes them")
+    if spec.blocks is not None:  # which has no compressed form
+        return
     try:
         with damage_named():
             stored = export.format(layer)

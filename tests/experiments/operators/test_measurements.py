@@ -16,6 +16,33 @@ def test_read_back_as_written(measured, results_file):
     assert results.left_out == 1
 
 
+@pytest.mark.parametrize(
+    ("mark", "separator", "encoding"),
+    [("\ufeff", ",", "utf-8"), ("", ";", "utf-8"), ("\ufeff", "\t", "utf-8"), ("", "\t", "utf-16")],
+)
+def test_what_a_spreadsheet_saved_is_read(tmp_path, mark, separator, encoding):
+    file, row = tmp_path / "rows.csv", dict.fromkeys(COLUMNS, "x")
+    text = f"{mark}{separator.join(row)}\r\n{separator.join(row.values())}\r\n"
+    file.write_bytes(text.encode(encoding))
+    assert read_rows(file) == [row]
+
+
+def test_text_in_another_encoding_is_named(tmp_path):
+    file = tmp_path / "rows.csv"
+    file.write_bytes(",".join(COLUMNS).encode() + b"\n\xe9\n")
+    with pytest.raises(ValueError, match="is no text in UTF-8"):
+        read_rows(file)
+
+
+def test_a_file_keeps_columns_that_are_not_written(tmp_path):
+    file = tmp_path / "rows.csv"
+    write_texts(file, [dict.fromkeys(COLUMNS, "x")])
+    before = file.read_bytes()
+    with pytest.raises(ValueError, match="would lose the columns note"):
+        write_texts(file, [dict.fromkeys([*COLUMNS, "note"], "x")])
+    assert file.read_bytes() == before
+
+
 def test_useful_work_and_bytes(measured):
     one = measured(m=2, k=8, n=4, sparsity=0.75)
     assert one.useful_flops == 2 * 2 * 8 * 4 * 0.25

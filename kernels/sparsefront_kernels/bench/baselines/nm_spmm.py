@@ -165,7 +165,7 @@ def load(capability: tuple[int, int]) -> ctypes.CDLL:
         places = [f"-I{checkout / name}" for name in ("include", "src")]
         target = f"-gencode=arch=compute_{architecture},code=sm_{architecture}"
         command = [str(cuda_library.compiler()), *FLAGS, target, *places, str(INTERFACE), "-o", str(library)]
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", encoding="utf-8")
         if done.returncode != 0:
             raise RuntimeError(f"NM-SpMM does not compile: {done.stderr.strip() or done.stdout.strip()}")
         return ctypes.CDLL(str(library))

@@ -109,10 +109,12 @@ def call_key(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
     A batch of 1 does not count: the graph of a larger batch serves it.
 
     Raises:
-        Unfusable: an argument is neither a tensor nor a plain constant.
+        Unfusable: an argument is neither a tensor nor a plain constant, or a nested tensor.
     """
     names = sorted(kwargs)
     values = [*args, *(kwargs[name] for name in names)]
+    if any(isinstance(value, Tensor) and value.is_nested for value in values):
+        raise Unfusable("is called with nested tensors, which have no shape")
     batch = next((value.shape[0] for value in values if isinstance(value, Tensor)), 1)
     return len(args), tuple(names), tuple(_slot(value, batch) for value in values)
 

@@ -44,7 +44,9 @@ class FusionPlan:
     layers: dict[str, str] = field(default_factory=dict)
 
     def save(self, file: Path) -> None:
-        file.write_text(json.dumps({"format_version": FORMAT_VERSION, **self.to_json()}, indent=2) + "\n")
+        file.write_text(
+            json.dumps({"format_version": FORMAT_VERSION, **self.to_json()}, indent=2) + "\n", encoding="utf-8"
+        )
 
     @classmethod
     def load(cls, file: Path) -> "FusionPlan":
@@ -55,7 +57,7 @@ class FusionPlan:
         """
         if not file.is_file():
             raise InvalidSetting("plan", file, "no such file")
-        content = json.loads(file.read_text())
+        content = json.loads(file.read_text(encoding="utf-8"))
         if (version := content.pop("format_version", None)) != FORMAT_VERSION:
             raise InvalidSetting("plan", file, f"has format version {version}, this program reads {FORMAT_VERSION}")
         return cls.from_json(content)

@@ -5,11 +5,13 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from sparsefront.measure.settings import FEWEST_REPEATS
 from sparsefront.progress import counted
 from sparsefront.pruning.collapse import MOST_MISSED
 from sparsefront.results.candidates import (
     budget_of,
     points_lost,
+    precision_of,
     recovery_of,
     seeds_of,
     side_of,
@@ -19,6 +21,7 @@ from sparsefront.results.candidates import (
 from sparsefront.results.columns import measured_cells, times
 from sparsefront.results.comparable import (
     CPU_NOTE,
+    DATASET_SPEEDUP,
     LATENCY,
     SPEEDUP,
     Axis,
@@ -32,9 +35,11 @@ from sparsefront.results.plots import DENSE_COLOR, pattern_color, recovery_marke
 from sparsefront.results.record import Result, alternatives, result_fields
 from sparsefront.results.statistics import (
     FASTER,
+    FEW_SEEDS,
     against_dense,
     budget_sentences,
     lost_for_choice,
+    may_rank,
     pattern_ranking,
     settings_apart,
 )
@@ -51,6 +56,7 @@ DERIVED = {
     "lost": points_lost,
     "recovery": recovery_of,
     "recovery_seed": lambda result: seeds_of(result)[1],
+    "precision": precision_of,
     "distribution": lambda result: result.choice.pattern_parameters.get("distribution"),
 }
 """Qualities are of the sparse network, with the sparse kernels running where that was measured: fractions, and percentage points.
@@ -98,7 +104,7 @@ def _of_side(result: Result, suffix: str, split: str = "") -> float | None:
 # What the page says of each set of comparable results: sentences and tables as text, and the points that its script
 # draws.
 
-AXES = (SPEEDUP, LATENCY)
+AXES = (SPEEDUP, LATENCY, DATASET_SPEEDUP)
 SHOWN = ("pattern", "sparsity", "recovery")  # columns of the page's table beside the settings
 
 
@@ -130,7 +136,9 @@ MOST_NAMED = 4
 
 
 def headline(group: ComparableResults) -> str:
-    """The fastest within `HEADLINE_POINTS` of dense, in one sentence; none is named where intervals of speedups overlap."""
+    """The fastest within `HEADLINE_POINTS` of dense, in one sentence; none is named where intervals of speedups overlap, and
+    none is ranked that has too few seeds.
+    """
     within = f"within {HEADLINE_POINTS:g} point of dense"
     known = [
         (lost, point) for point in group.speedup_points if (lost := lost_for_choice(point.candidate, group)) is not None
@@ -142,7 +150,12 @@ def headline(group: ComparableResults) -> str:
     faster = [point for point in near if against_dense(point) == FASTER]
     if not faster:
         return f"Nothing {within} counts as faster than dense."
-    best = max(faster, key=lambda point: point.x)
+    ranked = [point for point in faster if may_rank(point.candidate)]
+    if not ranked:
+        best = max(faster, key=lambda point: point.x)
+        return f"{within.capitalize()} the fastest measured is {_named(best)}: {times(best.x)}; {FEW_SEEDS}."
+    near = [point for point in near if may_rank(point.candidate)]
+    best = max(ranked, key=lambda point: point.x)
     low = _ends(best)[0]
     rivals = [point for point in near if point is not best and _ends(point)[1] >= low]
     if not rivals:
@@ -238,6 +251,7 @@ def write_comparison(
     data = {
         "axis": axis.name,
         "most_missed": MOST_MISSED,
+        "fewest_repeats": FEWEST_REPEATS,
         "styles": styles(results),
         "columns": run_columns(results),
         "sections": [section_data(group, places) for group in groups],
@@ -249,6 +263,7 @@ def write_comparison(
         title=title,
         description=f"{groups[0].title}: {headline(groups[0])}",
         failed=failed,
+        own_lengths=any(result.speed.speedup_dataset is not None for result in results),
         sections=[section_text(group, verdicts_of(group)) for group in groups],
         data=Markup(json_for_page(data)),
         script=Markup(script_text()),

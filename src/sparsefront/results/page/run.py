@@ -10,13 +10,13 @@ from typing import Any
 from sparsefront.artifacts.durable import whole_file
 from sparsefront.pruning.collapse import collapse_warning
 from sparsefront.results.candidates import provenance
-from sparsefront.results.columns import COLUMNS, plain, shared_metric
+from sparsefront.results.columns import COLUMNS, collapsed_in, plain, shared_metric
 from sparsefront.results.comparable import SPEEDUP, Axis, split_comparable
 from sparsefront.results.latency_table import curve_figure, curve_lines, wins_text
 from sparsefront.results.plots import pareto_figure, svg_text
 from sparsefront.results.record import Result
 from sparsefront.results.run_folder import run_command
-from sparsefront.results.tables import layer_lines
+from sparsefront.results.tables import apart_from_medians, layer_lines
 
 # The templates of the pages, filled in; style and scripts are files beside them and become part of each page.
 
@@ -128,7 +128,9 @@ def write_run_page(
         layers=layer_lines(result),
         collapsed=collapse_warning(
             sparsity.sparsity_per_layer, sparsity.sparsity_target, plain(result.choice.allocation)
-        ),
+        )
+        if collapsed_in(result)
+        else None,
         pictures=[picture(file) for file in pictures],
     )
 
@@ -137,6 +139,7 @@ def _values(result: Result) -> list[dict[str, str]]:
     """What the columns of a comparison hold, as lines."""
     metric = shared_metric([result])
     cells = {column.heading(metric): column.cell(result) for column in COLUMNS}
+    cells["speedup"] += apart_from_medians(result)
     return [{"": heading, "value": text} for heading, text in cells.items() if text != "–"]
 
 

@@ -1,7 +1,7 @@
 // What the reader chose, kept in the page's address: #axis=latency_ms&pattern=n_m,tile_wise&budget=1.5
 const FILTERS = [
   "pattern", "granularity", "n_of_m", "distribution", "recovery", "sparsity_target", "importance", "allocation", "schedule",
-  "kernel_mode", "seed", "recovery_seed",
+  "kernel_mode", "precision", "seed", "recovery_seed",
 ];
 const RUN_IDS = DATA.sections.map(({ runs }) => new Set(runs.map((run) => valueOf("run_id", run))));
 const state = readAddress();

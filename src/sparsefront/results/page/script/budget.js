@@ -28,14 +28,15 @@ function showBudget(view, changed) {
 function budgetText(budget, view, axis) {
   const dense = view.dense[0], latency = dense?.latency_ms;
   if (axis === "latency_ms") return `at most ${AXES[axis].text(budget)}`;
-  const inTime = latency ? `, ${millisecondsText(latency / budget)} where dense takes ${millisecondsText(latency)}` : "";
+  const inTime = latency && axis === "speedup" ? `, ${millisecondsText(latency / budget)} where dense takes ${millisecondsText(latency)}` : "";
   return `at least ${AXES[axis].text(budget)}${inTime}`;
 }
 
 function winnerText(winner) {
   const seeds = winner.runs.length > 1 ? ` over ${winner.runs.length} runs` : "";
   const lost = winner.dense ? "" : `, ${lostText(winner.lost)}, at sparsity ${fractionText(winner.sparsity)}`;
-  const speed = `${timesText(winner.speedup)}, ${millisecondsText(winner.latency_ms)}`;
+  const own = (winner.speedup_dataset ?? null) === null ? "" : `, ${timesText(winner.speedup_dataset)} at own lengths`;
+  const speed = `${timesText(winner.speedup)}, ${millisecondsText(winner.latency_ms)}${own}`;
   return `<b>${escaped(nameOf(winner))}</b>: ${qualityText(winner)}${seeds}${lost}; ${speed}`;
 }
 

@@ -11,7 +11,7 @@ function drawCharts(view) {
   const values = timed.map((point) => point[axis]);
   const log = values.length > 0 && Math.max(...values) > LOG_FROM_RATIO * Math.min(...values);
   const along = { xOptions: log ? { log } : { least: LEAST_SHARE * Math.max(...values) }, xLabel: section.axes[axis] };
-  const interval = (point) => (axis === "speedup" && point.interval) || null;
+  const interval = (point) => point.intervals[axis] ?? null;
   const common = { front: new Set(view.front), lines: [], levels: [], budget: null, winner: view.winner, selected: view.selected,
     interval: () => null, error: split.error, hollow: () => false, yLabel: section.quality_label + split.label };
   const lines = view.series.map(([pattern, own]) => ({ color: DATA.styles.patterns[pattern], points: own.filter((point) => near(point, view)) }));

@@ -44,7 +44,7 @@ function largest(values) {
 // The runs of a point that the filters leave, taken together; qualities in percent.
 function pointOf(held, runs, section) {
   const qualities = known("_quality", runs), vals = known("_val_quality", runs);
-  const achieved = known("sparsity_achieved", runs), lows = known("speedup_low", runs), highs = known("speedup_high", runs);
+  const achieved = known("sparsity_achieved", runs);
   const errors = [timesHundred(mean(known("_quality_error", runs))), timesHundred(deviation(qualities))];
   const val_errors = [timesHundred(mean(known("_val_quality_error", runs))), timesHundred(deviation(vals))];
   const point = {
@@ -62,11 +62,19 @@ function pointOf(held, runs, section) {
     sparsity: achieved.length ? mean(achieved) : valueOf("sparsity_target", runs[0]),
     speedup: mean(known("speedup", runs)),
     latency_ms: mean(known("latency_sparse_ms", runs)),
-    interval: lows.length && highs.length ? [Math.min(...lows), Math.max(...highs)] : null,
+    speedup_dataset: mean(known("speedup_dataset", runs)),
+    intervals: { speedup: intervalOf("speedup", runs), speedup_dataset: intervalOf("speedup_dataset", runs) },
     unlike: runs.flatMap((run) => section.unlike[run] ?? []),
   };
   point.pick = pickOf(point, section);
   return point;
+}
+
+// From the lowest to the highest end over runs; null of a timing that was repeated too seldom for an interval.
+function intervalOf(name, runs) {
+  const often = runs.filter((run) => (valueOf("repeats", run) ?? DATA.fewest_repeats) >= DATA.fewest_repeats);
+  const lows = known(`${name}_low`, often), highs = known(`${name}_high`, often);
+  return lows.length && highs.length ? [Math.min(...lows), Math.max(...highs)] : null;
 }
 
 // What a choice goes by: the held-out part of train; of old records, which lack it, the reporting split; null: never picked.
@@ -77,12 +85,14 @@ function pickOf(point, section) {
 // Dense, and dense trained on: medians over the runs of the seeds that the filter leaves, since every run has its own baseline.
 function densePoints(section) {
   const { seed } = state.filters, runs = section.runs.filter((run) => !seed.size || seed.has(textOf("seed", run)));
-  const kinds = { dense: ["dense baseline", "dense"], continued: ["dense, trained on", "dense_continued"] };
+  const kinds = { dense: ["dense baseline", "dense"], continued: ["dense, trained on", "dense_continued"],
+    distilled: ["dense, trained on with the teacher", "dense_distilled"] };
   const latency_ms = median(known("latency_dense_ms", runs));
   return Object.entries(kinds).flatMap(([kind, [label, field]]) => {
     const [quality, val] = [field, `val_${field}`].map((name) => timesHundred(median(known(name, runs))));
     if (quality === null) return [];
-    const point = { dense: kind, label, quality, val, latency_ms, runs: [], settings: "", interval: null, error: null };
-    return [{ ...point, speedup: latency_ms === null ? null : 1, pick: pickOf(point, section) }];
+    const point = { dense: kind, label, quality, val, latency_ms, runs: [], settings: "", intervals: {}, error: null };
+    const dense = latency_ms === null ? null : 1, own = known("speedup_dataset", runs).length ? 1 : null;
+    return [{ ...point, speedup: dense, speedup_dataset: own, pick: pickOf(point, section) }];
   });
 }

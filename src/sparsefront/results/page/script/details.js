@@ -1,7 +1,7 @@
 // Everything that the page holds about one point: its runs, where they were measured, their layers and pictures.
 const PROVENANCE = ["gpu", "driver", "cuda", "torch_version", "triton_version", "commit", "processor", "threads", "latency_kernel",
   "execution_mode_dense", "execution_mode_sparse", "dataset_digest", "dense_steps", "recovery_steps", "recovery_samples",
-  "dense_weights_sha256", "dense_continued_weights_sha256", "weights_sha256", "masks_sha256", "time"];
+  "dense_weights_sha256", "dense_continued_weights_sha256", "dense_distilled_weights_sha256", "weights_sha256", "masks_sha256", "time"];
 
 function showDetails(point) {
   const box = document.getElementById("details");

@@ -1,6 +1,7 @@
 // Which points no other point beats, and which of them a budget picks.
 const AXES = {
   speedup: { larger: true, short: "speedup", text: (value) => `${fixed(value, 2)}×` },
+  speedup_dataset: { larger: true, short: "speedup, own lengths", text: (value) => `${fixed(value, 2)}×` },
   latency_ms: { larger: false, short: "latency, ms", text: (value) => `${milliseconds(value)} ms` },
 };
 

@@ -11,10 +11,12 @@ const TABLE = [
   { head: "points lost", minor: true, value: (point) => point.lost, text: pointsText },
   { head: "latency", minor: true, value: (point) => point.latency_ms, text: millisecondsText },
   { head: "speedup", most: true, value: (point) => point.speedup, text: timesText },
+  { head: "speedup, own lengths", minor: true, field: "speedup_dataset", most: true, value: (point) => point.speedup_dataset, text: timesText },
+  { head: "precision", minor: true, field: "_precision", value: (point) => valueOf("_precision", point.run) ?? "" },
   { head: "picked by held out", minor: true, value: (point) => point.picked ?? "" },
   { head: "≠", minor: true, value: (point) => (point.unlike.length ? point.unlike.join("; ") : ""),
     cell: (point) => (point.unlike.length ? `<abbr class="badge" title="${escaped(point.unlike.join("; "))}">≠</abbr>` : "") },
-];
+].filter(({ field }) => !field || DATA.columns.some(({ name, constant }) => name === field && constant !== null));
 let linesShown = LINES_AT_ONCE;
 
 function showTable(view, { select, changed }) {

@@ -1,0 +1,150 @@
+"""The picture that leads: sparse patterns, the search, and the smaller dense networks that a user would take instead.
+
+    python -m experiments.front.study --workers 6 --overrides experiment=front_squad model.path=DIR dataset.path=DIR
+
+Every line has the same dense network, steps, teacher and seeds. Kernels are swapped in and timed for the seeds of --timed; the
+networks of the others are evaluated with their masks. A line is added to --out as soon as its point is finished, so that a killed
+study goes on where it was. `summary.py` makes the page's table and figure.
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from experiments.harness import runs
+from experiments.harness.rows import COMMIT_DIGITS, Row, text
+from sparsefront.processes import side_by_side, worker_processes
+from sparsefront.results.store import append_line, read_lines
+
+if TYPE_CHECKING:
+    from sparsefront.results.record import Result
+
+DENSE = "dense"
+CHOICES = {
+    "depth": ("pattern=depth", "schedule=one_shot"),
+    "width": ("pattern=channel", "pattern.axis=width"),
+    "2:4": ("pattern=n_m", "pattern.m=4"),
+    "n:m": ("pattern=n_m",),
+    "vectors of 32": ("pattern=vector_wise", "granularity=32"),
+    "blocks of 64": ("pattern=block_wise", "granularity=64"),
+    "tiles of 128": ("pattern=tile_wise", "granularity=128"),
+    "search": ("pattern=mixed", "allocation=latency_search", "pattern.candidates=[tile_wise:128,block_wise:64]"),
+    "search, blocks": ("pattern=mixed", "allocation=latency_search", "pattern.candidates=[block_wise:64]"),
+}
+"""Line -> overrides of run.py."""
+LEVELS = {
+    "depth": (0.25, 0.34, 0.5),
+    "width": (0.25, 0.5),
+    "2:4": (0.5,),
+    "n:m": (0.75,),
+    "vectors of 32": (0.5, 0.75),
+    "blocks of 64": (0.5, 0.75),
+    "tiles of 128": (0.5, 0.75),
+    "search": (1.3, 1.5),
+    "search, blocks": (1.3, 1.5),
+}
+"""Line -> sparsities, or speedups that are searched for."""
+SEARCHES = tuple(name for name, overrides in CHOICES.items() if "pattern=mixed" in overrides)
+CEILING = "sparsity=0.95"  # of a layer, in a search
+UNTIMED = ("kernel=none", "measure.latency=false", "optimize=[val_masked]")
+MEASURED = (
+    "metric_name val_dense val_dense_distilled val_masked val_sparse dense dense_distilled masked sparse "
+    "dense_standard_error latency_dense_ms latency_sparse_ms speedup speedup_low speedup_high latency_dense_dataset_ms "
+    "latency_sparse_dataset_ms speedup_dataset speedup_dataset_low speedup_dataset_high latency_predicted_ms "
+    "sparsity_achieved sparse_flops_share precision dataset_split dense_variant sparse_variant prune_seconds "
+    "recover_seconds run_id gpu torch_version commit dense_weights_sha256 time"
+).split()
+
+
+@dataclass(frozen=True)
+class Point:
+    """One line of the table, with one seed.
+
+    Args:
+        choice: of CHOICES; or "dense", the network that all others of its seed are made from, which has no line.
+        level: of LEVELS.
+    """
+
+    choice: str
+    level: float
+    seed: int
+
+    def overrides(self) -> list[str]:
+        """What `run.py` takes."""
+        if self.choice == DENSE:
+            return [f"seed={self.seed}", "pattern=dense", "stages=[dense]", *runs.QUIET]
+        level = [f"sparsity={self.level:g}"]
+        if self.choice in SEARCHES:
+            level = [CEILING, f"allocation.speedup={self.level:g}"]
+        return [f"seed={self.seed}", "control=dense_distilled", *runs.QUIET, *CHOICES[self.choice], *level]
+
+    @property
+    def cells(self) -> Row:
+        """What names its line."""
+        return {"choice": self.choice, "level": f"{self.level:g}", "seed": str(self.seed)}
+
+
+def run_point(point: Point, *, timed: Sequence[int], overrides: Sequence[str]) -> Row | str | None:
+    """Run a point in this process.
+
+    Returns:
+        its line; None of the dense network; or the reason why there is no such network.
+    """
+    untimed = () if point.seed in timed or point.choice == DENSE else UNTIMED
+    record = runs.record_of([*overrides, *point.overrides(), *untimed])
+    return record if record is None or isinstance(record, str) else line_of(point, record)
+
+
+def line_of(point: Point, record: "Result") -> Row:
+    """The line of a point, from the record of its run."""
+    found = {name: record.value_of(name) for name in MEASURED}
+    found["commit"] = (found["commit"] or "")[:COMMIT_DIGITS]  # there is none outside a checkout
+    found["dense_weights_sha256"] = (found["dense_weights_sha256"] or "")[:8]
+    return point.cells | {name: str(text(value)) for name, value in found.items()}
+
+
+def wanted(choices: Sequence[str], seeds: Sequence[int]) -> list[Point]:
+    """Seed after seed, so that what is there at any time is a whole study of fewer seeds."""
+    return [Point(choice, level, seed) for seed in seeds for choice in choices for level in LEVELS[choice]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("results/front/rows.csv"))
+    parser.add_argument("--choices", nargs="+", choices=list(CHOICES), default=list(CHOICES))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument(
+        "--timed", type=int, nargs="*", default=[0], help="seeds whose networks get kernels and are timed"
+    )
+    runs.add_options(parser)
+    arguments = parser.parse_args()
+    ends_at = runs.ends_at(arguments.minutes)
+    known = [{name: line[name] for name in ("choice", "level", "seed")} for line in read_lines(arguments.out)]
+    todo = [point for point in wanted(arguments.choices, arguments.seeds) if point.cells not in known]
+    dense = {point.seed: Point(DENSE, 0.0, point.seed) for point in todo}
+    work = partial(run_point, timed=arguments.timed, overrides=arguments.overrides)
+    left = len(todo)
+    with worker_processes(arguments.workers) as pool:
+        after = {point: dense[point.seed] for point in todo}
+        jobs = [*dense.values(), *todo]
+        for done in side_by_side(jobs, work, pool, workers=arguments.workers, after=after, ends_at=ends_at):
+            if done.error is not None:
+                print(f"{done.job} failed: {type(done.error).__name__}: {done.error}", flush=True)
+            elif isinstance(done.found, str):
+                left -= 1
+                print(f"{done.job} is left out: {done.found}", flush=True)
+            elif done.found is not None:
+                left -= 1
+                append_line(arguments.out, done.found)
+                named = ("val_masked", "masked", "sparse", "dense_distilled", "speedup", "speedup_dataset")
+                told = ", ".join(f"{name} {float(done.found[name]):.4g}" for name in named if done.found[name])
+                print(f"{done.job}: {told}", flush=True)
+    if left:
+        print(f"{left} points are left for the next call", flush=True)
+
+
+if __name__ == "__main__":
+    main()

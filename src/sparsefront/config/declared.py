@@ -1,0 +1,178 @@
+"""What an option takes, read from the source of its class: a slip in a group is answered before torch and Lightning, whose
+imports take seconds.
+
+Only what the source says without running it counts: names and types of a settings class and of its bases, all of them ours. A
+type that needs more than literals, typing and pydantic passes here; `validate` imports the class and checks everything.
+"""
+
+import ast
+import builtins
+import importlib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from sparsefront.config.schema import GROUPS
+from sparsefront.config.settings import KEYS_OF_THE_RUN, named_as_typed, nothing_chosen
+from sparsefront.errors import keys_of
+from sparsefront.options import OWN, TARGET
+from sparsefront.settings_class import checked_against
+
+ROOT = Path(__file__).parent.parent
+LIGHT = ("abc", "annotated_types", "collections", "pathlib", "pydantic", "typing", "typing_extensions")
+"""Packages that are imported to read a type; of ours the module that declares types of settings."""
+LIGHT += (f"{OWN}.settings_class",)
+
+
+def check_declared(config: DictConfig, choices: Mapping[str, str], folders: Sequence[Path]) -> None:
+    """Each value of a group by the type that the source of its class declares; what cannot be told so passes.
+
+    Args:
+        choices: group -> the name of its option.
+        folders: those that Hydra searches for options.
+    Raises:
+        InvalidSetting: the first key that an option does not take, or value of a wrong type or out of its range; the message
+            is the one that importing the class would bring.
+    """
+    for group in GROUPS:
+        node = config.get(group)
+        if not node:
+            raise nothing_chosen(group, node)
+        if not OmegaConf.is_dict(node) or not isinstance(name := node.get(TARGET), str):
+            continue
+        if (declared := declared_types(name)) is None:
+            continue
+        try:
+            values = OmegaConf.to_container(node, resolve=True)
+        except OmegaConfBaseException:
+            continue
+        assert isinstance(values, dict)
+        own = {key: value for key, value in values.items() if key not in (TARGET, *KEYS_OF_THE_RUN.get(group, ()))}
+        with named_as_typed(config, choices, folders), keys_of(group):
+            checked_against(declared, own, taker=group)
+
+
+@cache
+def declared_types(name: str) -> dict[str, Any] | None:
+    """Settings of a class of ours -> their types, `Any` where only running the module tells them.
+
+    Args:
+        name: package.module.Class.
+    Returns:
+        None where the class, or one of its bases, is not ours or not found.
+    """
+    module, _, kind = name.rpartition(".")
+    source = _source(module)
+    return None if source is None else source.fields_of(kind)
+
+
+@cache
+def _source(module: str) -> "_Source | None":
+    """A module of ours, parsed; None of any other."""
+    if not f"{module}.".startswith(f"{OWN}."):
+        return None
+    file = ROOT.joinpath(*module.split(".")[1:]).with_suffix(".py")
+    return _Source(ast.parse(file.read_text(encoding="utf-8"))) if file.is_file() else None
+
+
+class _Unknown(Exception):
+    """Only running the module would tell."""
+
+
+class _Source(Mapping[str, Any]):
+    """The names of a parsed module, each evaluated when it is asked for: the namespace in which its types are read."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self._classes: dict[str, ast.ClassDef] = {}
+        self._values: dict[str, ast.expr] = {}
+        self._imports: dict[str, tuple[str, str]] = {}  # name -> module and name there
+        for node in tree.body:
+            match node:
+                case ast.ClassDef():
+                    self._classes[node.name] = node
+                case ast.Assign(targets=[ast.Name(id=name)]):
+                    self._values[name] = node.value
+                case ast.ImportFrom(module=str(module)):
+                    self._imports |= {alias.asname or alias.name: (module, alias.name) for alias in node.names}
+
+    def fields_of(self, kind: str) -> dict[str, Any] | None:
+        """Of a class, as its `__init__` takes them: those of its bases first, those by keyword alone last."""
+        found = self._fields(kind)
+        return None if found is None else found[0] | found[1]
+
+    def _fields(self, kind: str) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """By position, and by keyword alone."""
+        if kind in self._imports:
+            module, name = self._imports[kind]
+            source = _source(module)
+            return None if source is None else source._fields(name)
+        if (found := self._classes.get(kind)) is None:
+            return None
+        by_position: dict[str, Any] = {}
+        by_keyword: dict[str, Any] = {}
+        for base in reversed(found.bases):  # as dataclasses do
+            if isinstance(base, ast.Name) and base.id in ("ABC", "Protocol"):
+                continue
+            inherited = self._fields(base.id) if isinstance(base, ast.Name) else None
+            if inherited is None:
+                return None
+            by_position, by_keyword = by_position | inherited[0], by_keyword | inherited[1]
+        # what is no dataclass only asks for attributes
+        for node in found.body if found.decorator_list else ():
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and not _of_the_class(node):
+                marks = [*found.decorator_list, *([] if node.value is None else [node.value])]
+                alone = any("kw_only=True" in ast.unparse(mark) for mark in marks)
+                (by_keyword if alone else by_position)[node.target.id] = self._type(node.annotation)
+            elif isinstance(node, ast.FunctionDef) and node.name == "__init__":
+                return None
+        return by_position, by_keyword
+
+    def _type(self, annotation: ast.expr) -> Any:
+        try:
+            return self._evaluated(annotation)
+        except Exception:  # whatever a source may hold: it is read again when the class is imported
+            return Any
+
+    def _evaluated(self, expression: ast.expr) -> Any:
+        if isinstance(expression, ast.Dict):  # of one whose names are asked for, values may need the module
+            return dict.fromkeys(self._evaluated(key) for key in expression.keys if key is not None)
+        if any(isinstance(part, ast.Call) and not _is_plain_call(part) for part in ast.walk(expression)):
+            raise _Unknown
+        return eval(compile(ast.Expression(expression), "<declared>", "eval"), {"__builtins__": {}}, self)
+
+    def __getitem__(self, name: str) -> Any:
+        if name in self._imports:
+            module, attribute = self._imports[name]
+            if module.startswith(LIGHT):
+                return getattr(importlib.import_module(module), attribute)
+            source = _source(module)
+            if source is None:
+                raise _Unknown
+            return source[attribute]
+        if name in self._values:
+            return self._evaluated(self._values[name])
+        if name in self._classes or not hasattr(builtins, name):
+            raise _Unknown
+        return getattr(builtins, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*self._imports, *self._values))
+
+    def __len__(self) -> int:
+        return len(self._imports) + len(self._values)
+
+
+PLAIN_CALLS = ("Field", "Strict", "AfterValidator", "tuple", "list")
+
+
+def _is_plain_call(call: ast.Call) -> bool:
+    """One that types are written with."""
+    return isinstance(call.func, ast.Name) and call.func.id in PLAIN_CALLS
+
+
+def _of_the_class(node: ast.AnnAssign) -> bool:
+    return "ClassVar" in ast.unparse(node.annotation)

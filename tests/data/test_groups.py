@@ -1,0 +1,236 @@
+"""Splits by group: what belongs together is on one side, and results name the rule."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_files import WORDS, write_glue
+
+from sparsefront.data.base import DROPPED, held_out, linked
+from sparsefront.data.cifar10 import Cifar10
+from sparsefront.data.digits import Digits
+from sparsefront.data.glue import Glue, contained_phrases
+from sparsefront.data.image_folder import ImageFolder, ImageNet
+from sparsefront.data.squad import Squad
+from sparsefront.data.text_columns import TextColumns
+from sparsefront.errors import InvalidSetting
+from sparsefront.splits import main
+
+
+def sides(groups: np.ndarray, divided: tuple[np.ndarray, np.ndarray]) -> tuple[set[int], set[int]]:
+    return tuple(set(groups[part].tolist()) for part in divided)  # type: ignore[return-value]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(-1, 20)), min_size=2, max_size=200), st.floats(0.01, 0.5))
+def test_groups_are_never_cut(rows: list[tuple[int, int]], fraction: float) -> None:
+    strata, groups = (np.array(column) for column in zip(*rows, strict=True))
+    if len(set(groups.tolist()) - {DROPPED}) < 2:
+        with pytest.raises(InvalidSetting, match="split_by=rows"):
+            held_out(strata, fraction, groups=groups)
+        return
+    train, val = sides(groups, divided := held_out(strata, fraction, groups=groups))
+    assert train and val and not train & val
+    assert sorted(np.concatenate(divided)) == np.flatnonzero(groups != DROPPED).tolist()
+
+
+def test_shares_of_classes_are_kept_by_groups_of_all_sizes() -> None:
+    noise = np.random.RandomState(3)
+    groups = np.repeat(np.arange(400), noise.randint(1, 30, 400))
+    leaning = noise.rand(400)[groups]
+    strata = (noise.rand(len(groups)) < leaning).astype(int)
+    _, held = held_out(strata, 0.1, groups=groups)
+    assert len(held) / len(groups) == pytest.approx(0.1, abs=0.003)
+    assert strata[held].mean() == pytest.approx(strata.mean(), abs=0.01)
+
+
+def test_without_groups_and_with_groups_of_one_the_rows_are_the_same() -> None:
+    strata = np.arange(50) % 3
+    one_by_one, alone = held_out(strata, 0.2), held_out(strata, 0.2, groups=np.arange(50))
+    assert all(map(np.array_equal, one_by_one, alone))
+
+
+def test_rows_are_joined_by_chains_of_keys() -> None:
+    assert linked(["ab", "c", "bd", "", "de", "c"]).tolist() == [0, 1, 0, DROPPED, 0, 1]
+    assert linked(["a", "b", "ab"]).tolist() == [0, 0, 0]
+
+
+def test_phrases_contain_phrases_of_whole_words() -> None:
+    phrases = ["the film is good", "film is good ", "the film is", "a film is goodish", "is good", "film is good"]
+    assert [set(found) for found in contained_phrases(phrases)] == [
+        {"the film is good", "film is good", "the film is"},
+        {"film is good"},
+        {"the film is"},
+        {"a film is goodish"},
+        set(),
+        {"film is good"},
+    ]
+
+
+def sentence(number: int) -> str:
+    return " ".join(f"{WORDS[(number * place) % 16]}{number}" for place in range(1, 9))
+
+
+@pytest.fixture
+def phrases(tmp_path: Path) -> Glue:
+    """SST-2 of 40 sentences, each with its parts and with single words."""
+    settings = Glue(path=str(write_glue(tmp_path / "phrases", "sst2")))
+    lines = ["sentence\tlabel"]
+    for number in range(40):
+        words = sentence(number).split()
+        parts = [words, words[:4], words[3:7], words[5:], words[:2], words[-1:]]
+        lines += [f"{' '.join(part)} \t{number % 2}" for part in parts]
+    settings.files()["train"].write_text("\n".join(lines) + "\n")
+    return settings
+
+
+def test_no_sst2_phrase_is_on_both_sides(phrases: Glue, tmp_path: Path) -> None:
+    texts = [row.first.strip() for row in phrases.source(tmp_path)._train]  # type: ignore[attr-defined]
+
+    def leaks(settings: Glue) -> int:
+        divided = settings.division(tmp_path)
+        train = [f" {texts[row]} " for row in divided.train if texts[row].count(" ") > 1]
+        held = [f" {texts[row]} " for row in divided.val]
+        return sum(any(one in other or other in one for other in train) for one in held)
+
+    assert leaks(phrases) == 0 and leaks(replace(phrases, split_by="rows")) > 10
+    divided = phrases.division(tmp_path)
+    assert (len(divided.train), len(divided.val)) == (144, 16) and divided.groups is not None
+    assert all(texts[row].count(" ") < 2 for row in divided.dropped) and len(divided.dropped) == 80
+    assert phrases.split_version == "sst2-phrases-1" and replace(phrases, split_by="rows").split_version == "rows"
+    full = replace(phrases, valid_fraction=0.0)
+    assert full.split_version is None and len(full.division(tmp_path).train) == 240
+
+
+def test_keys_follow_the_split(phrases: Glue, tmp_path: Path) -> None:
+    by_rows, named = replace(phrases, split_by="rows"), replace(phrases, split_by="groups")
+    assert phrases.fingerprint() == named.fingerprint() != by_rows.fingerprint()
+    assert phrases.source(tmp_path).key() == named.source(tmp_path).key() != by_rows.source(tmp_path).key()
+
+
+def test_mrpc_pairs_that_share_a_sentence_stay_together(tmp_path: Path) -> None:
+    settings = Glue(task="mrpc", path=str(write_glue(tmp_path, "mrpc")), valid_fraction=0.5)
+    train = settings.files()["train"]
+    lines = train.read_text().splitlines()[1:]
+    chained = ["\t".join(["1", "0", "0", f"first {number // 2}", f"second {(number + 1) // 2}"]) for number in range(9)]
+    train.write_text("\n".join(["Quality\t#1 ID\t#2 ID\t#1 String\t#2 String", *lines, *chained]) + "\n")
+    divided = settings.division(tmp_path)
+    assert len({row in divided.val for row in range(len(lines), len(lines) + 9)}) == 1
+    assert settings.split_version == "mrpc-sentences-1"
+
+
+def test_squad_articles_stay_together_where_there_are_enough(tmp_path: Path) -> None:
+    articles = [
+        {
+            "title": f"t{number}",
+            "paragraphs": [
+                {
+                    "context": f"c {number} {part}",
+                    "qas": [{"id": f"{number}.{part}", "question": "?", "answers": [{"text": "c", "answer_start": 0}]}],
+                }
+                for part in range(3)
+            ],
+        }
+        for number in range(20)
+    ]
+    for name, held in (("train", articles), ("dev", articles[:1])):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"data": held}))
+    held = Squad(path=str(tmp_path)).source(tmp_path).questions("val")  # type: ignore[attr-defined]
+    assert len(held) == 6 and len({question.article for question in held}) == 2
+    few = Squad(path=str(tmp_path), valid_fraction=0.04).source(tmp_path).questions("val")  # type: ignore[attr-defined]
+    assert len(few) == 2, "two paragraphs, since an article would be more than was asked for"
+
+
+def duplicated_images(folder: Path) -> Cifar10:
+    images = np.repeat(np.arange(20, dtype=np.uint8), 5)[:, None, None, None] * np.ones((1, 32, 32, 3), np.uint8)
+    labels = np.arange(100) % 10
+    folder.mkdir(parents=True, exist_ok=True)
+    np.savez(folder / "c.npz", x_train=images, y_train=labels, x_test=images[:10], y_test=labels[:10])
+    return Cifar10(path=str(folder / "c.npz"))
+
+
+def duplicated_files(folder: Path) -> ImageFolder:
+    from PIL import Image
+
+    for name in ("cat", "dog"):
+        (folder / name).mkdir(parents=True)
+        for number in range(24):
+            Image.new("RGB", (40, 40), (number // 3, 0, 0)).save(folder / name / f"{number:02}.png")
+    return ImageFolder(path=str(folder))
+
+
+def duplicated_texts(folder: Path) -> TextColumns:
+    folder.mkdir(parents=True)
+    lines = [f"text {number // 4},{number % 2}" for number in range(80)]
+    for part in ("train", "test"):
+        (folder / f"{part}.csv").write_text("\n".join(["text,label", *lines]) + "\n")
+    return TextColumns(path=str(folder))
+
+
+def duplicated_questions(folder: Path) -> Glue:
+    settings = Glue(task="rte", path=str(write_glue(folder, "rte")))
+    head, *lines = settings.files()["train"].read_text().splitlines()
+    settings.files()["train"].write_text("\n".join([head, *lines, *lines, *lines]) + "\n")
+    return settings
+
+
+@pytest.mark.parametrize("make", [duplicated_images, duplicated_files, duplicated_texts, duplicated_questions])
+def test_no_duplicate_is_on_both_sides(make: Any, tmp_path: Path) -> None:
+    settings = make(tmp_path / "data")
+    divided = settings.division(tmp_path)
+    assert settings.split_version == "duplicates-1"
+    parts = [set(divided.groups[rows].tolist()) for rows in (divided.train, divided.val, divided.test)]
+    assert parts[0] and parts[1] and not parts[0] & parts[1] and not parts[2] & (parts[0] | parts[1])
+    assert len(np.unique(divided.groups)) < len(divided.groups), "the rows are duplicates of one another"
+    by_rows = replace(settings, split_by="rows").division(tmp_path)
+    train, val = (set(divided.groups[rows].tolist()) for rows in (by_rows.train, by_rows.val))
+    assert train & val, "the split by rows leaks"
+
+
+def test_digits_have_no_duplicates_and_keep_their_rows(tmp_path: Path) -> None:
+    grouped, by_rows = (Digits(split_by=how).division(tmp_path) for how in ("groups", "rows"))
+    for part in ("train", "val", "test"):
+        assert np.array_equal(getattr(grouped, part), getattr(by_rows, part))
+
+
+def test_groups_where_none_are_declared() -> None:
+    with pytest.raises(InvalidSetting, match="^split_by=groups: imagenet declares no groups .*; auto or rows$"):
+        _ = ImageNet(split_by="groups").split_version
+    assert ImageNet().split_version == "rows"
+
+
+def test_rows_of_one_group_cannot_be_divided() -> None:
+    with pytest.raises(InvalidSetting, match="path=here: its 4 rows belong together in one group.*split_by=rows"):
+        held_out([0] * 4, 0.5, groups=np.zeros(4, dtype=int), path="here")
+
+
+# The program.
+
+
+def test_the_program_prints_which_rows(phrases: Glue, capsys: Any) -> None:
+    assert main(["dataset=glue", f"dataset.path={phrases.path}"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["split"] == "sst2-phrases-1" and told["rows"] == told["train"] + told["held_out"] + told["dropped"]
+    assert told["groups"] == {"count": 40, "held_out": 4, "largest": 4, "largest_held_out": 4}
+    assert len(told["held_out_rows"]) == told["held_out"] and len(told["dropped_rows"]) == told["dropped"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["dataset=imagenet", "dataset.split_by=groups"], "dataset.split_by=groups: imagenet declares no groups"),
+        (["dataset=glue", "dataset.split_by=sentence"], "dataset.split_by=sentence: must be one of auto, groups, rows"),
+        (["dataset=glue", "dataset.path=/nowhere"], "dataset.path=/nowhere: does not exist"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: list[str], message: str, capsys: Any) -> None:
+    assert main(arguments) == 2
+    assert capsys.readouterr().err.startswith(message)
+
+
+def test_help(capsys: Any) -> None:
+    assert main(["--help"]) == 0 and "dataset.split_by=rows" in capsys.readouterr().out

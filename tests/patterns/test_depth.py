@@ -1,0 +1,295 @@
+"""depth: whole blocks go, and what is left is a smaller dense network, in the library and in runs."""
+
+import copy
+
+import pytest
+import torch
+import torchvision
+from torch import nn
+from transformers import (
+    AutoModelForImageClassification,
+    AutoModelForSequenceClassification,
+    BertConfig,
+    DistilBertConfig,
+    MPNetConfig,
+    RobertaConfig,
+    T5Config,
+    T5ForConditionalGeneration,
+    ViTConfig,
+)
+
+import sparsefront as sf
+from sparsefront.config.validate import validate
+from sparsefront.errors import InvalidSetting
+from sparsefront.networks import names_left
+from sparsefront.patterns.depth import Depth
+from sparsefront.pruning.layers import weighted_layers
+from sparsefront.pruning.mask_spec import MaskSpec
+from sparsefront.pruning.prune_blocks import alike_blocks
+from sparsefront.recovery import distillation
+from sparsefront.verify.__main__ import main
+
+SIZES = {"num_hidden_layers": 4, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 32}
+TEXT = SIZES | {"vocab_size": 50, "max_position_embeddings": 40}
+TINY_DISTILBERT = DistilBertConfig(n_layers=4, n_heads=2, dim=16, hidden_dim=32, vocab_size=50)
+IDS = torch.arange(2, 34).view(2, 16)
+BATCHES = [{"input_ids": IDS, "attention_mask": torch.ones_like(IDS), "labels": torch.tensor([0, 1])}] * 2
+CONFIGS = {
+    "bert": BertConfig(**TEXT),
+    "roberta": RobertaConfig(**TEXT),
+    "mpnet": MPNetConfig(**TEXT),
+    "distilbert": TINY_DISTILBERT,
+    "vit": ViTConfig(**SIZES, image_size=8, patch_size=4, num_channels=1),
+}
+ON_CPU = ["trainer=cpu", "measure.device=cpu", "model.dim=32", "model.heads=2"]
+
+
+def bert(config: object = CONFIGS["bert"]) -> nn.Module:
+    torch.manual_seed(0)
+    return AutoModelForSequenceClassification.from_config(copy.deepcopy(config)).eval()
+
+
+def pruned(net: nn.Module, pattern: object = "depth", sparsity: float = 0.5, **settings: object) -> sf.Masks:
+    return sf.prune(net, pattern, sparsity, tell=len, **settings)
+
+
+# Which blocks.
+
+
+@pytest.mark.parametrize(
+    ("blocks", "count", "kept"),
+    [(12, 6, [0, 2, 4, 7, 9, 11]), (6, 2, [0, 2, 3, 5]), (6, 4, [0, 5]), (4, 3, [0]), (4, 0, [0, 1, 2, 3])],
+)
+def test_evenly_the_first_and_the_last_stay(blocks, count, kept):
+    names = [str(place) for place in range(blocks)]
+    gone = Depth().dropped(names, count)
+    assert len(gone) == count and [int(name) for name in names if name not in gone] == kept
+
+
+def test_by_importance_the_least_influence_goes():
+    assert Depth("importance").dropped(list("abcd"), 2, [0.3, 0.1, 0.2, 0.1]) == ["b", "d"]
+
+
+@pytest.mark.parametrize(("sparsity", "count"), [(0.125, 1), (0.3, 1), (0.375, 2), (0.874, 3), (0.0, 0)])
+def test_a_sparsity_is_rounded_to_whole_blocks(sparsity, count):
+    assert Depth().count(4, sparsity) == count
+
+
+@pytest.mark.parametrize(("sparsity", "nearest"), [(0.12, 0.125), (0.9, 0.874)])
+def test_none_and_all_blocks_are_rejected_with_the_nearest_that_works(sparsity, nearest):
+    with pytest.raises(InvalidSetting, match=f"{nearest:g}$"):
+        Depth().count(4, sparsity)
+    assert Depth().count(4, nearest) in (1, 3)
+
+
+def test_blocks_of_a_stage_are_alike_where_they_keep_the_shape():
+    with torch.device("meta"):
+        found = alike_blocks(net := torchvision.models.resnet50(), weighted_layers(net))
+    assert found == [f"layer{s}.{b}" for s, blocks in ((1, 3), (2, 4), (3, 6), (4, 3)) for b in range(1, blocks)]
+
+
+@pytest.mark.parametrize("bare", [False, True])
+def test_a_network_without_blocks_alike_is_rejected(bare):
+    layers = [nn.Linear(8, 8) for _ in range(3)]
+    net = (
+        nn.Sequential(*layers)
+        if bare
+        else nn.Sequential(nn.Sequential(nn.Linear(8, 4)), nn.Sequential(nn.Linear(4, 8)))
+    )
+    with pytest.raises(InvalidSetting, match="pattern=depth: takes whole blocks, and no two members"):
+        pruned(net, layers="*")
+
+
+def test_an_encoder_with_a_decoder_is_rejected():
+    with torch.device("meta"):
+        net = T5ForConditionalGeneration(T5Config(num_layers=2, d_model=8, d_ff=8, num_heads=2, d_kv=4, vocab_size=9))
+    with pytest.raises(InvalidSetting, match="pattern=depth: .* this network has both"):
+        pruned(net)
+
+
+def test_influence_is_what_a_block_changes():
+    class Adds(nn.Module):
+        def __init__(self, scale: float) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 8, bias=False)
+            nn.init.constant_(self.layer.weight, scale)
+
+        def forward(self, x):
+            return x + self.layer(x) * torch.arange(8.0)
+
+    net = nn.Sequential(*(Adds(scale) for scale in (1.0, 0.001, 0.5, 0.0)), nn.Linear(8, 2))
+    masks = pruned(net, Depth("importance"), calibration=[torch.rand(4, 8) for _ in range(2)])
+    assert [name for name, mask in masks.items() if not mask.any()] == ["1.layer", "3.layer"] and len(net) == 3
+    with pytest.raises(InvalidSetting, match="calibration=None: pattern.choose=importance"):
+        pruned(net, Depth("importance"))
+
+
+def test_ignored_blocks_stay():
+    masks = pruned(net := bert(), sparsity=0.5, ignore="*.layer.1.*")
+    left = [masks.spec.blocks[f"bert.encoder.layer.{i}"] is not None for i in range(4)]
+    assert left == [True, True, False, False] and len(net.bert.encoder.layer) == 2
+
+
+# What is left.
+
+
+def test_members_of_a_list_with_names_of_its_own_take_the_first_names():
+    torch.manual_seed(0)
+    net = torchvision.models.VisionTransformer(8, 4, 4, 2, 16, 32, num_classes=2).eval()
+    last = net.encoder.layers.encoder_layer_3
+    masks = pruned(net, sparsity=0.25)
+    assert list(net.encoder.layers._modules) == [f"encoder_layer_{i}" for i in range(3)]
+    assert net.encoder.layers.encoder_layer_2 is last
+    smaller = torchvision.models.VisionTransformer(8, 4, 3, 2, 16, 32, num_classes=2).eval()
+    smaller.load_state_dict(net.state_dict())
+    assert torch.equal(smaller(x := torch.rand(2, 3, 8, 8)), net(x)) and masks.spec.name_left("heads") == "heads"
+
+
+def test_a_numbered_list_is_numbered_anew():
+    net = nn.Sequential(nn.Linear(4, 4), *(nn.Sequential(nn.Linear(4, 4)) for _ in range(3)), nn.Linear(4, 2))
+    left = names_left(net, ["1", "2", "3"], ["2"])
+    assert left == {"0": "0", "1": "1", "2": None, "3": "2", "4": "3"}
+    assert MaskSpec(blocks=left).name_left("3.0") == "2.0" and MaskSpec(blocks=left).name_left("2.0") is None
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_transformers_opens_the_smaller_network(kind, tmp_path):
+    auto = AutoModelForImageClassification if kind == "vit" else AutoModelForSequenceClassification
+    torch.manual_seed(0)
+    config = copy.deepcopy(CONFIGS[kind])
+    net, other = auto.from_config(config).eval(), auto.from_config(config)
+    x = {"pixel_values": torch.rand(2, 1, 8, 8)} if kind == "vit" else {"input_ids": IDS}
+    masks = pruned(net)
+    assert other.config.num_hidden_layers == 4  # it shares the configuration
+    sf.save(tmp_path, net, masks)
+    again = auto.from_pretrained(tmp_path).eval()
+    assert again.config.num_hidden_layers == 2 and torch.equal(again(**x).logits, net(**x).logits)
+
+
+def test_load_takes_the_whole_network_and_the_smaller_one(tmp_path):
+    whole = bert()
+    masks = pruned(net := copy.deepcopy(whole))
+    sf.save(tmp_path, net, masks)
+    for given in (copy.deepcopy(whole), copy.deepcopy(net)):
+        read = sf.load(tmp_path, given)
+        assert torch.equal(given(IDS).logits, net(IDS).logits) and read.spec.blocks == masks.spec.blocks
+        assert read.keys() == masks.keys() and all(torch.equal(read[name], masks[name]) for name in masks)
+    with pytest.raises(InvalidSetting, match="folder="):
+        sf.load(tmp_path, bert(RobertaConfig(**TEXT)))
+
+
+# What follows in the library.
+
+
+@pytest.mark.parametrize(
+    "recovery", ["none", "finetune", "lr_rewind", sf.recovery.Distill(hidden_states=1.0), "square_head"]
+)
+def test_recoveries_that_train_what_they_find(recovery):
+    dense, net = bert(), bert()
+    masks = pruned(net)
+    before = copy.deepcopy(net.state_dict())
+    left = sf.recover(net, masks, BATCHES, recovery=recovery, dense_net=dense)
+    assert left.keys() == masks.keys() and left.spec.blocks == masks.spec.blocks and left.sparsity == 0.5
+    assert [record.sparsity_achieved for record in left.rounds] == [0.5]
+    moved = any(not torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
+    assert moved == (recovery != "none") and len(net.bert.encoder.layer) == 2
+
+
+def test_the_blocks_that_are_compared_are_those_that_stayed():
+    seen = []
+    kept = distillation.TeacherCallback.__init__
+
+    def noted(self, *arguments, **named):
+        kept(self, *arguments, **named)
+        seen.append((self.hidden_layers, self.learnt_layers))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(distillation.TeacherCallback, "__init__", noted)
+        masks = pruned(net := bert())
+        sf.recover(net, masks, BATCHES, recovery="square_head", dense_net=bert(), epochs=1)
+    assert seen == [([f"bert.encoder.layer.{i}" for i in (0, 3)], [f"bert.encoder.layer.{i}" for i in (0, 1)])]
+
+
+def test_what_does_not_go_with_it_is_told_in_a_line():
+    dense = bert()
+    masks = pruned(net := bert())
+    refused = {
+        "recovery=obs_update: pattern=depth .* none": lambda: sf.recover(net, masks, BATCHES, recovery="obs_update"),
+        "net=Bert.*: still has the blocks": lambda: sf.recover(dense, masks, BATCHES),
+        "net=Bert.*: still has": lambda: sf.swap(dense, masks, (IDS,)),
+        "masks=pattern=depth: .* join no others": lambda: masks | masks,
+        "schedule=gradual: .* schedule=one_shot": lambda: pruned(dense, schedule="gradual"),
+        "schedule=iterative: .* schedule=one_shot": lambda: pruned(dense, schedule="iterative"),
+        "allocation=erk: pattern depth can meet per_layer;": lambda: pruned(dense, allocation="erk"),
+        "allocation=global_threshold: ": lambda: pruned(dense, allocation="global_threshold"),
+    }
+    for message, call in refused.items():
+        with pytest.raises(InvalidSetting, match=message):
+            call()
+    assert len(dense.bert.encoder.layer) == 4
+
+
+def test_swap_and_benchmark_take_the_smaller_network():
+    dense, net = bert(), bert()
+    masks = pruned(net)
+    report = sf.swap(net, masks, {"input_ids": IDS})
+    assert report.sparse_flops_share is None and report.kernels == {"dense_linear": 12}
+    assert str(report).startswith("a smaller dense network: 12 layers")
+    quick = sf.Measure(warmup=1, samples=5, repeats=1, variants=[])
+    assert sf.benchmark(dense, net, {"input_ids": IDS}, settings=quick, fuse=None).speedup > 0
+
+
+# Runs.
+
+
+@pytest.mark.parametrize("choose", ["even", "importance"])
+def test_a_run_measures_the_smaller_network_as_dense(run, composed, tmp_path, choose):
+    overrides = ["pattern=depth", f"pattern.choose={choose}", "sparsity=0.5", *ON_CPU]
+    result = run(*overrides)
+    assert result.quality.masked == result.quality.sparse and result.speed.latency_kernel == "dense"
+    assert result.sparsity.sparsity_achieved == 0.5 and set(result.sparsity.sparsity_per_layer.values()) == {0.0, 1.0}
+    assert result.sparsity.collapsed_layers == {} and result.kernels.sparse_flops_share is None
+    assert result.size.weight_bytes_sparse < 0.7 * result.size.weight_bytes_dense
+    stayed = {name for name, sparsity in result.sparsity.sparsity_per_layer.items() if sparsity == 0}
+    assert set(result.kernels.kernel_per_layer) == stayed == set(result.size.dense_bytes_per_layer)
+    stored = {file: file.stat().st_mtime_ns for file in (tmp_path / "cache").rglob("*.safetensors")}
+    again = run(*overrides, "seed=0", "measure.samples=6")  # another measurement of the same network
+    assert again.identity.weights_sha256 == result.identity.weights_sha256
+    assert {file: file.stat().st_mtime_ns for file in (tmp_path / "cache").rglob("*.safetensors")} == stored
+
+
+def test_a_finished_run_gives_the_smaller_network_and_is_verified(tmp_path, capsys):
+    places = (f"cache_dir={tmp_path / 'cache'}", f"results_dir={tmp_path / 'results'}", "logger=none")
+    quick = ("debug=tiny", "kernel=none", "measure.latency=false", "report.html=false", "report.plot=false")
+    found = sf.run(*quick, *places, *ON_CPU, "pattern=depth", "sparsity=0.5")
+    assert len(found.network.blocks) == 2 and found.masks.sparsity == 0.5
+    again = sf.load_run(found.folder)
+    assert torch.equal(again.network.head.weight, found.network.head.weight)
+    main([str(found.folder / "row.json"), "--cache-dir", str(tmp_path / "cache")])
+    told = capsys.readouterr().out
+    assert "DIFFERS" not in told and all(f"{what}: hold" in told for what in ("masks and weights", "sparsity"))
+    assert "accuracy, masked: holds" in told
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["sparsity=0.1"], "^sparsity=0.1: rounds to none of 4 blocks"),
+        (["sparsity=0.9"], "^sparsity=0.9: rounds to all of 4 blocks"),
+        (["model.depth=1"], "^pattern=depth: takes whole blocks, and no two"),
+        (["recovery=weight_rewind", "recipe.save_epoch_weights=true"], "^recovery=weight_rewind: pattern=depth"),
+        (["recovery=sr_ste"], "^recovery=sr_ste: "),
+        (["schedule=gradual"], "^schedule=gradual: .* schedule=one_shot"),
+        (["allocation=erk"], "^allocation=erk: pattern depth can meet per_layer"),
+        (["recipe.ignore=['blocks.[0-2]']"], "^recipe.ignore=given: leaves 1 block"),
+        (["pattern.choose=top"], "^pattern.choose=top: must be even or importance"),
+    ],
+)
+def test_rejected_before_any_training(composed, overrides, message):
+    with pytest.raises(InvalidSetting, match=message):
+        validate(composed("pattern=depth", "sparsity=0.5", *overrides))
+
+
+def test_it_is_no_candidate_within_a_layer():
+    with pytest.raises(InvalidSetting, match="candidates=depth: is a pattern that prunes within a layer"):
+        sf.patterns.Mixed(candidates=["depth", "n_m"])

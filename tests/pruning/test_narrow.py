@@ -1,0 +1,260 @@
+"""Whole heads and hidden features go in all layers that share them, and a narrower dense network of the same function is left."""
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+import transformers
+from torch import nn
+
+import sparsefront as sf
+from sparsefront.errors import InvalidSetting
+from sparsefront.models.attention import replace_multihead_attention
+from sparsefront.models.vit_small import VisionTransformer, VitSmall
+from sparsefront.patterns.channel import Channel
+from sparsefront.patterns.width import find_ties
+
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+WIDTH = Channel(axis="width")
+
+
+def text(config: type, model: type, **sizes: int) -> nn.Module:
+    return model(config(vocab_size=50, max_position_embeddings=40, **(sizes or SIZES)))
+
+
+def torchvision_vit() -> nn.Module:
+    from torchvision.models import VisionTransformer as Net
+
+    net = Net(image_size=8, patch_size=4, num_layers=2, num_heads=4, hidden_dim=32, mlp_dim=64, num_classes=3)
+    replace_multihead_attention(net)
+    return net
+
+
+def resnet() -> nn.Module:
+    from torchvision.models.resnet import Bottleneck, ResNet
+
+    net = ResNet(Bottleneck, [1, 1, 1, 1], num_classes=3, width_per_group=8)
+    for module in net.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.normal_(module.bias)
+            nn.init.normal_(module.running_mean)
+    return net
+
+
+def own_vit() -> nn.Module:
+    from sparsefront.data.base import DataInfo
+
+    info = DataInfo(kind="image_classification", num_classes=3, image_size=8, channels=3)
+    return VisionTransformer(VitSmall(dim=32, depth=2, heads=4, patch_size=4), info)
+
+
+def encoder() -> nn.Module:
+    layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+
+TOKENS = {"input_ids": torch.arange(24).view(2, 12)}
+IMAGES = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+BERT, ROBERTA, MPNET, DISTIL = "Bert", "Roberta", "MPNet", "DistilBert"
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], object]] = {
+    "bert": (lambda: text(transformers.BertConfig, transformers.BertForSequenceClassification), TOKENS),
+    "roberta": (lambda: text(transformers.RobertaConfig, transformers.RobertaForSequenceClassification), TOKENS),
+    "mpnet": (lambda: text(transformers.MPNetConfig, transformers.MPNetForSequenceClassification), TOKENS),
+    "distilbert": (
+        lambda: text(
+            transformers.DistilBertConfig,
+            transformers.DistilBertForSequenceClassification,
+            dim=32,
+            n_layers=2,
+            n_heads=4,
+            hidden_dim=64,
+        ),
+        TOKENS,
+    ),
+    "vit": (
+        lambda: transformers.ViTForImageClassification(transformers.ViTConfig(image_size=8, patch_size=4, **SIZES)),
+        {"pixel_values": IMAGES},
+    ),
+    "vit_small": (own_vit, (IMAGES,)),
+    "torchvision": (torchvision_vit, (IMAGES,)),
+    "encoder": (encoder, (torch.randn(2, 5, 32, generator=torch.Generator().manual_seed(0)),)),
+    "resnet": (resnet, (torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0)),)),
+    "sequence": (
+        lambda: nn.Sequential(
+            nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 64), nn.BatchNorm1d(64), nn.GELU(), nn.Linear(64, 4)
+        ),
+        (torch.randn(3, 8, generator=torch.Generator().manual_seed(0)),),
+    ),
+}
+
+
+def prunable(net: nn.Module) -> list[str]:
+    return sorted({layer for tie in find_ties(net, sf_layers(net)) for layer in tie.layers})
+
+
+def sf_layers(net: nn.Module) -> list[str]:
+    return [name for name, module in net.named_modules() if isinstance(module, nn.Linear | nn.Conv2d)]
+
+
+@pytest.mark.parametrize("family", NETWORKS)
+@pytest.mark.parametrize("allocation", ["per_layer", "global_threshold"])
+def test_the_narrower_network_is_the_masked_one(family, allocation):
+    torch.manual_seed(0)
+    make, inputs = NETWORKS[family]
+    net = make().eval()
+    pattern = WIDTH if allocation == "per_layer" else Channel(axis="width", aggregate="rms")
+    masks = sf.prune(net, pattern, 0.5, layers=prunable(net), allocation=allocation, tell=lambda line: None)
+    assert masks.sparsity == pytest.approx(0.5, abs=0.03 if allocation == "per_layer" else 1 / 16)  # a head at most
+    before, wide = sum(p.numel() for p in net.parameters()), copy.deepcopy(net)
+    report = sf.swap(net, masks, inputs)  # raises where outputs differ by more than rounding
+    gone = sum(int((~mask).sum()) for mask in masks.values())
+    assert sum(p.numel() for p in net.parameters()) <= before - gone
+    assert report.sparse_flops_share is None and "narrower dense layer" in str(report)
+    narrowed = sf.narrow(wide, masks)
+    assert set(narrowed.layers) == set(report.dense_layers) & set(narrowed.layers) and narrowed.layers
+    assert [p.shape for p in wide.parameters()] == [p.shape for p in net.parameters()]
+
+
+def test_heads_and_features_go_in_all_layers_that_share_them():
+    torch.manual_seed(0)
+    net = NETWORKS["bert"][0]()
+    masks = sf.prune(net, WIDTH, 0.4, layers=prunable(net), tell=lambda line: None)
+    for block in range(2):
+        name = f"bert.encoder.layer.{block}"
+        rows = [masks[f"{name}.attention.self.{part}"].view(4, 8, 32) for part in ("query", "key", "value")]
+        heads = rows[0].all(dim=2).all(dim=1)
+        assert int(heads.sum()) == 2  # 4 heads at 0.4: 1.6 rounds to 2
+        assert all(part.equal(heads[:, None, None].expand(4, 8, 32)) for part in rows)
+        out = masks[f"{name}.attention.output.dense"]
+        assert out.equal(heads.repeat_interleave(8).expand(32, 32))
+        features = masks[f"{name}.intermediate.dense"].all(dim=1)
+        assert int((~features).sum()) == 19  # 0.3 of 64: the heads have taken more
+        assert masks[f"{name}.output.dense"].equal(features.expand(32, 64))
+    assert masks.sparsity == pytest.approx(0.4, abs=1 / 64)
+
+
+def test_the_lowest_score_over_all_tied_weights_goes():
+    net = nn.Sequential(nn.Linear(2, 4, bias=False), nn.ReLU(), nn.Linear(4, 2, bias=False))
+    with torch.no_grad():
+        net[0].weight.copy_(torch.tensor([[1.0, 1], [2, 2], [0, 0], [3, 3]]))
+        net[2].weight.copy_(torch.tensor([[1.0, 0, 9, 3], [1, 0, 9, 3]]))
+    masks = sf.prune(net, WIDTH, 0.5, layers=["0", "2"], tell=lambda line: None)
+    assert masks["0"].any(dim=1).tolist() == [False, False, True, True]
+    assert masks["2"].any(dim=0).tolist() == [False, False, True, True]
+
+
+def test_masks_nest_on_the_way():
+    torch.manual_seed(0)
+    from sparsefront.allocation.per_layer import PerLayer
+    from sparsefront.pruning.make_masks import make_masks
+
+    net = NETWORKS["bert"][0]()
+    layers = prunable(net)
+    ties = find_ties(net, layers)
+    previous = None
+    for sparsity in (0.1, 0.3, 0.6):
+        scores = {name: torch.rand_like(net.get_submodule(name).weight) for name in layers}
+        given = {"final_sparsity": 0.6, "previous": previous, "ties": ties}
+        masks = make_masks(scores, WIDTH, PerLayer(), sparsity, **given)
+        if previous is not None:
+            assert all(bool((previous[name] | ~masks[name]).all()) for name in layers)
+        previous = masks
+    gone = sum(int((~mask).sum()) for mask in masks.values()) / sum(mask.numel() for mask in masks.values())
+    assert gone == pytest.approx(0.6, abs=0.02)
+
+
+@pytest.mark.parametrize("family, features", [("bert", "intermediate_size"), ("distilbert", "hidden_dim")])
+def test_fewer_features_alone_are_opened_by_transformers(family, features, tmp_path):
+    torch.manual_seed(0)
+    make, inputs = NETWORKS[family]
+    net = make().eval()
+    layers = [name for name in prunable(net) if "attention" not in name]
+    masks = sf.prune(net, WIDTH, 0.5, layers=layers, tell=lambda line: None)
+    narrowed = sf.narrow(net, masks)
+    assert narrowed.not_in_config is None and getattr(net.config, features) == 32
+    net.save_pretrained(tmp_path)
+    again = type(net).from_pretrained(tmp_path).eval()
+    assert torch.equal(net(**inputs).logits, again(**inputs).logits)
+
+
+def test_fewer_heads_of_a_vit_are_opened_by_transformers(tmp_path):
+    torch.manual_seed(0)
+    make, inputs = NETWORKS["vit"]
+    net = make().eval()
+    masks = sf.prune(net, WIDTH, 0.5, layers=prunable(net), tell=lambda line: None)
+    assert sf.narrow(net, masks).not_in_config is None
+    net.save_pretrained(tmp_path)
+    again = type(net).from_pretrained(tmp_path).eval()
+    assert torch.allclose(net(**inputs).logits, again(**inputs).logits, atol=1e-6)
+
+
+def test_fewer_heads_of_bert_have_no_configuration():
+    net = NETWORKS["bert"][0]()
+    masks = sf.prune(net, WIDTH, 0.5, layers=prunable(net), tell=lambda line: None)
+    why = sf.narrow(net, masks).not_in_config
+    assert why == "BertConfig cannot describe it: the width of a head follows from the number of heads"
+    assert net.config.num_attention_heads == 4 and net.config.intermediate_size == 64
+
+
+def test_an_export_holds_the_masks_and_gives_the_narrower_network(tmp_path):
+    torch.manual_seed(0)
+    make, inputs = NETWORKS["bert"]
+    net = make().eval()
+    masks = sf.prune(net, WIDTH, 0.5, layers=prunable(net), tell=lambda line: None)
+    sf.save(tmp_path / "export", net, masks)
+    expected = net(**inputs).logits
+    loaded = make().eval()
+    read = sf.load(tmp_path / "export", loaded)
+    sf.narrow(loaded, read)
+    assert loaded.bert.encoder.layer[0].attention.self.query.weight.shape == (16, 32)
+    assert torch.allclose(loaded(**inputs).logits, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "net",
+    [nn.Sequential(nn.Linear(4, 4), nn.Softmax(-1), nn.Linear(4, 4)), nn.ModuleDict({"a": nn.Linear(4, 4)})],
+    ids=["mixes features", "no block"],
+)
+def test_a_network_without_tied_layers_is_refused_at_once(net):
+    with pytest.raises(InvalidSetting, match="pattern=channel: prunes no layer .*no tied layers found"):
+        sf.prune(net, WIDTH, 0.5, layers=lambda name, module: True)
+
+
+def test_norms_over_hidden_features_tie_nothing():
+    class Normed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc1, self.norm, self.fc2 = nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 4)
+
+    assert find_ties(Normed(), ["fc1", "fc2"]) == []
+
+
+def test_layers_that_stay_dense_keep_what_they_are_tied_to():
+    net = NETWORKS["bert"][0]()
+    lines: list[str] = []
+    masks = sf.prune(net, WIDTH, 0.5, layers=prunable(net), ignore="*.query", tell=lines.append)
+    assert not any("attention" in name for name in masks) and "no tied layers found" in lines[0]
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        (
+            {"sparsity": 0.005},
+            r"sparsity=0.005: rounds to no change: the smallest share of a layer that goes is 0.0156",
+        ),
+        ({"sparsity": 0.5, "allocation": "erk"}, "allocation=erk: pattern channel can meet .*per_layer"),
+    ],
+)
+def test_what_does_not_go_with_it_is_refused_in_one_line(settings, message):
+    net = NETWORKS["bert"][0]()
+    with pytest.raises(InvalidSetting, match=message):
+        sf.prune(net, WIDTH, layers=prunable(net), **settings)
+
+
+def test_a_layer_alone_has_no_such_mask():
+    with pytest.raises(InvalidSetting, match="axis=width: ties layers of a network"):
+        WIDTH.mask(torch.rand(4, 4), 0.5)
+    with pytest.raises(InvalidSetting, match="ties layers, of which each is given a pattern of its own"):
+        sf.patterns.Mixed(candidates=[{"name": "channel", "axis": "width"}])

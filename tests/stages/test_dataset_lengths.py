@@ -1,0 +1,112 @@
+"""Latency over the evaluation set's own batches: each size timed once, weighed by how often it occurs."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from hydra.core.hydra_config import HydraConfig
+
+from sparsefront.config.validate import validate
+from sparsefront.errors import Edited, InvalidSetting
+from sparsefront.measure.end_to_end import OverSizes
+from sparsefront.measure.problems import batches_by_size
+from sparsefront.results.record import OF_DATASET, dataset_size_text
+from sparsefront.verify.stored import _check_samples
+
+QUICK = ("trainer=cpu", "measure.device=cpu", "measure.variants=[]", "measure.samples=5", "measure.repeats=2")
+DATASET = (*QUICK, "measure.lengths=dataset", "measure.batch_size=8", "measure.warmup=0")
+
+
+@pytest.fixture
+def texts(tmp_path) -> list[str]:
+    """20 short and 21 long sentences in dev: five batches of 8, the last of one row."""
+    folder = tmp_path / "data" / "SST-2"
+    folder.mkdir(parents=True)
+    short = [f"{word}\t{label}" for word, label in (("good", 1), ("bad", 0))] * 20
+    long = [f"{'very ' * 30}{line}" for line in short]
+    for split, rows in (("train", short + long), ("dev", short[:20] + long[:21])):
+        (folder / f"{split}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
+    return ["model=bert", "model.size=tiny", "dataset=glue", f"dataset.path={tmp_path / 'data'}", "dataset.split_by=rows", "recipe.batch_size=4"]
+
+
+def samples() -> dict[str, list[list[float]]]:
+    return json.loads((Path(HydraConfig.get().runtime.output_dir) / "samples.json").read_text())
+
+
+def test_each_size_is_timed_once_and_weighs_as_often_as_it_occurs(run, texts):
+    row = run(*DATASET, *texts, "measure.evaluate_limit=null")
+    speed = row.speed
+    sizes = [(entry["batch_size"], entry["sequence_length"], entry["batches"]) for entry in speed.dataset_lengths]
+    assert sizes == [(8, 16, 2), (8, 48, 3), (1, 48, 1)], "in the loader's order, rounded up to 16"
+    for side in ("dense", "sparse"):
+        total = sum(entry["batches"] * entry[f"latency_{side}_ms"] for entry in speed.dataset_lengths)
+        assert getattr(speed, f"latency_{side}_dataset_ms") == pytest.approx(total / 6)
+    assert speed.speedup_dataset_low <= speed.speedup_dataset <= speed.speedup_dataset_high
+    assert speed.sequence_length == 128 and speed.latency_dense_ms > 0, "the fixed length is timed as well"
+    taken = samples()
+    for entry in speed.dataset_lengths:
+        assert len(taken[f"dense {dataset_size_text(entry)}"]) == len(taken[f"sparse {dataset_size_text(entry)}"]) == 2
+    assert speed.latency_device == "cpu" and speed.latency_kernel == "reference"
+    file = Path(HydraConfig.get().runtime.output_dir) / "samples.json"
+    _check_samples(row, file)
+    with pytest.raises(Edited, match="speedup_dataset="):
+        _check_samples(row.with_values({"speedup_dataset": 9.0}), file)
+    with pytest.raises(Edited, match="latency_dense_ms="):
+        edited = [entry | {"latency_dense_ms": 9.0} for entry in speed.dataset_lengths]
+        _check_samples(row.with_values({"dataset_lengths": edited}), file)
+
+
+def test_a_limited_evaluation_limits_the_batches(run, texts):
+    row = run(*DATASET, *texts, "pattern=dense")
+    assert row.quality.evaluated_samples == 32
+    assert sum(entry["batches"] for entry in row.speed.dataset_lengths) == 4
+    assert row.speed.latency_dense_dataset_ms > 0
+    assert row.speed.latency_sparse_dataset_ms is None and row.speed.speedup_dataset is None
+
+
+def test_a_size_without_memory_leaves_no_total(run, texts, monkeypatch):
+    real = OverSizes.samples_ms
+
+    def samples_ms(self, inputs):
+        if inputs["input_ids"].shape[1] == 48:
+            raise torch.OutOfMemoryError("too much")
+        return real(self, inputs)
+
+    monkeypatch.setattr(OverSizes, "samples_ms", samples_ms)
+    row = run(*DATASET, *texts, "pattern=dense")
+    assert [entry.get("not_measured") for entry in row.speed.dataset_lengths] == [None, "out of memory"]
+    assert row.speed.latency_dense_ms > 0 and all(getattr(row.speed, name) is None for name in OF_DATASET)
+
+
+def test_fixed_is_the_default(run, texts):
+    row = run(*QUICK, *texts, "pattern=dense")
+    assert row.speed.dataset_lengths == [] and row.speed.latency_dense_dataset_ms is None
+    assert row.speed.precision == row.speed.dtype == "fp32"
+
+
+def test_images_have_no_lengths(composed):
+    with pytest.raises(InvalidSetting, match=r"^measure.lengths=dataset: is for text; digits holds images: use fixed$"):
+        validate(composed(*QUICK, "measure.lengths=dataset"))
+
+
+class Plain:
+    def net_inputs(self, batch):
+        return batch
+
+
+def test_batches_are_padded_to_their_own_longest_row():
+    ids, mask = torch.arange(1, 49).reshape(2, 24), torch.zeros(2, 24, dtype=torch.long)
+    mask[0, :17] = mask[1, :9] = 1
+    batch = {"input_ids": ids, "attention_mask": mask}
+    settings = {"device": torch.device("cpu"), "dtype": torch.float32}
+    (found,) = batches_by_size(Plain(), [batch, batch], longest=128, **settings)
+    assert found.batches == 2 and found.inputs["input_ids"].shape == (2, 32)
+    assert found.inputs["attention_mask"].sum(1).tolist() == [17, 9]
+    assert torch.equal(found.inputs["input_ids"][:, :24], ids)
+    (short,) = batches_by_size(
+        Plain(), [{name: value[:1, :24] for name, value in batch.items()}], longest=20, **settings
+    )
+    assert short.inputs["input_ids"].shape == (1, 20), "never longer than the data's longest"
+    with pytest.raises(ValueError, match="no batch"):
+        batches_by_size(Plain(), [], longest=128, **settings)

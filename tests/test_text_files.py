@@ -1,0 +1,64 @@
+"""Every text that a file or another program holds is read and written in an encoding that the code names.
+
+Python's own choice follows the locale, so that a table written on one machine would be misread, or not at all, on another.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PYTHON = sorted(
+    [*(file for part in ("src", "kernels", "experiments") for file in (ROOT / part).rglob("*.py")), *ROOT.glob("*.py")]
+)
+TEXT_CALLS = ("open", "fdopen", "read_text", "write_text", "TextIOWrapper", "FileHandler")
+OTHERS = ("os.open", "Image.open", "archive.open")  # none of them opens text
+
+
+def without_encoding(code: str) -> Iterator[int]:
+    """Lines of calls that leave the encoding of a text to the locale."""
+    for call in ast.walk(ast.parse(code)):
+        if not isinstance(call, ast.Call) or ast.unparse(call.func) in OTHERS:
+            continue
+        given = {keyword.arg for keyword in call.keywords}
+        if None in given or "encoding" in given:
+            continue
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        if (name in TEXT_CALLS and not opens_bytes(call)) or {"text", "universal_newlines"} & given:
+            yield call.lineno
+
+
+def opens_bytes(call: ast.Call) -> bool:
+    values = [*call.args, *(keyword.value for keyword in call.keywords)]
+    return any(isinstance(value, ast.Constant) and value.value in ("rb", "wb", "ab", "xb", "rb+") for value in values)
+
+
+def test_no_text_is_left_to_the_locale():
+    found = [
+        f"{file.relative_to(ROOT)}:{line}"
+        for file in PYTHON
+        for line in without_encoding(file.read_text(encoding="utf-8"))
+    ]
+    assert len(PYTHON) > 300
+    assert not found, "name the encoding: " + ", ".join(found)
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("path.read_text()", [1]),
+        ("(folder / name).write_text(text)", [1]),
+        ("open(path)", [1]),
+        ("path.open('a', newline='')", [1]),
+        ("subprocess.run(words, text=True)", [1]),
+        ("path.open('rb')", []),
+        ("open(path, 'wb', buffering=0)", []),
+        ("path.read_text(encoding='utf-8')", []),
+        ("path.open('a', **TEXT)", []),
+        ("os.open(path, os.O_RDONLY)", []),
+    ],
+)
+def test_which_calls_name_no_encoding(code, found):
+    assert list(without_encoding(code)) == found
