@@ -22,6 +22,7 @@ PLACE = (
 )  # finished stages and results of what was trained again; a killed one resumes there
 NO_PICTURES = ("report.html=false", "report.plot=false")
 ERROR = "_standard_error"
+SPEEDUPS = ("speedup", "speedup_dataset")
 STANDARD_ERRORS = 2.0  # two evaluations may lie apart by so many of their difference
 OTHER_ERROR = 2.0  # times as large as now, a standard error would excuse anything
 OTHER_SPARSITY = 0.01
@@ -90,8 +91,10 @@ def compare_again(result: Result, now: Result) -> Iterator[Finding]:
     if not same_device:
         told = f"measured on {device_of(result.identity)}, trained again on {device_of(now.identity)}"
         yield Finding("speedup", SKIPPED, f"{told}: accuracy alone is compared", decides=False)
-    elif result.speed.speedup is not None:
-        yield _speedup(result, now)
+        return
+    for name in SPEEDUPS:
+        if result.value_of(name) is not None:
+            yield _speedup(name, result, now)
 
 
 def _weights(result: Result, now: Result) -> Finding:
@@ -142,13 +145,13 @@ def _quality(name: str, result: Result, now: Result) -> Finding:
     return Finding(what, verdict, told)
 
 
-def _speedup(result: Result, now: Result) -> Finding:
+def _speedup(name: str, result: Result, now: Result) -> Finding:
     """Whether the two intervals have something in common."""
-    ends = [(one.speed.speedup, one.speed.speedup_low, one.speed.speedup_high) for one in (result, now)]
+    ends = [tuple(one.value_of(f"{name}{end}") for end in ("", "_low", "_high")) for one in (result, now)]
     if any(value is None for one in ends for value in one):
-        return Finding("interval of the speedup", SKIPPED, "one of the two has none", decides=False)
+        return Finding(f"interval of {name}", SKIPPED, "one of the two has none", decides=False)
     (stored, low, high), (again, new_low, new_high) = ends
     within = low <= new_high and new_low <= high
     told = f"{stored:.3f} in the record ({low:.3f} to {high:.3f}), {again:.3f} now ({new_low:.3f} to {new_high:.3f})"
     told += f": the intervals {'overlap' if within else 'do not overlap'}"
-    return Finding("speedup", HOLDS if within else NOT_REPEATED, told, decides=False)
+    return Finding(name, HOLDS if within else NOT_REPEATED, told, decides=False)
