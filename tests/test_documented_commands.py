@@ -139,7 +139,7 @@ PROGRAM_CALLS = {  # -> what it says where results are
 LATENCY_TABLE = "python -m sparsefront.results.latency_table results/SWEEP -o table.csv"  # see its own test
 RECORD = "python -m sparsefront.verify results/RUN/row.json"
 VERIFY = {RECORD, f"{RECORD} --record-only", f"{RECORD} model.path=DIR dataset.path=DIR"}  # see tests/verify
-VERIFY |= {"python -P -m sparsefront.verify"}
+VERIFY |= {f"{RECORD} --retrain dataset.path=DIR", "python -P -m sparsefront.verify"}
 FRONT = "python compare.py results/studies/search.front.txt"  # after the search of the same document
 STORES = {  # of several machines: see tests/results/test_rebuild.py
     "python compare.py laptop/results cluster/results",

@@ -19,7 +19,7 @@ def measured(monkeypatch):
     ):
         timed = []
 
-        def sparse_speed(bench, dense_net, sparse):
+        def sparse_speed(bench, dense_net, sparse, ways):
             timed.append(sparse.net)
             return {"latency_sparse_ms": sparse_ms, "latency_dense_ms": 1.0}, {}
 

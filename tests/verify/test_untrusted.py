@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 import sparsefront as sf
+from sparsefront.verify import retrain
 from sparsefront.verify.__main__ import main
 
 TINY = ("debug=tiny", "logger=none", "trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1")
@@ -92,6 +93,18 @@ def test_recorded_overrides_run_nothing(own_modules, run, tmp_path, capsys, name
     else:
         assert name in ("a process", "a function", "another base"), "of groups that a network is not built of"
     assert not marker.exists()
+
+
+@pytest.mark.parametrize("name", overrides_of(Path("marker"), Path("/options")))
+def test_nothing_is_trained_by_recorded_overrides_that_set_more_than_options(
+    own_modules, run, tmp_path, capsys, name, monkeypatch
+):
+    monkeypatch.setattr(retrain, "run_overrides", lambda *given: pytest.fail(f"it trains with {given}"))
+    marker, folder = set_trap(own_modules, tmp_path)
+    recorded = run / ".hydra" / "overrides.yaml"
+    recorded.write_text(yaml.safe_dump([*yaml.safe_load(recorded.read_text()), *overrides_of(marker, folder)[name]]))
+    assert main([str(run), "--retrain", "trust=[os,subprocess,builtins]"]) in (1, 2)
+    assert len(answers(capsys.readouterr().err)) == 1 and not marker.exists()
 
 
 @pytest.mark.parametrize("tag", ["!!python/object/apply:os.system", "!!python/object/new:os.system"])

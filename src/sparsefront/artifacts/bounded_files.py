@@ -9,10 +9,13 @@ import codecs
 import json
 import os
 import stat
+import struct
+import zlib
 from collections.abc import Callable
 from math import isfinite
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import yaml
 
@@ -25,6 +28,18 @@ MOST_YAML_CHARACTERS = 16 * 2**20  # of a YAML file's values, with each alias co
 MOST_DIGITS = 20  # of a whole number: 2**64 has them
 
 CONTAINERS = {dict, list}
+# What zipfile and numpy raise of damaged or made-up archives.
+NO_ARCHIVE = (
+    BadZipFile,
+    EOFError,
+    KeyError,
+    NotImplementedError,
+    OSError,
+    TypeError,
+    ValueError,
+    struct.error,
+    zlib.error,
+)
 
 Pairs = Callable[[list[tuple[str, Any]]], Any]
 _OTHER_ENCODINGS = {codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
@@ -70,7 +85,11 @@ def read_text_bounded(file: Path, *, max_bytes: int = MOST_TEXT_BYTES) -> str:
     Raises:
         Unreadable: as `read_bytes_bounded`, or not UTF-8.
     """
-    content = read_bytes_bounded(file, max_bytes=max_bytes)
+    return decode_text(read_bytes_bounded(file, max_bytes=max_bytes))
+
+
+def decode_text(content: bytes) -> str:
+    """UTF-8 text, without a byte order mark. Raises Unreadable where it is something else."""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -365,7 +365,12 @@ def below(folder: Path, pattern: str) -> Iterator[Path]:
 
 
 def below_with_links(
-    folder: Path, names: Collection[str], *, but: str, closed: Callable[[Path], None] = lambda folder: None
+    folder: Path,
+    names: Collection[str],
+    *,
+    ending: str | None = None,
+    but: str,
+    closed: Callable[[Path], None] = lambda folder: None,
 ) -> Iterator[Path]:
     """Files of these names at any depth, behind links to folders too: results of several machines are linked into one folder.
     A folder of such a name is given, too: its reader says that it is no file.
@@ -374,6 +379,7 @@ def below_with_links(
     lies below `folder`.
 
     Args:
+        ending: of the names of further files; None: of none.
         but: name of links that are not followed.
         closed: gets each folder that this user may not look into; it is passed over.
     """
@@ -391,6 +397,8 @@ def below_with_links(
                 continue
             seen.add(place)
             yield from (Path(parent, name) for name in names if name in files or name in folders)
+            if ending is not None:
+                yield from (Path(parent, name) for name in files if name.endswith(ending))
             links = (os.path.join(parent, name) for name in folders if name != but)
             waiting.extend(path for path in links if os.path.islink(path))
 

@@ -53,9 +53,10 @@ them a sentence per budget: the fastest that loses at most so many points. A ter
 gets one of what decides. Writes compare.png and compare.html: fronts, a latency budget that names the winner and its command,
 filters that stay in the page's address, a ranking, missing cells, the runs as CSV and JSON; the same sets apart.
 
-  results      folders (searched for row.json, in linked folders too; where there is none, for rows.csv), CSV files or row.json
-               files, or the NAME.front.txt of a search; default: results. A CSV file of points needs pattern, sparsity_target and
-               masked, sparse or latency_sparse_ms, named as in rows.csv; other columns are ignored, and named
+  results      folders (searched for row.json and RUN_ID.record.zip, in linked folders too; where there is none, for rows.csv),
+               CSV files, row.json files or packed records, or the NAME.front.txt of a search; default: results. A CSV file of
+               points needs pattern, sparsity_target and masked, sparse or latency_sparse_ms, named as in rows.csv; other columns
+               are ignored, and named
   out=DIR      where the two files go; default: results/compare
   title=TEXT   of the page; default: models and data of the runs
   sort=COLUMN  any field of a result: speedup (default), sparse (its accuracy), latency_sparse_ms, sparsity_achieved, pattern ...;

@@ -17,12 +17,12 @@ from sparsefront.artifacts.bounded_files import (
     MOST_YAML_BYTES,
     parse_yaml_bounded,
     read_json_bounded,
-    read_text_bounded,
 )
 from sparsefront.artifacts.durable import PARTIAL, free_bytes, in_units, whole_file
 from sparsefront.artifacts.lease import ALONE, GONE_S, hold_in, working_under
 from sparsefront.errors import InvalidSetting, printable
 from sparsefront.options import program_command
+from sparsefront.results.packed import is_in, read_text_in
 from sparsefront.results.record import Result
 
 log = logging.getLogger(__name__)
@@ -224,7 +224,7 @@ def search_path(sources: Sequence[str]) -> str | None:
 
 def own_sources(folder: Path) -> list[tuple[str, str]]:
     """Where a run found options beside the program's own: who named it, as Hydra says, and `file://DIR` or `pkg://own.conf`."""
-    text = _text(folder / HYDRA_FILE)
+    text = _text(folder, HYDRA_FILE)
     if f"provider: {COMMAND_LINE}" not in text and f"provider: {SEARCH_PATH}" not in text:
         return []  # nearly always: many times as fast as a parser
     try:
@@ -237,12 +237,15 @@ def own_sources(folder: Path) -> list[tuple[str, str]]:
     return [(str(by), f"{schema}://{path}") for by, schema, path in named]
 
 
-def _text(file: Path) -> str:
-    """The text of a file that Hydra wrote; empty where it is gone, or cannot be read, of which a line is logged."""
-    if not os.path.lexists(file):
+def _text(place: Path, name: Path) -> str:
+    """The text of a file that Hydra wrote, of a run's folder or packed record; empty where it is gone, or cannot be read, of
+    which a line is logged.
+    """
+    if not is_in(place, name.as_posix()):
         return ""
+    file = place / name
     try:
-        text = read_text_bounded(file, max_bytes=MOST_YAML_BYTES)
+        text = read_text_in(place, name.as_posix(), max_bytes=MOST_YAML_BYTES)
         if not text.strip():
             _tell(file, "is empty")
         return text
@@ -262,9 +265,13 @@ def _path(source: str) -> str:
 
 
 def recorded_overrides(folder: Path) -> list[str] | None:
-    """Those of a run, from the file that Hydra wrote into its folder; None where it is gone or no such list."""
+    """Those of a run, from the file that Hydra wrote into its folder; None where it is gone or no such list.
+
+    Args:
+        folder: the run's, or its packed record.
+    """
     file = folder / OVERRIDES_FILE
-    text = _text(file)
+    text = _text(folder, OVERRIDES_FILE)
     lines = text.splitlines()
     if lines and all(map(_is_plain, lines)):
         return [line[2:] for line in lines]  # as nearly always: ten times as fast as a parser

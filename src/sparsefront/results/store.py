@@ -11,20 +11,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from hashlib import sha256
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from sparsefront.artifacts.bounded_files import Unreadable, read_table_text, read_text_bounded, separator_of
-from sparsefront.artifacts.content_digest import file_digest
+from sparsefront.artifacts.bounded_files import MOST_TEXT_BYTES, Unreadable, read_table_text, separator_of
 from sparsefront.artifacts.durable import below_with_links, unreadable, whole_file
 from sparsefront.artifacts.lease import Lease, do_alone
 from sparsefront.errors import InvalidSetting, Obstacle, printable
 from sparsefront.options import program_command
 from sparsefront.processes import end_with_parent
+from sparsefront.results.packed import SUFFIX, is_in, is_packed, read_in, read_text_in
 from sparsefront.results.record import Result, missing_columns, record_digest, result_fields
 from sparsefront.results.run_folder import FAILURE_FILE, LINK
-from sparsefront.tasks.outcomes import Outcomes, load_outcomes
+from sparsefront.tasks.outcomes import MOST_FILE_BYTES, Outcomes, parse_outcomes
 
 # A CSV that grows line by line, so that a killed study goes on behind its last line; or of which a line is kept up to
 # date.
@@ -287,7 +288,8 @@ def _header_of_a_store_without(store_csv: Path, run_id: str) -> list[str] | None
 class Reading:
     """What was found: results without exact duplicates, and what could not be read, each with its reason.
 
-    `places`: run_id -> its results, each with the folder of a row.json that holds it, where the files that it names lie.
+    `places`: run_id -> its results, each with the folder of a row.json that holds it, where the files that it names lie, or
+    with the packed record that they lie in.
     `failures`: the files of runs that ended without a result.
     """
 
@@ -298,11 +300,13 @@ class Reading:
     _told: set[Path] = field(default_factory=set)
 
     def folder_of(self, result: Result) -> Path | None:
-        """Where the files of a result lie, of several folders the first with its outcomes; None of one from a table."""
+        """Where the files of a result lie, a folder or a packed record; of several the first with its outcomes; None of one from
+        a table.
+        """
         found = [folder for one, folder in self.places.get(result.identity.run_id, ()) if one == result]
         if len(found) < 2 or (file := result.quality.outcomes_file) is None:
             return found[0] if found else None
-        return next((folder for folder in found if (folder / Path(file).name).is_file()), found[0])
+        return next((folder for folder in found if is_in(folder, Path(file).name)), found[0])
 
     @property
     def finished(self) -> list[Path]:
@@ -317,12 +321,13 @@ class Reading:
         if folder is None or file is None:
             return None
         path, stored = folder / Path(file).name, result.identity.outcomes_sha256
-        if not os.path.lexists(path):
+        if not is_in(folder, path.name):
             return None
         try:
-            if stored is not None and file_digest(path) != stored:
+            content = read_in(folder, path.name, max_bytes=MOST_FILE_BYTES)
+            if stored is not None and sha256(content).hexdigest() != stored:
                 raise Unreadable("is not the file that was stored: its sha256 differs")
-            found = load_outcomes(path, samples=result.quality.evaluated_samples)
+            found = parse_outcomes(content, samples=result.quality.evaluated_samples)
             for outcomes in found.values():
                 outcomes.require_metric()
             return found
@@ -336,9 +341,9 @@ class Reading:
 def read_results(paths: Iterable[Path], *, processes: int = 1) -> Reading:
     """Results of folders, of CSV files and of single JSON files.
 
-    In a folder every `row.json` at any depth is read, in linked folders too; where there is none, every `rows.csv`. A file
-    that cannot be read, and a result that was edited after it was stored, is a problem in the result, never an exception. A
-    result met twice counts once.
+    In a folder every `row.json` and packed record at any depth is read, in linked folders too; where there is none, every
+    `rows.csv`. A file that cannot be read, and a result that was edited after it was stored, is a problem in the result, never
+    an exception. A result met twice counts once.
 
     Args:
         processes: that read a large store together; they are forked, so more than one needs a program without threads.
@@ -360,7 +365,8 @@ def read_results(paths: Iterable[Path], *, processes: int = 1) -> Reading:
                     of_this_run.append(result)
                     reading.results.append(result)
                 if file.suffix != ".csv":
-                    reading.places.setdefault(result.identity.run_id, []).append((result, file.parent))
+                    place = file if is_packed(file) else file.parent
+                    reading.places.setdefault(result.identity.run_id, []).append((result, place))
     return reading
 
 
@@ -372,8 +378,8 @@ def _files_of_runs(path: Path) -> tuple[list[Path], list[Path], list[Path]]:
         return [path] if path.exists() else [], [], []
     closed: list[Path] = []
     found: dict[str, list[Path]] = {RESULT_FILE: [], STORE_FILE: [], FAILURE_FILE: []}
-    for file in below_with_links(path, found, but=LINK, closed=closed.append):
-        found[file.name].append(file)
+    for file in below_with_links(path, list(found), ending=SUFFIX, but=LINK, closed=closed.append):
+        found[file.name if file.name in found else RESULT_FILE].append(file)
     return sorted(found[RESULT_FILE]) or sorted(found[STORE_FILE]), sorted(found[FAILURE_FILE]), sorted(closed)
 
 
@@ -400,11 +406,12 @@ def _read_file(file: Path) -> tuple[Path, list[Result], list[str]]:
         if file.suffix == ".csv":
             table = read_table(file)
             return file, table.results, [*table.problems, *table.unreadable]
-        return file, [unedited(Result.from_json(read_text_bounded(file)))], []
+        place, name = (file, RESULT_FILE) if is_packed(file) else (file.parent, file.name)
+        return file, [unedited(Result.from_json(read_text_in(place, name, max_bytes=MOST_TEXT_BYTES)))], []
     except ValueError as error:
         if (closed := unreadable(file, otherwise=ANOTHER_FOLDER)) is not None:
             return file, [], [str(closed)]
-        what = NO_RESULTS if str(error).startswith("not JSON") and file.suffix != ".json" else str(error)
+        what = NO_RESULTS if str(error).startswith("not JSON") and file.suffix not in (".json", ".zip") else str(error)
         hint = f"; take {STORE_FILE} of a results folder, or that folder" if what.startswith(NO_TABLE) else ""
         return file, [], [f"{file}: {what}{hint}"]
 

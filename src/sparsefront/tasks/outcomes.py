@@ -4,14 +4,12 @@ import hashlib
 import io
 import math
 import re
-import struct
 import warnings
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
+from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo
 
 import numpy as np
 import torch
@@ -20,7 +18,7 @@ from torchmetrics import Metric
 from torchmetrics.classification import BinaryF1Score, MulticlassAccuracy, MulticlassConfusionMatrix
 from torchmetrics.regression import PearsonCorrCoef, SpearmanCorrCoef
 
-from sparsefront.artifacts.bounded_files import Unreadable, read_bytes_bounded
+from sparsefront.artifacts.bounded_files import NO_ARCHIVE, Unreadable, read_bytes_bounded
 from sparsefront.errors import first_line, printable
 
 # The Matthews correlation coefficient of predicted classes and labels.
@@ -99,18 +97,6 @@ MOST_CLASSES = 10_000  # a metric over labels may take their square
 MOST_ARRAYS = 16
 MOST_NAME_BYTES = 4096  # of the name of a metric, or a digest
 MOST_HEADER_BYTES = 512
-# What zipfile and numpy raise of damaged or made-up archives.
-_NO_ARCHIVE = (
-    BadZipFile,
-    EOFError,
-    KeyError,
-    NotImplementedError,
-    OSError,
-    TypeError,
-    ValueError,
-    struct.error,
-    zlib.error,
-)
 # What `save_outcomes` writes: version 1.0 of the format, one dimension or none.
 _HEADER = re.compile(
     rb"\{'descr': '([<|][biufU]\d{1,3})', 'fortran_order': False, 'shape': \((?:(\d{1,12}),)?\), \} *\n"
@@ -185,9 +171,13 @@ def load_outcomes(file: Path, *, samples: int | None = None) -> dict[str, Outcom
     Raises:
         ValueError: no such file, another one, or a damaged one; says which in one line.
     """
-    content = io.BytesIO(read_bytes_bounded(file, max_bytes=MOST_FILE_BYTES))
+    return parse_outcomes(read_bytes_bounded(file, max_bytes=MOST_FILE_BYTES), samples=samples)
+
+
+def parse_outcomes(content: bytes, *, samples: int | None = None) -> dict[str, Outcomes]:
+    """As `load_outcomes`, of the bytes of such a file."""
     try:
-        with ZipFile(content) as archive:
+        with ZipFile(io.BytesIO(content)) as archive:
             infos = archive.infolist()
             if len(infos) > MOST_ARRAYS:
                 raise Unreadable(f"holds {len(infos)} arrays, more than {MOST_ARRAYS}")
@@ -196,7 +186,7 @@ def load_outcomes(file: Path, *, samples: int | None = None) -> dict[str, Outcom
         metric, digest = [str(name) for name in names if name.dtype.kind == "U" and not name.ndim]
     except Unreadable:
         raise
-    except _NO_ARCHIVE as error:
+    except NO_ARCHIVE as error:
         raise Unreadable(f"is no archive of outcomes ({type(error).__name__}: {error})") from None
     labels = arrays.pop(LABELS, None)
     found = {side: Outcomes(metric, values, labels, digest) for side, values in arrays.items()}

@@ -11,9 +11,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from omegaconf import OmegaConf
 
+from sparsefront.artifacts.bounded_files import Unreadable
 from sparsefront.config.schema import Config
 from sparsefront.config.validate import validate
 from sparsefront.errors import Edited, InvalidSetting, printable
@@ -21,6 +23,7 @@ from sparsefront.options import CONF, program_command, shortened
 from sparsefront.progress import ending_with_its_reader
 from sparsefront.provenance import code_commit
 from sparsefront.pruning.mask_spec import MaskSpec
+from sparsefront.results.packed import RECORD, is_packed, unpacked
 from sparsefront.results.record import Result
 from sparsefront.runs import configured
 from sparsefront.verify.evaluate import (
@@ -29,10 +32,13 @@ from sparsefront.verify.evaluate import (
     ON_CPU,
     SKIPPED,
     Composed,
+    Finding,
     experiment_of,
     measure_again,
+    planned,
     tell,
 )
+from sparsefront.verify.retrain import compare_again, places, require_same_training, train_again
 from sparsefront.verify.stored import (
     check_built,
     check_export,
@@ -69,6 +75,12 @@ the record's interval, or it is said that it does not. What is done meanwhile is
   COMMAND results/RUN/row.json trust=[mylab.patterns]  classes of a package of its author's, whose code runs
   COMMAND results/A/row.json results/B/row.json        several, one after another; the status is the worst
   COMMAND results/RUN/row.json --record-only           digests and what follows from them, nothing is evaluated
+  COMMAND experiments/records/STUDY/RUN_ID.record.zip --retrain dataset.path=DIR   a record without weights
+
+--retrain makes the weights again: it trains, prunes, recovers and measures by the overrides that the run recorded, in a cache of
+its own (.cache/retrained, or --cache-dir), where a killed one resumes. Each metric must lie within two standard errors of the
+record's (of both evaluations together), on the same kind of GPU or on another; the speedup is compared on the same kind alone:
+it is repeated where the two intervals overlap.
 
 Digests show that a record was edited. They do not show who made it: who edits a result can also write a new sha256 into
 it. Against forging only measuring again helps, and that compares nothing but what can be measured here.
@@ -92,11 +104,15 @@ def main(arguments: Sequence[str]) -> int:
     options.overrides = [text for text in options.overrides if text not in more]
     rows, words = [options.row, *map(Path, more)], set()
     for given in rows:
-        row = given / "row.json" if given.is_dir() else given
+        row = given / RECORD if given.is_dir() else given
         try:
             if more and options.checkpoint is not None:
                 raise InvalidSetting("--checkpoint", options.checkpoint, "is of one row: verify each by itself")
-            word = _verify(row, options)
+            if options.retrain and (options.checkpoint is not None or options.record_only):
+                raise InvalidSetting("--retrain", "", "makes weights again: leave out --checkpoint and --record-only")
+            tell(f"reading the record {row} ...")
+            with _in_a_folder(row) as file:
+                word = _retrain(file, options) if options.retrain else _verify(file, options)
         except InvalidSetting as error:
             word = OTHER if isinstance(error, Edited) else NOT_EVALUATED
             print(f"{'refused' if isinstance(error, Edited) else 'cannot be verified'}: {error}", file=sys.stderr)
@@ -107,10 +123,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _verify(row: Path, options: argparse.Namespace) -> str:
     trust, overrides = _trusted(options.overrides)
-    tell(f"reading the record {row} ...")
-    result = read_record(row)
-    check_numbers(result, row)
-    print("record: holds, and so do its files that are here")
+    result = _record(row)
     export = find_export(result, row, options.checkpoint, options.cache_dir or Path(Config().cache_dir))
     if export is not None:
         tell("checking masks and weights ...")
@@ -126,16 +139,69 @@ def _verify(row: Path, options: argparse.Namespace) -> str:
         _check_configuration(result, row, configuration, experiment.choices, given)
         spec = MaskSpec() if export is None else check_built(experiment, export, trust)
         for finding in measure_again(experiment, result, export, spec, stored_outcomes(result, row), given):
-            print(printable(finding), flush=True)
-            if finding.verdict == DIFFERS:
-                words.add(OTHER)
-            elif finding.verdict == NOT_REPEATED:
-                words.add(OTHER_SPEED)
-            elif finding.verdict == SKIPPED and finding.what in ("speedup", "latency") and not finding.decides:
-                words.add(NOT_TIMED)
-            elif finding.verdict == SKIPPED and export is None and finding.what == "accuracy, dense":
+            words.add(_word(finding))
+            if finding.verdict == SKIPPED and export is None and finding.what == "accuracy, dense":
                 words.add(NOT_EVALUATED)  # of a dense result there is nothing else
     return next(word for word in STATUS if word in words)
+
+
+def _retrain(row: Path, options: argparse.Namespace) -> str:
+    trust, overrides = _trusted(options.overrides)
+    result = _record(row)
+    given = [*places(options.cache_dir, overrides), *overrides]
+    with experiment_of(result, row, given, partial(_composed, trust)) as (experiment, configuration):
+        _check_configuration(result, row, configuration, experiment.choices, given)
+        require_same_training(experiment, result)
+        words = {_word(finding) for finding in planned(experiment, result, given)}
+    if OTHER in words:
+        return OTHER  # what is trained would be something else
+    tell("training again ...")
+    now, folder = train_again(result, row, given)
+    print(printable(f"trained again: {folder}"))
+    words |= {_word(finding) for finding in compare_again(result, now)}
+    return next(word for word in STATUS if word in words)
+
+
+def _record(row: Path) -> Result:
+    result = read_record(row)
+    check_numbers(result, row)
+    print("record: holds, and so do its files that are here")
+    return result
+
+
+def _word(finding: Finding) -> str:
+    """Print a finding; what it makes of the row."""
+    print(printable(finding), flush=True)
+    if finding.verdict == DIFFERS:
+        return OTHER
+    if finding.verdict == NOT_REPEATED:
+        return OTHER_SPEED
+    if finding.verdict == SKIPPED and finding.what in ("speedup", "latency") and not finding.decides:
+        return NOT_TIMED
+    return VERIFIED
+
+
+@contextmanager
+def _in_a_folder(row: Path) -> Iterator[Path]:
+    """The row.json of a packed record, unpacked for as long as it is read; any other file as it is."""
+    if not is_packed(row):
+        yield row
+        return
+    try:
+        members = unpacked(row)
+    except Unreadable as error:
+        raise InvalidSetting("row", row, str(error)) from None
+    with TemporaryDirectory() as folder:
+        for name, content in members.items():
+            file = Path(folder) / name
+            file.parent.mkdir(exist_ok=True)
+            file.write_bytes(content)
+        try:
+            yield Path(folder) / RECORD
+        except InvalidSetting as error:
+            if type(error) is InvalidSetting and error.value == Path(folder) / RECORD:
+                raise InvalidSetting(error.key, row, error.allowed) from None
+            raise
 
 
 @contextmanager
@@ -180,13 +246,16 @@ def _parser() -> argparse.ArgumentParser:
         description=DESCRIPTION.replace("COMMAND", program_command("verify")),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("row", type=Path, help="row.json of a run, or the run's folder; more may follow")
+    parser.add_argument(
+        "row", type=Path, help="row.json of a run, the run's folder, or a packed record; more may follow"
+    )
     parser.add_argument(
         "overrides", nargs="*", help="Hydra overrides, after those that the run recorded; trust=[PACKAGE]"
     )
     parser.add_argument("--checkpoint", type=Path, help="folder of the exported network (the link in the run's folder)")
     parser.add_argument("--cache-dir", type=Path, help=f"of the stages that are here ({Config().cache_dir})")
     parser.add_argument("--record-only", action="store_true", help="evaluate nothing")
+    parser.add_argument("--retrain", action="store_true", help="make the weights again")
     return parser
 
 

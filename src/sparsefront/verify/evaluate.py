@@ -65,10 +65,14 @@ def experiment_of(
     Raises:
         InvalidSetting: they cannot be composed, or give another experiment than the result is of.
     """
-    given = [*_without_gpu(result), *overrides]
-    with composed([*composable_overrides(row.parent, given), "logger=none"]) as (experiment, configuration):
+    with composed(overrides_of(result, row, overrides)) as (experiment, configuration):
         _require_same(experiment, result)
         yield experiment, configuration
+
+
+def overrides_of(result: Result, row: Path, overrides: Sequence[str]) -> list[str]:
+    """What composes the experiment of a stored result. Arguments and errors as `experiment_of`."""
+    return [*composable_overrides(row.parent, [*_without_gpu(result), *overrides]), "logger=none"]
 
 
 def _without_gpu(result: Result) -> list[str]:
@@ -174,10 +178,7 @@ def measure_again(
     Raises:
         Obstacle: the data is not what the result was measured on.
     """
-    tell("reading the data ...")
-    yield _data(experiment, result)
-    yield _choice(experiment, result, given)
-    yield _budgets(experiment, result)
+    yield from planned(experiment, result, given)
     tell("looking for the dense weights ...")
     dense = _dense_net(experiment, result)
     if export is None:
@@ -228,6 +229,14 @@ def measure_again(
     yield from _compare("sparse", evaluate_splits(bench, sparse.net, "sparse"), result, outcomes)
     yield _kernels(result, export, sparse, bench, same_device=same_dtype)
     yield _speedup(result, speed)
+
+
+def planned(experiment: Experiment, result: Result, given: Sequence[str] = ()) -> Iterator[Finding]:
+    """What needs no network: the data, what was chosen, and how long is trained. Arguments and errors as `measure_again`."""
+    tell("reading the data ...")
+    yield _data(experiment, result)
+    yield _choice(experiment, result, given)
+    yield _budgets(experiment, result)
 
 
 NO_DENSE = Finding("accuracy, dense", SKIPPED, "the dense weights of the record are not stored here (--cache-dir)")
@@ -497,14 +506,14 @@ def _layers_of(report: SwapReport) -> dict[str, dict[str, Any]]:
 
 def _other_device(result: Result, bench: EvalContext) -> str | None:
     """Why latencies of this place say nothing about the record's; None where they do."""
-    stored, present = map(_device_of, (result.identity, provenance(bench.device)))
+    stored, present = map(device_of, (result.identity, provenance(bench.device)))
     if stored == present:
         return None
     return f"measured on {stored}, which is not here (this is {present}): the speedup is taken on trust"
 
 
-def _device_of(facts: Identity | Provenance) -> str:
-    """The GPU, or the processor with its threads, which an older record does not tell."""
+def device_of(facts: Identity | Provenance) -> str:
+    """What was measured on: the GPU, or the processor with its threads, which an older record does not tell."""
     threads = "" if facts.threads is None else f" with {counted(facts.threads, 'thread')}"
     return f"{facts.gpu or facts.processor}{threads}"
 
@@ -513,6 +522,9 @@ def _speedup(result: Result, speed: dict) -> Finding:
     """Whether the ratio lies within the record's interval."""
     stored, low, high = (getattr(result.speed, f"speedup{end}") for end in ("", "_low", "_high"))
     now = speed["speedup"]
+    if None in (low, high, speed["speedup_low"]):
+        told = f"{stored:.3f} in the record, {now:.3f} now: one of the two has no interval"
+        return Finding("interval of the speedup", SKIPPED, told, decides=False)
     told = (
         f"{stored:.3f} in the record ({low:.3f} to {high:.3f}), {now:.3f} now "
         f"({speed['speedup_low']:.3f} to {speed['speedup_high']:.3f})"

@@ -1,0 +1,216 @@
+"""Published rows as packed records: packed alike, read like folders of runs, and what a stranger may send instead."""
+
+import io
+import json
+import re
+import shutil
+from pathlib import Path
+from zipfile import ZIP_BZIP2, ZIP_DEFLATED, ZipFile
+
+import pytest
+
+import sparsefront as sf
+from experiments.harness import records
+from experiments.harness.records import difference, write_records
+from experiments.search.study import Point, line_of
+from sparsefront.artifacts.bounded_files import Unreadable
+from sparsefront.results import compare
+from sparsefront.results.packed import MEMBERS, OUTCOMES, OVERRIDES, RECORD, SAMPLES, pack, unpacked
+from sparsefront.results.record import Result
+from sparsefront.results.run_folder import overrides_command
+from sparsefront.results.store import append_line, read_results
+
+TINY = ("debug=tiny", "logger=none", "trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1")
+PLAIN = ("report.html=false", "report.plot=false", "pattern=n_m", "sparsity=0.5")
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory) -> Path:
+    """A folder of results with one run."""
+    folder = tmp_path_factory.mktemp("records")
+    sf.run(*TINY, *PLAIN, f"cache_dir={folder / 'cache'}", f"results_dir={folder / 'results'}")
+    return folder / "results"
+
+
+@pytest.fixture
+def packed(results: Path, tmp_path: Path) -> Path:
+    """The record of that run."""
+    (file,), problems = write_records("study", [results], out=tmp_path / "records")
+    assert problems == []
+    return file
+
+
+def only(folder: Path) -> Result:
+    reading = read_results([folder])
+    assert reading.problems == []
+    return reading.results[0]
+
+
+def test_a_record_is_read_like_the_folder_of_its_run(results, packed):
+    there, here = read_results([results]), read_results([packed.parents[1]])
+    assert here.results == there.results and here.problems == []
+    result = here.results[0]
+    assert packed.name == f"{result.identity.run_id}.record.zip" and here.folder_of(result) == packed
+    stored, found = there.outcomes_of(result), here.outcomes_of(result)
+    assert found.keys() == stored.keys() == {"dense", "masked", "sparse"}
+    assert all((found[side].values == stored[side].values).all() for side in found)
+    assert read_results([packed]).results == here.results, "a file by itself, too"
+
+
+def test_equal_runs_give_equal_bytes(results, packed, tmp_path):
+    before = packed.stat().st_mtime_ns
+    write_records("study", [results], out=tmp_path / "records")
+    assert packed.stat().st_mtime_ns == before, "a record that holds the run is left alone"
+    again = tmp_path / "again"
+    shutil.copytree(next(results.glob("*/row.json")).parent, again / "run")
+    (other,), _ = write_records("study", [again], out=tmp_path / "others")
+    assert other.read_bytes() == packed.read_bytes() == pack(unpacked(packed))
+    (repacked,), _ = write_records("study", [packed.parent], out=tmp_path / "repacked")
+    assert repacked.read_bytes() == packed.read_bytes(), "records may be packed anew from records"
+    assert packed.stat().st_size < 16_000
+
+
+def test_a_record_names_no_place_of_its_machine(packed, results):
+    members = unpacked(packed)
+    assert set(members) == set(MEMBERS)
+    assert str(results.parent).encode() not in b"".join(members.values())
+    assert overrides_command(packed) == (
+        "python run.py debug=tiny trainer=cpu measure.device=cpu model.dim=64 model.depth=1 pattern=n_m sparsity=0.5"
+    )
+    recorded = ["dataset.path='/data/of me/glue'", "+model.path=/m/minilm", "hydra.run.dir=/x", "hydra/launcher=y"]
+    kept = ["dataset.path=glue", "+model.path=minilm", "seed=1"]
+    assert list(records._without_machine([*recorded, "stages=[dense]", "seed=1"])) == kept
+
+
+def test_a_published_row_is_what_its_record_states(results, packed, tmp_path):
+    row = line_of(Point("n_m", 0.5, 0), only(packed), "")
+    assert row == line_of(Point("n_m", 0.5, 0), only(results), ""), "the same line from the record as from the run"
+    append_line(tmp_path / "points.csv", row)
+    written, problems = write_records("study", [results], rows=tmp_path / "points.csv", out=tmp_path / "of_rows")
+    assert [file.name for file in written] == [packed.name] and problems == []
+
+
+def test_a_row_that_its_record_does_not_state_has_none(results, packed, tmp_path, monkeypatch, capsys):
+    row = line_of(Point("n_m", 0.5, 0), only(packed), "")
+    for name, value in (("sparse", "0.987654"), ("dense_weights_sha256", "00000000"), ("metric_name", "f1")):
+        assert difference(row | {name: value}, only(packed)).startswith(f"the row states {name}={value}, its record ")
+    append_line(tmp_path / "points.csv", row | {"sparse": "0.987654"})
+    append_line(tmp_path / "points.csv", row | {"run_id": "0123456789abcdef"})
+    out = tmp_path / "of_rows"
+    given = ["records", "study", str(results), "--rows", str(tmp_path / "points.csv"), "--out", str(out)]
+    monkeypatch.setattr("sys.argv", given)
+    assert records.main() == 1
+    said = capsys.readouterr()
+    assert "the row states sparse=0.987654, its record " in said.err
+    assert f"run 0123456789abcdef: none below {results}" in said.err and "0 records" in said.out
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("name", ["outcomes.npz", ".hydra/overrides.yaml"])
+def test_a_run_without_a_file_is_not_packed(results, tmp_path, name):
+    shutil.copytree(next(results.glob("*/row.json")).parent, tmp_path / "run")
+    (tmp_path / "run" / name).unlink()
+    written, (problem,) = write_records("study", [tmp_path / "run"], out=tmp_path / "records")
+    assert written == [] and name in problem
+
+
+def test_latencies_that_are_large_are_left_out(results, tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "MOST_LATENCY_BYTES", 10)
+    (file,), problems = write_records("study", [results], out=tmp_path)
+    assert problems == [] and set(unpacked(file)) == {*MEMBERS} - {SAMPLES}
+
+
+def test_records_are_compared_and_rebuilt(results, packed, tmp_path, capsys):
+    other = json.loads(unpacked(packed)[RECORD])
+    other["identity"] |= {"run_id": "another", "record_sha256": None}
+    other["choice"]["pattern"] = "uniform"
+    second = packed.with_name("another.record.zip")
+    second.write_bytes(pack(unpacked(packed) | {RECORD: json.dumps(other).encode()}))
+    assert compare.main([str(packed.parents[1]), f"out={tmp_path / 'page'}"]) == 0
+    said = capsys.readouterr()
+    assert "left out" not in said.err and "n_m" in said.out
+    assert re.search(r"sparsity 0.5, .* picked before .*: .*0.00", said.out), "their difference, from the outcomes"
+    page = (tmp_path / "page" / "compare.html").read_text()
+    assert packed.name in page and "pattern=n_m sparsity=0.5" in page, "where it lies, and its command"
+    second.unlink()
+    for name, folder in (("runs", results), ("records", packed.parent)):
+        assert compare.main(["--rebuild", str(folder), f"store={tmp_path / name}.csv"]) == 0
+    assert (tmp_path / "runs.csv").read_bytes() == (tmp_path / "records.csv").read_bytes()
+
+
+def test_an_edited_record_is_left_out(packed, capsys):
+    members = unpacked(packed)
+    text = members[RECORD].decode()
+    result = Result.from_json(text)
+    edited = text.replace(f'"sparse": {result.quality.sparse}', '"sparse": 0.99')
+    packed.write_bytes(pack(members | {RECORD: edited.encode()}))
+    reading = read_results([packed.parent])
+    assert reading.results == [] and f"{packed}: run " in reading.problems[0]
+    packed.write_bytes(pack(members | {OUTCOMES: members[OUTCOMES] + b" "}))
+    reading = read_results([packed.parent])
+    assert reading.outcomes_of(reading.results[0]) is None, "the result is shown, its outcomes say nothing"
+
+
+def zip_of(*members: tuple[str, bytes], method: int = ZIP_DEFLATED) -> bytes:
+    content = io.BytesIO()
+    with ZipFile(content, "w", method) as archive:
+        for name, data in members:
+            archive.writestr(name, data)
+    return content.getvalue()
+
+
+def test_a_file_that_is_no_record_is_told_in_one_line(packed):
+    members = unpacked(packed)
+    row, good = (RECORD, members[RECORD]), packed.read_bytes()
+    bomb = zip_of((RECORD, b" " * (MEMBERS[RECORD] + 1)))
+    understated = bomb.replace((MEMBERS[RECORD] + 1).to_bytes(4, "little"), (100).to_bytes(4, "little"))
+    flipped = bytearray(good)
+    flipped[200] ^= 255
+    entry = good.rindex(b"PK\x01\x02")
+    bad = {
+        "empty": (b"", "is cut off"),
+        "text": (b"nothing", "is cut off"),
+        "cut": (good[: len(good) // 2], "is cut off"),
+        "cut at its end": (good[:-1], "is cut off"),
+        "cut at its beginning": (good[100:], "is damaged"),
+        "a changed byte": (bytes(flipped), "is damaged"),
+        "no members": (zip_of(), f"holds no {RECORD}"),
+        "another member": (zip_of(row, ("../../evil.py", b"1")), "holds ../../evil.py; there are"),
+        "an absolute one": (zip_of(row, ("/etc/passwd", b"1")), "holds /etc/passwd"),
+        "a control character": (zip_of(row, ("a\x1b[2J", b"1")), "holds a\\x1b[2J"),
+        "many members": (zip_of(row, *((f"{n}" * 20, b"") for n in range(100))), "is no packed record"),
+        "a bomb": (bomb, "bytes, more than the"),
+        "one that states less": (understated, "is damaged"),
+        "another method": (zip_of(row, method=ZIP_BZIP2), "is packed in a way"),
+        "encrypted": (good[: entry + 8] + b"\x01" + good[entry + 9 :], "is packed in a way"),
+        "a comment behind it": (good + b"x", "is cut off"),
+        "no JSON": (pack(members | {RECORD: b"{"}), "not JSON"),
+        "no UTF-8": (pack(members | {RECORD: b"\xff"}), "is not UTF-8"),
+        "another record": (pack(members | {RECORD: b"{}"}), "not a result"),
+    }
+    for name, (content, message) in bad.items():
+        packed.write_bytes(content)
+        reading = read_results([packed.parent])
+        assert reading.results == [], name
+        (problem,) = reading.problems
+        assert problem.startswith(f"{packed}: ") and message in problem and "\n" not in problem, (name, problem)
+    with pytest.warns(UserWarning, match="Duplicate"):
+        packed.write_bytes(zip_of(row, row))
+    with pytest.raises(Unreadable, match="two files of one name"):
+        unpacked(packed)
+
+
+def test_overrides_that_are_no_list_are_passed_over(packed):
+    for content in (b"", b"{", b"a: 1", b"\xff"):
+        packed.write_bytes(pack(unpacked(packed) | {OVERRIDES: content}))
+        assert only(packed) and overrides_command(packed) is None
+
+
+def test_the_published_records_state_what_the_rows_of_their_study_do():
+    for folder in sorted(records.RECORDS.glob("*/")):
+        reading = read_results([folder])
+        assert reading.problems == []
+        by_run = {result.identity.run_id: result for result in reading.results}
+        for rows in sorted((records.RECORDS.parent / folder.name).glob("*.csv")):
+            for run, row in records.rows_by_run(rows).items():
+                assert run not in by_run or difference(row, by_run[run]) is None, (rows, run)

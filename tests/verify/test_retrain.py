@@ -1,0 +1,190 @@
+"""Weights that nobody kept are made again from a record, and what comes out is held against what it states."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import sparsefront as sf
+from experiments.harness.records import members_of
+from sparsefront.results.packed import OUTCOMES, OVERRIDES, RECORD, SAMPLES, pack
+from sparsefront.results.record import record_digest
+from sparsefront.verify import retrain
+from sparsefront.verify.__main__ import main
+
+TINY = ("debug=tiny", "logger=none", "trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1")
+PLAIN = ("report.html=false", "report.plot=false", "pattern=n_m", "sparsity=0.5", "control=dense_continued")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    """The folder of a run on the digits."""
+    folder = tmp_path_factory.mktemp("retrain")
+    return sf.run(*TINY, *PLAIN, f"cache_dir={folder / 'cache'}", f"results_dir={folder / 'results'}").folder
+
+
+@pytest.fixture(autouse=True)
+def _place(finished, monkeypatch):
+    """One working directory, in whose .cache/ the first test trains again: the others find that finished."""
+    monkeypatch.chdir(finished.parents[1])
+
+
+@pytest.fixture
+def record(finished, tmp_path) -> Callable[..., str]:
+    """record(group={field: value}) -> a packed record that states something else, all digests and no other file to tell it."""
+
+    def packed(overrides: tuple[str, ...] = (), without: tuple[str, ...] = (OUTCOMES, SAMPLES), **edits: dict) -> str:
+        members = members_of(finished)
+        content = json.loads(members[RECORD])
+        for group, values in edits.items():
+            content[group] |= values
+        content["identity"]["record_sha256"] = record_digest(content)
+        members[RECORD] = json.dumps(content).encode()
+        members[OVERRIDES] += "".join(f"- {text}\n" for text in overrides).encode()
+        file = tmp_path / "run.record.zip"
+        file.write_bytes(pack({name: held for name, held in members.items() if name not in (without if edits else ())}))
+        return str(file)
+
+    return packed
+
+
+@pytest.fixture
+def untrained(monkeypatch):
+    monkeypatch.setattr(retrain, "run_overrides", lambda *given: pytest.fail("it trains"))
+
+
+def refused(record: str, capsys, *given: str) -> str:
+    """The line that says why, which is all that is said."""
+    assert main([record, "--retrain", *given]) == 2
+    found = capsys.readouterr()
+    assert found.out.endswith("not evaluated\n")
+    (line,) = [line for line in found.err.splitlines() if not line.endswith(" ...")]
+    return line.removeprefix("cannot be verified: ")
+
+
+def test_a_record_without_weights_is_made_again(record, finished, capsys):
+    assert main([record(), "--retrain"]) == 0
+    said = capsys.readouterr()
+    assert "training again ..." in said.err
+    for network in ("dense", "dense_continued", "masked", "sparse"):
+        assert f"accuracy, {network}: holds, " in said.out and f"accuracy, {network}, held out: holds, " in said.out
+    assert (
+        "apart by 0 points; two standard errors are " in said.out and "weights: holds, the same to the bit" in said.out
+    )
+    assert "training: holds, dense_steps" in said.out and "trained again: " in said.out
+    assert said.out.splitlines()[-1] in ("verified", "verified, speedup not repeated")
+    assert (Path(".cache") / "retrained" / "cache" / "dense").is_dir(), "in a cache of its own"
+    assert main([str(finished), "--retrain"]) == 0, "a run's folder, too; what is finished is not repeated"
+    assert "it was trained again before, and measured 20" in capsys.readouterr().err
+
+
+EDITED = {
+    "on the held-out part": ("accuracy, masked, held out: DIFFERS, 99.000 in the record, ", {"val_masked": 0.99}),
+    "of the sparse network": ("accuracy, sparse: DIFFERS, 99.000 in the record, ", {"sparse": 0.99}),
+    "of the control": ("accuracy, dense_continued: DIFFERS, 99.000 in the record, ", {"dense_continued": 0.99}),
+    "with an error that excuses it": (
+        "accuracy, masked: DIFFERS, its standard error is 0.9 in the record, ",
+        {"masked": 0.99, "masked_standard_error": 0.9},
+    ),
+    "of other samples": ("DIFFERS, of 7 samples in the record, of 32 now", {"evaluated_samples": 7}),
+}
+
+
+@pytest.mark.parametrize(("message", "quality"), EDITED.values(), ids=EDITED)
+def test_an_edited_metric_differs(record, capsys, message, quality):
+    assert main([record(quality=quality), "--retrain"]) == 1
+    said = capsys.readouterr().out
+    assert message in said and said.endswith("\ndiffers\n")
+
+
+def test_a_metric_within_its_error_holds(record, finished, capsys):
+    quality = json.loads((finished / RECORD).read_text())["quality"]
+    near = quality["val_masked"] + 1.5 * quality["val_masked_standard_error"]
+    assert main([record(quality={"val_masked": near}), "--retrain"]) == 0, capsys.readouterr().out
+
+
+def test_digests_and_outcomes_are_checked_before(record, finished, capsys, untrained):
+    assert main([record(quality={"sparse": 0.99}, without=()), "--retrain"]) == 1
+    assert "refused: record: was edited: it states sparse=0.99, where outcomes.npz" in capsys.readouterr().err
+    members = members_of(finished)
+    Path("edited.record.zip").write_bytes(pack(members | {RECORD: members[RECORD].replace(b'"seed": 0', b'"seed": 1')}))
+    assert main(["edited.record.zip", "--retrain"]) == 1
+    assert "refused: record: was edited after it was stored" in capsys.readouterr().err
+
+
+def test_another_device_compares_accuracy_alone(record, capsys):
+    assert main([record(identity={"processor": "an Abacus"}), "--retrain"]) == 0
+    said = capsys.readouterr().out
+    assert "speedup: not verified, measured on an Abacus with " in said and ": accuracy alone is compared\n" in said
+    assert said.endswith("\nverified, not timed here\n")
+
+
+def test_the_speedup_is_repeated_where_the_intervals_overlap(record, capsys):
+    for low, verdict in ((1e-6, "holds"), (4e5, "not repeated")):
+        speed = {"speedup": 5e5, "speedup_low": low, "speedup_high": 6e5}
+        assert main([record(speed=speed), "--retrain"]) == 0
+        said = capsys.readouterr().out
+        assert f"speedup: {verdict}, 500000.000 in the record" in said
+        assert said.endswith("\nverified, speedup not repeated\n") == (verdict == "not repeated")
+
+
+def test_data_that_is_not_at_hand_is_told_before_training(record, tmp_path, capsys, untrained):
+    asked = "dataset.path=glue: is a path of the run's own machine, and no path of a record is followed: add "
+    assert asked in refused(record(overrides=("dataset.path=glue",)), capsys)
+    line = refused(record(), capsys, "dataset=cifar10", f"dataset.path={tmp_path / 'nowhere'}")
+    assert line.startswith(f"dataset.path={tmp_path / 'nowhere'}: ")
+    line = refused(record(identity={"dataset_digest": "0" * 16}), capsys)
+    assert line.startswith(
+        "data: is not what the result was measured on: dataset_digest is 0000000000000000 in the record"
+    )
+
+
+def test_another_training_is_told_before_it_begins(record, capsys, untrained):
+    line = refused(record(), capsys, "trainer.limit_batches=1")
+    assert line.startswith("trainer.limit_batches=1: is 2 in the record, and another training gives other weights")
+    assert refused(record(), capsys, "sparsity=0.25").startswith("sparsity=0.25: is 0.5 in the record")
+    assert main([record(cost={"recovery_steps": 7}), "--retrain"]) == 1
+    assert "training: DIFFERS, recovery_steps is 7 in the record, 2 now" in capsys.readouterr().out
+
+
+def test_what_another_device_changes_of_the_training_is_free(record, finished, capsys):
+    trainer = json.loads((finished / RECORD).read_text())["choice"]["trainer_parameters"]
+    on_gpu = trainer | {"device": "cuda", "precision": "bf16-mixed", "deterministic": True}
+    assert main([record(choice={"trainer_parameters": on_gpu}), "--retrain"]) == 0, capsys.readouterr().err
+    capsys.readouterr()
+    line = refused(record(choice={"trainer_parameters": trainer | {"precision": "bf16-mixed"}}), capsys)
+    assert line.startswith("trainer.precision=32-true: is bf16-mixed in the record, and another training")
+
+
+def test_the_cache_that_has_the_run_trains_nothing(record, finished, capsys):
+    cache = finished.parents[1] / "cache"
+    assert main([record(), "--retrain", "--cache-dir", str(cache)]) == 2
+    told = (
+        f"cannot be verified: cache_dir={cache}: holds this run, so that nothing was trained: name another --cache-dir"
+    )
+    assert capsys.readouterr().err.splitlines()[-1] == told
+
+
+def test_options_that_do_not_go_together(record, capsys, untrained):
+    for more in (["--record-only"], ["--checkpoint", "x"]):
+        assert refused(record(), capsys, *more).startswith("--retrain=: makes weights again: leave out")
+
+
+def test_a_packed_record_is_verified_as_strictly_as_a_folder(record, finished, capsys):
+    assert main([record(), "--cache-dir", str(finished.parents[1] / "cache")]) == 0
+    said = capsys.readouterr().out
+    assert "masks and weights: hold, in " in said and "accuracy, sparse: holds" in said
+    assert main([record()]) == 2
+    assert "name the exported network with --checkpoint" in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_packed_record(record, capsys, untrained):
+    file = Path(record())
+    for content, message in (
+        (b"PK", "is no packed record, or is cut off"),
+        (pack({RECORD: b"{"}), "is no result that"),
+    ):
+        file.write_bytes(content)
+        line = refused(str(file), capsys)
+        assert line.startswith(f"row={file}: ") and message in line
