@@ -144,13 +144,17 @@ class AnswerEvaluator:
         return [(text_between(context, begin, end), score) for score, begin, end in self._found.get(question, [])]
 
     def compute(self) -> dict[str, float]:
-        """`f1` and `exact_match` over the questions seen, in [0, 1]."""
-        from torchmetrics.text import SQuAD
+        """`f1` and `exact_match` over the questions seen, in [0, 1]: the means of what torchmetrics gives for each, whose own
+        sum in fp32 is off by 5e-6 after ten thousand questions.
+        """
+        from torchmetrics import MeanMetric
 
-        metric = SQuAD().to(self._device)
-        metric.update(*self._evaluated())
-        percent = metric.compute()
-        return {name: float(percent[name]) / 100 for name in ("f1", "exact_match")}
+        found = {}
+        for name, values in self._of_each_question().items():
+            mean = MeanMetric().set_dtype(torch.float64).to(self._device)
+            mean.update(torch.tensor(values, dtype=torch.float64, device=self._device))
+            found[name] = float(mean.compute())
+        return found
 
     @property
     def samples(self) -> int:
