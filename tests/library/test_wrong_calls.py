@@ -338,3 +338,13 @@ def test_what_a_device_fails_with_stays_what_it_is():
     with pytest.raises(torch.OutOfMemoryError):
         sf.recover(copy.deepcopy(PRUNED), MASKS, DATA, full, epochs=1)
     assert issubclass(InvalidSetting, ValueError)
+
+
+def test_a_printed_comparison_says_why_its_speedup_is_not_the_ratio_of_its_medians():
+    from sparsefront.measure.end_to_end import ratio_apart
+
+    comparison = sf.benchmark(net_of(), copy.deepcopy(PRUNED), (X,))
+    clause = ratio_apart(comparison.speedup, comparison.dense_ms, comparison.sparse_ms)
+    assert f"on cpu{clause}\n" in str(comparison)
+    assert ratio_apart(1.5, 3.0, 2.0) == ratio_apart(1.503, 3.0, 2.0) == ratio_apart(None, 3.0, 2.0) == ""
+    assert ratio_apart(0.98, 3.0, 2.0).endswith("the medians over all repeats that are shown give 1.50×")

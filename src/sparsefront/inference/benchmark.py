@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from sparsefront.errors import InvalidSetting
 from sparsefront.inference.fusion.block_pass import fused_dense_graph
 from sparsefront.measure.correctness import NETWORK_ERROR_LIMIT, floating_tensors
-from sparsefront.measure.end_to_end import EndToEnd, time_pair
+from sparsefront.measure.end_to_end import EndToEnd, ratio_apart, time_pair
 from sparsefront.measure.settings import DTYPES, FEWEST_REPEATS, Dtype, Measure
 from sparsefront.measure.timers import LatencySummary
 from sparsefront.measure.variants import Fuse
@@ -91,7 +91,8 @@ class Comparison:
         lines = [
             _line("dense", self.timed.dense.latency, self.timed.dense.execution.name),
             _line("sparse", self.timed.sparse, self.timed.execution.name),
-            f"speedup {self.speedup:.2f} ({sure}) on {self.device}",
+            f"speedup {self.speedup:.2f} ({sure}) on {self.device}"
+            f"{ratio_apart(self.speedup, self.dense_ms, self.sparse_ms)}",
         ]
         if self.device == "cpu":
             lines.append("on a CPU the reference kernels run: this says nothing about a GPU")
