@@ -207,6 +207,18 @@ def keep_modes(net: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
+def modes_back_on_error(*nets: nn.Module) -> Iterator[None]:
+    """What ends with an exception leaves every module in the mode in which it was."""
+    modes = [(module, module.training) for net in nets for module in net.modules()]
+    try:
+        yield
+    except BaseException:
+        for module, training in modes:
+            module.training = training
+        raise
+
+
+@contextmanager
 def in_eval_mode(net: nn.Module) -> Iterator[None]:
     """The whole network is in eval mode until then."""
     with keep_modes(net):

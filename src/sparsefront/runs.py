@@ -1,6 +1,7 @@
 """Runs of the program from Python, and what finished ones left, which somebody else may have written."""
 
 import html
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,7 +32,7 @@ from sparsefront.config.command_line import (
 from sparsefront.config.settings import build_settings, options_of
 from sparsefront.data.base import Dataset
 from sparsefront.errors import InvalidSetting, first_line, keys_of, printable, yaml_complaint
-from sparsefront.export.save import load
+from sparsefront.export.save import folder_path, load, require_packages
 from sparsefront.models.base import Model
 from sparsefront.options import CONF, shortened
 from sparsefront.patterns.base import Pattern, modules_of
@@ -316,13 +317,17 @@ def run(*overrides: str, config_dir: Path | str = CONF) -> FinishedRun:
         InvalidSetting: a configuration that cannot be composed or cannot work; names the key, its value and what is allowed.
     """
 
-    directory = Path(config_dir).absolute()
+    directory = folder_path("config_dir", config_dir).absolute()
     if not (directory / "config.yaml").is_file():
         raise InvalidSetting("config_dir", config_dir, "must be the folder conf/ of sparsefront's repository")
-    if odd := [given for given in overrides if not isinstance(given, str)]:
-        raise InvalidSetting("overrides", odd[0], 'are texts such as "pattern=n_m"')
+    _require_texts(overrides)
     folder = run_overrides(overrides, directory)
     return FinishedRun(folder, _record_in(folder), overrides, trust=None)
+
+
+def _require_texts(overrides: Sequence[object]) -> None:
+    if odd := [given for given in overrides if not isinstance(given, str)]:
+        raise InvalidSetting("overrides", odd[0], 'are texts such as "pattern=n_m"')
 
 
 def load_run(run_folder: Path | str, *overrides: str, trust: Sequence[str] = ()) -> FinishedRun:
@@ -338,11 +343,11 @@ def load_run(run_folder: Path | str, *overrides: str, trust: Sequence[str] = ())
     Raises:
         InvalidSetting: no finished run in this folder, or one that cannot be read.
     """
-    folder = Path(run_folder)
-    if not (folder / RESULT_FILE).exists() and not (folder / ".hydra").is_dir():
+    folder = folder_path("run_folder", run_folder)
+    _require_texts(overrides)
+    require_packages(trust)
+    if not os.path.exists(folder / RESULT_FILE) and not os.path.isdir(folder / ".hydra"):
         raise InvalidSetting("run_folder", run_folder, f"holds no run: {RESULT_FILE} is missing")
-    if isinstance(trust, str):
-        raise InvalidSetting("trust", trust, 'is a list of packages, such as ["mylab.patterns"]')
     return FinishedRun(folder, _record_in(folder), overrides, tuple(trust))
 
 

@@ -176,7 +176,7 @@ BAD = {
         "granularity": 8,
     },
     r"sparsity=1.0: is the fraction of zeros, in \[0, 1\)": {"sparsity": 1.0},
-    "sparsity=half: is the fraction": {"sparsity": "half"},
+    "sparsity='half': is the fraction": {"sparsity": "half"},
     r"granularity=1000000000: is larger than every layer; the largest is body \[16, 72\]: at most 16 outputs": {
         "pattern": "tile_wise",
         "granularity": 1_000_000_000,

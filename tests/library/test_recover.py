@@ -186,9 +186,9 @@ def test_one_that_fails_leaves_no_mask_for_the_next(trained):
         raise RuntimeError("a mistake in the loss")
 
     net = trained.net()
-    with pytest.raises(RuntimeError, match="a mistake"):
+    with pytest.raises(InvalidSetting, match="loss=broken: fails when called.*a mistake in the loss") as found:
         sf.recover(net, sf.prune(net, "n_m", 0.5, importance="random", tell=len), trained.loader, broken, **SETTINGS)
-    assert not list(net.buffers())
+    assert not list(net.buffers()) and isinstance(found.value.__cause__, RuntimeError)
 
 
 BAD = {
@@ -210,12 +210,15 @@ BAD = {
     r"loss=\[32\]: must be the mean over the batch": {"loss": nn.CrossEntropyLoss(reduction="none")},
     "loss=float: must be the mean over the batch": {"loss": lambda output, target: 1.0},
     r"masks\['9'\]=given: names no layer": {"masks": {"9": torch.ones(2, 2).bool()}},
-    "loss=cross_entropy: is a function": {"loss": "cross_entropy"},
-    r"recipe=\{'lr': 0.1\}: is a sf.Recipe\(...\), or None": {"recipe": {"lr": 0.1}},
-    r"trainer=\{\}: is a sf.TrainerSettings\(...\), or None": {"trainer": {}},
-    "dense_net=int: is a torch.nn.Module, or a function that gives one": {"recovery": "distill", "dense_net": 3},
+    "loss='cross_entropy': is a function": {"loss": "cross_entropy"},
+    r"recipe=dict: is a sf.Recipe\(...\), or None": {"recipe": {"lr": 0.1}},
+    r"trainer=dict: is a sf.TrainerSettings\(...\), or None": {"trainer": {}},
+    "dense_net=3: is a torch.nn.Module, or a function without arguments that gives one": {
+        "recovery": "distill",
+        "dense_net": 3,
+    },
     r"dense_net\(\)=NoneType: is a torch.nn.Module": {"recovery": "distill", "dense_net": lambda: None},
-    "dense_net=given: does not fit the model; missing keys: 0.bias, ": {
+    "dense_net=Linear: does not fit the model; missing keys: 0.bias, ": {
         **dict.fromkeys(("epochs", "lr")),
         "recovery": "obs_update",
         "dense_net": nn.Linear(1, 1),

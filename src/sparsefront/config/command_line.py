@@ -184,8 +184,23 @@ def normalize_arguments(arguments: Sequence[str]) -> list[str]:
     if not any(flag.partition("=")[0] in OWN_ROOT for flag in flags):
         _require_root_keys(overrides)
         _require_root_types(overrides)
+        _require_folders(overrides)
         _require_options(overrides, option_folders(arguments))
     return flags + overrides
+
+
+def _require_folders(overrides: Sequence[str]) -> None:
+    """Hydra would make a folder of no name where it stands, and go on without a folder of options that there is not."""
+    for text in overrides:
+        key, _, value = text.lstrip("+").partition("=")
+        if key in ("hydra.run.dir", "hydra.sweep.dir") and value in ("", "''", '""', "null"):
+            raise InvalidSetting(key, value, "names no folder; the folder you stand in is .")
+        if key != "hydra.searchpath":
+            continue
+        for place in filter(None, re.split(r"[\[\],\s'\"]+", value)):
+            path = place.removeprefix("file://")
+            if "${" not in place and "://" not in path and not os.path.isdir(path):
+                raise InvalidSetting(key, place, "is no folder: name one that holds groups of options, as [file://DIR]")
 
 
 def _parted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -1,7 +1,8 @@
 """A pruned network in a folder, and back: `sf.save` and `sf.load`."""
 
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,12 +62,18 @@ def save(
         InvalidSetting: no masks, or masks of other layers than the network's; or a folder that cannot be made.
         ValueError: a pruned weight is not zero, or a mask breaks its pattern; names the layer.
     """
-    net = unwrapped(net)
+    net, directory = unwrapped(net), folder_path("folder", folder)
     require_network(net)
     require_masks_of(net, masks_left(net, masks))
+    if model is not None and not isinstance(model, Model):
+        raise InvalidSetting("model", type(model).__name__, "is a Model of sparsefront, or None: the network is net")
+    if weights is not None:
+        weights = folder_path("weights", weights)
+        if not weights.is_file():
+            raise InvalidSetting("weights", weights, "is no file: name one of safetensors, or None")
     if tokenizer is not None and not hasattr(tokenizer, "save_pretrained"):
         raise InvalidSetting("tokenizer", type(tokenizer).__name__, "is no tokenizer of transformers")
-    known, directory = Masks.of(masks), Path(folder)
+    known = Masks.of(masks)
     started = False
     try:
         with whole_folder(directory, replaces=_saved_before(directory), first=SAVED) as new:
@@ -93,6 +100,19 @@ def save(
             raise
         raise InvalidSetting("folder", folder, f"cannot be written ({error.strerror}); name another folder") from error
     return read_export(directory)
+
+
+def folder_path(argument: str, given: object) -> Path:
+    """The path that an argument means.
+
+    Raises:
+        InvalidSetting: something else than a path.
+    """
+    if not isinstance(given, str | os.PathLike) or not str(given) or "\0" in str(given):
+        raise InvalidSetting(
+            argument, repr(given) if isinstance(given, str | None) else type(given).__name__, "is a path"
+        )
+    return Path(given)
 
 
 # Which files are of one save, so that a mixture of two is seen.
@@ -141,11 +161,11 @@ def load(folder: Path | str, net: nn.Module, *, trust: Sequence[str] = ()) -> Ma
             few differences), or one that names a pattern of a package that is not in `trust`. The network is then as it was.
     """
     require_network(net)
-    if isinstance(trust, str) or not all(isinstance(package, str) for package in trust):
-        raise InvalidSetting("trust", trust, 'is a list of packages, such as ["mylab.patterns"]')
+    require_packages(trust)
+    directory = folder_path("folder", folder)
     try:
         with damage_named():
-            export = read_export(Path(folder))
+            export = read_export(directory)
             weights, pattern = export.state_dict(), _pattern(export.manifest, trust)
             spec = MaskSpec.load(export.directory, trust=trust)
             masks = _masks_for(net, export, weights, spec)
@@ -166,6 +186,12 @@ def load(folder: Path | str, net: nn.Module, *, trust: Sequence[str] = ()) -> Ma
         ignored=ignored,
         dense={found.name: found.why for found in dense_weights(net, {*masks, *ignored})},
     )
+
+
+def require_packages(trust: object) -> None:
+    """Raises InvalidSetting for anything else than a list of packages."""
+    if isinstance(trust, str) or not isinstance(trust, Collection) or not all(isinstance(one, str) for one in trust):
+        raise InvalidSetting("trust", trust, 'is a list of packages, such as ["mylab.patterns"]')
 
 
 def _masks_for(net: nn.Module, export: Export, weights: Mapping[str, Tensor], spec: MaskSpec) -> dict[str, Tensor]:

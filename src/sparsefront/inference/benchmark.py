@@ -10,13 +10,22 @@ from torch import Tensor, nn
 from sparsefront.errors import InvalidSetting
 from sparsefront.inference.fusion.block_pass import fused_dense_graph
 from sparsefront.measure.correctness import NETWORK_ERROR_LIMIT, floating_tensors
-from sparsefront.measure.end_to_end import EndToEnd, time_pair
+from sparsefront.measure.end_to_end import EndToEnd, ratio_apart, time_pair
 from sparsefront.measure.settings import DTYPES, FEWEST_REPEATS, Dtype, Measure
 from sparsefront.measure.timers import LatencySummary
 from sparsefront.measure.variants import Fuse
-from sparsefront.networks import unwrapped
+from sparsefront.networks import modes_back_on_error, unwrapped
 from sparsefront.progress import counted
-from sparsefront.tasks.plain_task import device_of, named_inputs_on, require_network
+from sparsefront.tasks.plain_task import (
+    device_of,
+    forward_names,
+    inputs_in_words,
+    named_in_errors,
+    named_inputs_on,
+    require_callable,
+    require_instance,
+    require_network,
+)
 
 # The dtype in which a network is measured that lies where it lies, in dtypes of its own.
 
@@ -82,7 +91,8 @@ class Comparison:
         lines = [
             _line("dense", self.timed.dense.latency, self.timed.dense.execution.name),
             _line("sparse", self.timed.sparse, self.timed.execution.name),
-            f"speedup {self.speedup:.2f} ({sure}) on {self.device}",
+            f"speedup {self.speedup:.2f} ({sure}) on {self.device}"
+            f"{ratio_apart(self.speedup, self.dense_ms, self.sparse_ms)}",
         ]
         if self.device == "cpu":
             lines.append("on a CPU the reference kernels run: this says nothing about a GPU")
@@ -119,17 +129,26 @@ def benchmark(
     if dense_net is net:
         allowed = "is the very network that dense_net is: copy.deepcopy one before sf.prune"
         raise InvalidSetting("net", type(net).__name__, allowed)
+    require_instance("settings", settings, Measure)
+    if fuse is not None:
+        require_callable(
+            "fuse", fuse, "net", "inputs", allowed="is a function that makes a graph of the dense network, or None"
+        )
     inputs = named_inputs_on(dense_net, example_inputs)
-    named_inputs_on(net, example_inputs)
+    if list(named_inputs_on(net, example_inputs)) != list(inputs):
+        own, others = (", ".join(forward_names(one) or ()) for one in (net, dense_net))
+        raise InvalidSetting("net", type(net).__name__, f"must name its inputs as dense_net does, {others}, not {own}")
     name, other = measured_dtype(dense_net), measured_dtype(net)
     if name != other:
         raise InvalidSetting("net", DTYPES[other], f"must be in the dtype of dense_net, {DTYPES[name]}")
-    shapes, others = (_output_shapes(one, inputs) for one in (dense_net, net))
-    if shapes != others:
-        raise InvalidSetting("net", others, f"must give outputs of the shapes of dense_net's, {shapes}")
     device = device_of(dense_net)
     settings = replace(settings or Measure(), device=device.type, dtype=name)  # type: ignore[arg-type]  # it checks
-    timed = time_pair(dense_net.eval(), net.eval(), inputs, settings, fuse=fuse)
+    with modes_back_on_error(dense_net, net):
+        expected = _output_shapes(dense_net, inputs, "example_inputs", inputs_in_words(inputs), "dense_net")
+        given = _output_shapes(net, inputs, "net", type(net).__name__, "it")
+        if given != expected:
+            raise InvalidSetting("net", given, f"must give outputs of the shapes of dense_net's, {expected}")
+        timed = time_pair(dense_net.eval(), net.eval(), inputs, settings, fuse=fuse)
     return Comparison("cpu" if device.type == "cpu" else torch.cuda.get_device_name(device), timed)
 
 
@@ -139,5 +158,10 @@ def _line(name: str, latency: LatencySummary, execution: str) -> str:
 
 
 @torch.inference_mode()
-def _output_shapes(net: nn.Module, inputs: dict[str, Tensor]) -> list[list[int]]:
-    return [list(output.shape) for output in floating_tensors(net.eval()(**inputs))]
+def _output_shapes(
+    net: nn.Module, inputs: dict[str, Tensor], argument: str, value: str, called: str
+) -> list[list[int]]:
+    """Of all floating-point tensors that a network returns; `argument` is to blame where it cannot be called."""
+    with named_in_errors(argument, value, f"{called} cannot be called with the example inputs"):
+        output = net.eval()(**inputs)
+    return [list(tensor.shape) for tensor in floating_tensors(output)]

@@ -32,7 +32,7 @@ from sparsefront.measure.memory import stored_bytes
 from sparsefront.measure.problems import LayerInput, observe_problems, theoretical_dense_flops, weight_flops
 from sparsefront.measure.timers import launch_in_use
 from sparsefront.measure.variants import adds_shortcut
-from sparsefront.networks import ReadTensors, layer_weight, load_state, unwrapped
+from sparsefront.networks import ReadTensors, layer_weight, load_state, modes_back_on_error, unwrapped
 from sparsefront.progress import bar
 from sparsefront.pruning.layers import (
     KEEPS_ALL,
@@ -43,7 +43,7 @@ from sparsefront.pruning.layers import (
 )
 from sparsefront.pruning.masks import Masks, masks_left, require_masks_of
 from sparsefront.pruning.narrow import narrow_layers
-from sparsefront.tasks.plain_task import named_inputs_on, require_network
+from sparsefront.tasks.plain_task import inputs_in_words, named_in_errors, named_inputs_on, require_network
 
 
 def swap_layers(
@@ -353,12 +353,14 @@ def swap(
     require_network(net)
     if any(isinstance(module, SparseLayer) for module in net.modules()):
         raise InvalidSetting("net", type(net).__name__, "was swapped already: give a copy of the pruned network")
+    if packed is not None and not hasattr(packed, "manifest"):
+        raise InvalidSetting("packed", type(packed).__name__, "is PackedWeights, such as what sf.save returns, or None")
     smaller = isinstance(masks, Masks) and masks.spec.blocks is not None
     if smaller:  # by whole blocks: what is left is dense
         masks, packed = Masks(masks_left(net, masks)), None
     require_masks_of(net, masks)
     inputs = named_inputs_on(net, example_inputs)
-    with sharing(next(iter(inputs.values())).device):
+    with sharing(next(iter(inputs.values())).device), modes_back_on_error(net):
         report = _swap(net, Masks.of(masks), inputs, choice, packed)
     return replace(report, sparse_layer_share=None, sparse_flops_share=None) if smaller else report
 
@@ -370,7 +372,8 @@ def _swap(
     limit = network_error_limit(net)
     packed = packed or _packed(net, known)
     layers = [*packed.manifest.layers, *packed.manifest.dense_layers]
-    problems = observe_problems(net, inputs, layers)
+    with named_in_errors("example_inputs", inputs_in_words(inputs), "the network cannot be called with it"):
+        problems = observe_problems(net, inputs, layers)
     read = ReadTensors({name: layer_weight(net.get_submodule(name)) for name in layers if name not in problems})
     others = {found.name: found.why for found in dense_weights(net, set(layers), unchosen="it has no mask")}
     flops = weight_flops(net, inputs)

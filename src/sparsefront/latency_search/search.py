@@ -225,6 +225,14 @@ class Search:
     stored: Stored = lambda make: make()
     stored_times: Stored = lambda make: make()
 
+    def __post_init__(self) -> None:
+        if self.timing is not None and not isinstance(self.timing, Timing):
+            raise InvalidSetting("timing", type(self.timing).__name__, "is a Timing, or None")
+        if self.held_out is not None and not callable(self.held_out):
+            raise InvalidSetting(
+                "held_out", type(self.held_out).__name__, "is a function that opens a loader of batches"
+            )
+
     def spec(
         self,
         task: Task,

@@ -362,3 +362,16 @@ def _time_calls(
             for name, samples in taken.items():
                 samples_ms[name].append(samples)
         return samples_ms, clock_under_load(list(calls.values()), device)
+
+
+MEDIANS_APART = 0.005  # of the ratio: more than rounding to two digits explains
+
+
+def ratio_apart(speedup: float | None, dense_ms: float | None, sparse_ms: float | None) -> str:
+    """A clause where two median latencies give another ratio than the speedup; empty where they agree."""
+    if speedup is None or not dense_ms or not sparse_ms:
+        return ""
+    shown = dense_ms / sparse_ms
+    if f"{shown:.2f}" == f"{speedup:.2f}" or abs(shown / speedup - 1) <= MEDIANS_APART:
+        return ""
+    return f"; the median of the ratios of each repeat, whereas the medians over all repeats that are shown give {shown:.2f}×"

@@ -22,7 +22,16 @@ from sparsefront.patterns.base import Pattern
 from sparsefront.pruning.masked_weights import sharing_layers
 from sparsefront.pruning.training_masks import AccumulateMovement
 from sparsefront.tasks.base import Batch, Task
-from sparsefront.tasks.plain_task import NamedBatch, NamedBatches, PlainTask, device_of, forward_names, tensors_first
+from sparsefront.tasks.plain_task import (
+    NamedBatch,
+    NamedBatches,
+    PlainTask,
+    device_of,
+    forward_names,
+    require_callable,
+    require_gradient,
+    tensors_first,
+)
 
 # Networks that read one text and write another one: the attention mask of a batch is that of the encoder's text
 # alone.
@@ -234,6 +243,7 @@ class NetworkCalibration:
                 # Left before yielding: a suspended generator would restore the gradient mode at the wrong time.
                 with torch.enable_grad(), _requiring_gradients(weights):
                     loss = self._task.loss(self._forward(batch), batch)
+                    require_gradient(loss)
                     gradients = torch.autograd.grad(loss, weights, allow_unused=True)
                 yield dict(zip(self._modules, gradients, strict=True))
 
@@ -307,7 +317,7 @@ class NetworkCalibration:
         }
 
     def _forward(self, batch: Batch) -> Any:
-        return self._task.net(**self._task.net_inputs(batch))
+        return self._task.call(self._task.net, self._task.net_inputs(batch))
 
 
 @contextmanager
@@ -365,6 +375,8 @@ def open_calibration(
         InvalidSetting: none are given, and the importance needs them; they have another form; or nothing bounds them.
     """
     if callable(batches):
+        allowed = "is a DataLoader, another iterable of batches, or a function that opens one"
+        require_callable("calibration", batches, allowed=allowed)
         by_name = NamedBatch(forward_names(net), list, argument="calibration")
         return Calibration(net, partial(_opened, batches, by_name))
     if batches is not None:

@@ -74,6 +74,8 @@ class Masks(dict[str, Tensor]):
         rounds: tuple[RoundRecord, ...] = (),
         search: SearchRecord | None = None,
     ) -> None:
+        if not isinstance(masks, Mapping):
+            raise InvalidSetting("masks", type(masks).__name__, "is a dict: layer name -> bool mask")
         super().__init__(masks)
         self.pruning = pruning
         self.spec = MaskSpec() if spec is None else spec
@@ -199,8 +201,7 @@ def require_masks_of(net: nn.Module, masks: Mapping[str, Tensor]) -> None:
             that is not bool, has another shape, or differs from that of a layer with the same weight; names the layer.
     """
     require_network(net)
-    if not isinstance(masks, Mapping) or not masks:
-        raise InvalidSetting("masks", masks, "is a dict with at least one layer name and its bool mask")
+    _require_dict(masks)
     modules = dict(net.named_modules())
     for name, mask in masks.items():
         key = f"masks[{name!r}]"
@@ -214,10 +215,19 @@ def require_masks_of(net: nn.Module, masks: Mapping[str, Tensor]) -> None:
             given = f"{mask.dtype} {list(mask.shape)}" if isinstance(mask, Tensor) else type(mask).__name__
             matrix = f" or {[weight.shape[0], weight[0].numel()]}, as its matrix" if weight.dim() > 2 else ""
             raise InvalidSetting(key, given, f"must be bool {list(weight.shape)}, as the weight{matrix}")
+        if mask.is_meta or mask.layout != torch.strided:
+            given = "on the meta device" if mask.is_meta else str(mask.layout)
+            raise InvalidSetting(key, given, "must be a plain tensor with values")
     for name, (first, *others) in sharing_layers(net, masks).items():
         if name in others and not torch.equal(*(as_matrix(masks[one]).cpu() for one in (first, name))):
             allowed = f"is another mask than that of {first}, whose weight it shares"
             raise InvalidSetting(f"masks[{name!r}]", "given", allowed)
+
+
+def _require_dict(masks: object) -> None:
+    if not isinstance(masks, Mapping) or not masks:
+        given = masks if isinstance(masks, Mapping | None) else type(masks).__name__
+        raise InvalidSetting("masks", given, "is a dict with at least one layer name and its bool mask")
 
 
 # Masks in a training loop of one's own.
@@ -255,12 +265,13 @@ class HeldMasks:
         self._net = net
         self._layers = {name: net.get_submodule(name) for name in masks}
         self._pruned = {name: like_weight(~mask, layer_weight(self._layers[name])) for name, mask in masks.items()}
-        self._handles: list[RemovableHandle] = [
+        self._handles: list[RemovableHandle] = []
+        self.zero_()  # before hooks are on the network and on every optimizer: this may fail
+        self._handles = [
             net.register_forward_pre_hook(self._before, prepend=True),
             net.register_state_dict_pre_hook(self._before),
             register_optimizer_step_post_hook(self._after_step),
         ]
-        self.zero_()
 
     def __enter__(self) -> Self:
         return self
@@ -321,10 +332,13 @@ class HoldMasks(pl.Callback):
         masks: as of `hold`.
         net: whose layers they name; None: the LightningModule, or the one part of it that has all of these layers.
     Raises:
-        InvalidSetting: when the fit begins, masks that do not fit, or no such part, or several.
+        InvalidSetting: no masks, or no network; and when the fit begins, masks that do not fit, or no such part, or several.
     """
 
     def __init__(self, masks: Mapping[str, Tensor], net: nn.Module | None = None) -> None:
+        _require_dict(masks)
+        if net is not None:
+            require_network(net)
         self.masks, self.net = masks, net
         self._held: HeldMasks | None = None
 

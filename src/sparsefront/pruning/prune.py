@@ -3,7 +3,9 @@
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from numbers import Integral, Real
 
 import torch
@@ -43,7 +45,15 @@ from sparsefront.pruning.storage_check import require_storable
 from sparsefront.pruning.training_masks import AccumulateMovement
 from sparsefront.schedule.base import Schedule
 from sparsefront.tasks.base import Task
-from sparsefront.tasks.plain_task import Loss, PlainTask, named_inputs_on, require_network
+from sparsefront.tasks.plain_task import (
+    Loss,
+    PlainTask,
+    inputs_in_words,
+    named_in_errors,
+    named_inputs_on,
+    require_callable,
+    require_network,
+)
 
 log = logging.getLogger(__name__)
 
@@ -102,22 +112,27 @@ def prune(
     sparsity = pruning.sparsity
     if not pruning.pattern.prunes:
         raise InvalidSetting("pattern", pruning.pattern.name, "takes no weights away: leave the network as it is")
+    _require_types(loss, layers, tell, task, search)
     open_loader = open_calibration(net, calibration, pruning.importance, pruning.allocation, pruning.pattern)
     inputs = None if example_inputs is None else named_inputs_on(net, example_inputs)
     if inputs is None and layers is None and calibration is not None:
         inputs = open_loader.first_inputs()
-    chosen, left_out = choose_layers(net, layers, inputs)
+    argument = "calibration" if example_inputs is None else "example_inputs"
+    calling = partial(named_in_errors, argument, inputs_in_words(inputs or {}), "the network cannot be called with it")
+    with calling() if layers is None else nullcontext():
+        chosen, left_out = choose_layers(net, layers, inputs)
     kept_dense = ignored_layers(chosen, ignore)
     plan = plan_pruning(net, chosen, pattern=pruning.pattern, sparsity=sparsity, ignored=kept_dense)
     require_whole_groups(plan, pruning.pattern, kept_dense)
     _require_layers(net, plan, pruning)
     require_none_dense(net, plan.layers, "ignore", ignore)
     ignored = left_out | plan.dense_reasons
-    task = PlainTask(net, loss) if task is None else task
+    task = PlainTask(net, loss, argument="calibration") if task is None else task
     if pruning.pattern.takes_blocks:
         batches = None if calibration is None else open_loader
         return prune_blocks(task, pruning, plan.layers, list(kept_dense), ignored, batches, tell)
-    stays = dense_at_swap(net, plan.layers, None if layers is None else inputs)
+    with calling():
+        stays = dense_at_swap(net, plan.layers, None if layers is None else inputs)
     tell(_told(pruning, len(plan.layers), ignored, stays))
     movement = AccumulateMovement(net, plan.layers)  # nothing has moved yet: all of its scores are zero
     scores = score_weights(task, plan.layers, importance=pruning.importance, open_loader=open_loader, movement=movement)
@@ -169,7 +184,8 @@ def pruning_settings(
         InvalidSetting: names the argument.
     """
     if isinstance(sparsity, bool) or not isinstance(sparsity, Real) or not 0 <= sparsity < 1:
-        raise InvalidSetting("sparsity", sparsity, "is the fraction of zeros, in [0, 1)")
+        shown = sparsity if isinstance(sparsity, Real) else " ".join(repr(sparsity).split())
+        raise InvalidSetting("sparsity", shown, "is the fraction of zeros, in [0, 1)")
     sparsity = float(sparsity)  # what NumPy counts with is a number too
     if isinstance(granularity, Integral) and not isinstance(granularity, bool):
         granularity = int(granularity)
@@ -189,6 +205,21 @@ def pruning_settings(
     made.schedule.check_blocks(made.pattern, sparsity)
     made.importance.check(made)
     return made
+
+
+def _require_types(loss: object, layers: object, tell: object, task: object, search: object) -> None:
+    """Raises InvalidSetting for what cannot be called as it will be, and for a task or a search of another kind."""
+    if loss is not None:
+        require_callable("loss", loss, "output", "target", allowed="is a function (output, target) -> scalar, or None")
+    if callable(layers):
+        allowed = "is names, glob patterns, or a predicate of (name, module)"
+        require_callable("layers", layers, "name", "module", allowed=allowed)
+    require_callable("tell", tell, "line", allowed="is a function that takes a line, such as print")
+    if task is not None and not isinstance(task, Task):
+        raise InvalidSetting("task", type(task).__name__, "is a task of sparsefront, or None")
+    if isinstance(search, type) or not hasattr(search, "spec") and search is not None:
+        given = search.__name__ if isinstance(search, type) else repr(search)
+        raise InvalidSetting("search", given, "is a sf.Search(...), or None")
 
 
 def _require_layers(net: nn.Module, plan: PruningPlan, pruning: PruningSettings) -> None:

@@ -128,7 +128,7 @@ def block_influence(
     with in_eval_mode(task.net), after_forward(modules, compare):
         for batch in calibration.batches(batches):
             real[0] = real_positions(batch)
-            task.net(**task.net_inputs(batch))
+            task.call(task.net, task.net_inputs(batch))
     totals = calibration.total(sums)
     return [1 - float(totals[block][0] / totals[block][1]) for block in blocks]
 

@@ -235,7 +235,7 @@ def retake_batch_norm(round: Round, batches: int | None) -> None:
         for batch in calibration.batches(min(batches, len(round.data.train_dataloader()))):
             inputs = task.net_inputs(batch)
             if len(next(value for value in inputs.values() if isinstance(value, Tensor))) > 1:
-                round.net(**inputs)
+                task.call(round.net, inputs)
                 read += 1
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum

@@ -118,7 +118,7 @@ class TeacherCallback(pl.Callback, ABC):
         """See `loss`; `output` is what the trained network returned in this training step."""
         self._taught.listen()
         with torch.no_grad():
-            target = self.teacher(**with_square_mask(task.net_inputs(batch), self.teacher))
+            target = task.call(self.teacher, with_square_mask(task.net_inputs(batch), self.teacher))
         states = list(zip(self._learnt.take(), self._taught.take(), strict=True))
         return self.loss(task, output, target, states, batch)
 

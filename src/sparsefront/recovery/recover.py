@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
+from numbers import Integral, Real
 from pathlib import Path
 
 import pytorch_lightning as pl
@@ -26,7 +27,16 @@ from sparsefront.recovery.base import Recovery, RecoverySetup, StateDict
 from sparsefront.recovery.rounds import RunContext, Source, run_rounds
 from sparsefront.schedule.one_shot import OneShot
 from sparsefront.tasks.base import Task
-from sparsefront.tasks.plain_task import Loss, NamedBatches, PlainTask, device_of, require_network, training_loader
+from sparsefront.tasks.plain_task import (
+    Loss,
+    NamedBatches,
+    PlainTask,
+    device_of,
+    require_callable,
+    require_instance,
+    require_network,
+    training_loader,
+)
 from sparsefront.training.recipe import Optimization, Recipe
 from sparsefront.training.resume import random_state, set_random_state
 from sparsefront.training.trainer import TrainerSettings
@@ -98,13 +108,22 @@ def recover(
     held = masks_left(net, masks)
     require_masks_of(net, held)
     require_none_dense(net, held, "masks", "given")
-    _require_types(loss, recipe, trainer)
+    _require_types(loss, recipe, trainer, context)
+    if callable(train_dataloader):
+        allowed = "is batches, or a function: number of a round -> batches"
+        require_callable("train_dataloader", train_dataloader, "round", allowed=allowed)
+    require_callable("prunable", prunable, "net", allowed="is a function: net -> names of layers")
+    if task is not None and not callable(task):
+        raise InvalidSetting("task", type(task).__name__, "is a function (net, optimization) -> task, or None")
     known, chosen = Masks.of(masks), option("recovery", recovery, Recovery)
     pruning = known.pruning or PruningSettings(ElementWise(), known.sparsity)
     given = {"dense_net": dense_net, "initial_net": initial_net, "epoch_weights": epoch_weights}
     for name in ("dense_net", "initial_net"):
-        if given[name] is not None and not callable(given[name]):
-            raise InvalidSetting(name, type(given[name]).__name__, "is a torch.nn.Module, or a function that gives one")
+        if given[name] is not None and not isinstance(given[name], nn.Module):
+            require_callable(
+                name, given[name], allowed="is a torch.nn.Module, or a function without arguments that gives one"
+            )
+    _require_weights(epoch_weights)
     chosen.check_pattern(pruning.pattern)
     for name in chosen.needs:
         if given[name] is None:
@@ -133,6 +152,8 @@ def recover(
         first = data_of_round(0)
         _require_logits(net, loss, first)
         data_of_round = partial(_after_first, first, data_of_round)
+    if initial_net is not None and not taken:
+        _require_same(_fresh(initial, "initial_net"), net, "initial_net")
     if chosen.starts_dense:
         _start_dense(net, trained)
     source = Source(
@@ -197,12 +218,12 @@ def _require_logits(net: nn.Module, loss: Loss | None, data: pl.LightningDataMod
         batch = task.net_inputs(next(iter(loader)))
         inputs = {name: one.to(device) if isinstance(one, Tensor) else one for name, one in batch.items()}
         with in_eval_mode(net), torch.no_grad():
-            evaluated = len(task.logits(net(**inputs)))
+            evaluated = len(task.logits(task.call(net, inputs)))
         buffers = [(buffer, buffer.clone()) for buffer in net.buffers()]
         with keep_modes(net), torch.no_grad():
             if not net.training:
                 net.train()
-            trained = len(task.logits(net(**inputs)))
+            trained = len(task.logits(task.call(net, inputs)))
             for buffer, before in buffers:
                 buffer.copy_(before)
         if trained != evaluated:
@@ -236,23 +257,42 @@ def _require_heeded(name: str, value: float | None, recovery: Recovery) -> None:
         raise InvalidSetting(name, value, f"give it to {type(recovery).__name__}(...), not beside recovery=")
 
 
-def _require_types(loss: object, recipe: object, trainer: object) -> None:
+def _require_types(loss: object, recipe: object, trainer: object, context: object) -> None:
     """Raises InvalidSetting naming the first argument of another type."""
-    if loss is not None and not callable(loss):
+    if loss is not None:
+        allowed = "is a function (output, target) -> scalar, or None where the network has its own"
+        require_callable("loss", loss, "output", "target", allowed=allowed)
+    require_instance("recipe", recipe, Recipe)
+    require_instance("trainer", trainer, TrainerSettings)
+    if context is not None and not isinstance(context, RunContext):
         raise InvalidSetting(
-            "loss", loss, "is a function (output, target) -> scalar, or None where the network has its own"
+            "context", type(context).__name__, "is a RunContext of sparsefront.recovery.rounds, or None"
         )
-    for name, value, kind in (("recipe", recipe, Recipe), ("trainer", trainer, TrainerSettings)):
-        if value is not None and not isinstance(value, kind):
-            raise InvalidSetting(name, value, f"is a sf.{kind.__name__}(...), or None")
 
 
 def _start_dense(net: nn.Module, trained: Network) -> None:
     """Put the dense weights into the network, in place; raises InvalidSetting where they are of another architecture."""
-    weights, own = _fresh(trained, "dense_net").state_dict(), net.state_dict()
-    if complaint := misfit_of(weights, own):
-        raise InvalidSetting("dense_net", "given", complaint)
-    net.load_state_dict(weights)
+    net.load_state_dict(_require_same(_fresh(trained, "dense_net"), net, "dense_net"))
+
+
+def _require_same(given: nn.Module, net: nn.Module, argument: str) -> StateDict:
+    """The weights of a network; raises InvalidSetting where it is of another architecture."""
+    weights = given.state_dict()
+    if complaint := misfit_of(weights, net.state_dict()):
+        raise InvalidSetting(argument, type(given).__name__, complaint)
+    return weights
+
+
+def _require_weights(epoch_weights: object) -> None:
+    """Raises InvalidSetting for anything else than epochs with state dicts."""
+    if epoch_weights is None:
+        return
+    if not isinstance(epoch_weights, Mapping):
+        allowed = "is a dict: epoch of the dense training, from 0 -> its weights"
+        raise InvalidSetting("epoch_weights", type(epoch_weights).__name__, allowed)
+    for epoch, weights in epoch_weights.items():
+        if not isinstance(weights, Mapping):
+            raise InvalidSetting(f"epoch_weights[{epoch!r}]", type(weights).__name__, "is a state dict")
 
 
 def _require_trainable(net: nn.Module, recovery: Recovery, setup: RecoverySetup) -> None:
@@ -298,10 +338,11 @@ def _require_ranks(trainer: TrainerSettings, recovery: Recovery, *, library: boo
 def _recipe(recipe: Recipe | None, epochs: int | None, lr: float | None) -> Recipe:
     """The recipe with the epochs and the rate of this training; of a rewinding, of the dense one."""
     chosen = recipe or Recipe()
-    if epochs is not None and epochs < 1:
-        raise InvalidSetting("epochs", epochs, "must be at least 1; recovery=none trains nothing")
+    if epochs is not None and (isinstance(epochs, bool) or not isinstance(epochs, Integral) or epochs < 1):
+        allowed = "must be a whole number of at least 1; recovery=none trains nothing"
+        raise InvalidSetting("epochs", epochs if isinstance(epochs, Real) else repr(epochs), allowed)
     if epochs is not None:
-        chosen = replace(chosen, epochs=epochs, recovery_epochs=None)
+        chosen = replace(chosen, epochs=int(epochs), recovery_epochs=None)
     return chosen if lr is None else replace(chosen, lr=lr, recovery_lr=None)
 
 

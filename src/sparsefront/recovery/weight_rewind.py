@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.models.checkpoint import misfit_of
 from sparsefront.networks import load_state
 from sparsefront.recovery.base import RecoverySetup, Round
 from sparsefront.recovery.training import Epochs, TrainingPlan, TrainingRecovery, first_epoch, rewound_plan
@@ -56,4 +57,6 @@ class WeightRewind(TrainingRecovery):
             there = f"of epochs {', '.join(map(str, round.epoch_weights))}"
             allowed = f"lacks the weights at the start of epoch {epoch}, counted from 0, where this recovery begins"
             raise InvalidSetting("epoch_weights", there, allowed) from error
+        if complaint := misfit_of(weights, round.net.state_dict()):
+            raise InvalidSetting(f"epoch_weights[{epoch}]", "given", complaint)
         load_state(round.net, weights)

@@ -20,6 +20,7 @@ from rich.text import Text
 from sparsefront.artifacts.durable import below
 from sparsefront.errors import printable
 from sparsefront.inference.network_modules import DENSE_KERNELS
+from sparsefront.measure.end_to_end import ratio_apart
 from sparsefront.progress import counted, reasons_text
 from sparsefront.pruning.collapse import collapse_text
 from sparsefront.results.candidates import (
@@ -377,19 +378,10 @@ def lengths_text(result: Result) -> str:
     return ", ".join([f"{first} tokens in {counted(batches, 'batch')}", *(f"{one} in {n}" for one, n in others)])
 
 
-MEDIANS_APART = 0.005  # of the ratio: more than rounding to two digits explains
-
-
 def apart_from_medians(result: Result) -> str:
     """A clause where the two latencies that are shown give another ratio than the speedup; empty where they agree."""
     speed = result.speed
-    dense, sparse = speed.latency_dense_ms, speed.latency_sparse_ms
-    if speed.speedup is None or not dense or not sparse:
-        return ""
-    shown = dense / sparse
-    if times(shown) == times(speed.speedup) or abs(shown / speed.speedup - 1) <= MEDIANS_APART:
-        return ""
-    return f"; the median of the ratios of each repeat, whereas the medians over all repeats that are shown give {times(shown)}"
+    return ratio_apart(speed.speedup, speed.latency_dense_ms, speed.latency_sparse_ms)
 
 
 def _interval(result: Result) -> str | None:

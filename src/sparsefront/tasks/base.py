@@ -167,7 +167,11 @@ class Task(LightningModule, ABC):
         """
 
     def forward(self, batch: Batch) -> Any:
-        return self.net(**self.net_inputs(batch))
+        return self.call(self.net, self.net_inputs(batch))
+
+    def call(self, net: nn.Module, inputs: Batch) -> Any:
+        """What the network, or a teacher of it, returns for inputs by name."""
+        return net(**inputs)
 
     def configure_optimizers(self) -> Any:
         if self.optimization is None:
@@ -192,7 +196,7 @@ class Task(LightningModule, ABC):
             self.net.train()  # of a network in training mode frozen modules stay in eval mode
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
-        output = self.net(**with_square_mask(self.net_inputs(batch), self.net))
+        output = self.call(self.net, with_square_mask(self.net_inputs(batch), self.net))
         loss = self.training_loss(output, batch)
         # Not for the bar by `prog_bar`, for which Lightning would read it, and so wait for the GPU, in every step.
         self.log(TRAIN_LOSS, loss, batch_size=len(next(iter(batch.values()))))

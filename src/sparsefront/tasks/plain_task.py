@@ -4,7 +4,8 @@ import inspect
 import itertools
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,7 +15,7 @@ from pytorch_lightning import LightningDataModule
 from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
 
-from sparsefront.errors import InvalidSetting
+from sparsefront.errors import InvalidSetting, failure_reason
 from sparsefront.tasks.base import Batch, Evaluator, Optimizes, Task
 
 log = logging.getLogger(__name__)
@@ -92,22 +93,115 @@ def named_inputs_on(net: nn.Module, inputs: object, *, argument: str = "example_
     """`named_inputs` that lie on one device, that of the network's parameters.
 
     Raises:
-        InvalidSetting: as `named_inputs`, or tensors on another device than the network.
+        InvalidSetting: as `named_inputs`; names that the forward does not have, or lacks; an empty batch; or tensors on another
+            device than the network.
     """
     named = named_inputs(net, inputs, argument=argument)
+    _require_names(net, named, argument)
     device = device_of(net)
+    first = next(iter(named.values()))
+    if first.dim() and len(first) == 0:
+        raise InvalidSetting(argument, inputs_in_words(named), "holds an empty batch: give one of at least one sample")
     for name, value in named.items():
         if isinstance(value, Tensor) and value.device != device:
             raise InvalidSetting(f"{argument}[{name!r}]", value.device, f"must be on the network's device, {device}")
     return named
 
 
+def _require_names(net: nn.Module, named: Mapping[str, Any], argument: str) -> None:
+    """Raises InvalidSetting for inputs that the network's forward does not name, and for those that it needs besides."""
+    parameters = inspect.signature(net.forward).parameters.values()
+    names = forward_names(net) or ()
+    if all(parameter.kind is not inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+        for name in named:
+            if name not in names:
+                takes = f"names {', '.join(names)}" if names else "names none of its arguments"
+                allowed = f"is no argument of {type(net).__name__}.forward, which {takes}"
+                raise InvalidSetting(f"{argument}[{name!r}]", "given", allowed)
+    needed = [one.name for one in parameters if one.name in names and one.default is one.empty]
+    if lacking := [name for name in needed if name not in named]:
+        allowed = f"lacks {', '.join(lacking)}, which {type(net).__name__}.forward needs"
+        raise InvalidSetting(argument, inputs_in_words(named), allowed)
+
+
+def inputs_in_words(inputs: Mapping[Any, Any]) -> str:
+    """Inputs by name, for a message: `input torch.float32 [64, 16]`."""
+    return ", ".join(
+        f"{name} {value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else f"{name} {type(value).__name__}"
+        for name, value in inputs.items()
+    )
+
+
+# What a call of the library is given: a network, functions, and settings, none of them as a class instead of an instance.
+
+
 def require_network(net: object, *, argument: str = "net") -> None:
     """Raises:
-    InvalidSetting: something else than a network.
+    InvalidSetting: something else than a network, or one whose weights have no values yet.
     """
+    if isinstance(net, type) and issubclass(net, nn.Module):
+        raise InvalidSetting(argument, net.__name__, f"is a class: give a network of it, {net.__name__}(...)")
     if not isinstance(net, nn.Module):
         raise InvalidSetting(argument, type(net).__name__, "is a torch.nn.Module")
+    for name, parameter in net.named_parameters():
+        if nn.parameter.is_lazy(parameter):
+            allowed = f"has weights without a shape ({name}): call it once on a batch before"
+            raise InvalidSetting(argument, type(net).__name__, allowed)
+        if parameter.is_meta:
+            allowed = f"has weights on the meta device ({name}), which have no values: load them first"
+            raise InvalidSetting(argument, type(net).__name__, allowed)
+
+
+def require_callable(argument: str, given: object, *takes: str, allowed: str) -> None:
+    """Raises InvalidSetting unless something can be called with so many positional arguments.
+
+    Args:
+        takes: what it is called with, for the message.
+        allowed: what it is.
+    """
+    if not callable(given):
+        raise InvalidSetting(argument, _shown(given), allowed)
+    name = getattr(given, "__name__", type(given).__name__)
+    if takes and isinstance(given, type) and issubclass(given, nn.Module | DataLoader):
+        raise InvalidSetting(argument, name, f"is a class: give an instance of it, {name}(...)")
+    try:
+        signature = inspect.signature(given)
+    except (TypeError, ValueError):  # of functions in C, which say nothing
+        return
+    try:
+        signature.bind(*takes)
+    except TypeError:
+        allowed = f"{allowed}; this one cannot be called with ({', '.join(takes)})"
+        raise InvalidSetting(argument, name, allowed) from None
+
+
+def require_instance(argument: str, given: object, kind: type) -> None:
+    """Raises InvalidSetting unless something is None or an instance of a class of settings."""
+    if given is not None and not isinstance(given, kind):
+        raise InvalidSetting(argument, _shown(given), f"is a sf.{kind.__name__}(...), or None")
+
+
+def _shown(given: object) -> str:
+    """A value for a message of one line."""
+    if isinstance(given, type):
+        return given.__name__
+    return repr(given) if isinstance(given, str | int | float | None) else type(given).__name__
+
+
+@contextmanager
+def named_in_errors(argument: str, value: str, said: str) -> Iterator[None]:
+    """What fails inside, in a network or a function of the user's, leaves as an InvalidSetting; failures of a device do not.
+
+    Args:
+        argument: that is to blame.
+        said: what cannot be done with it.
+    """
+    try:
+        yield
+    except (InvalidSetting, torch.OutOfMemoryError, torch.AcceleratorError):
+        raise
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise InvalidSetting(argument, value, f"{said} ({failure_reason(error)})") from error
 
 
 def device_of(net: nn.Module) -> torch.device:
@@ -195,7 +289,9 @@ class NamedBatches(LightningDataModule):
 
     def __init__(self, batches: Iterable, net: nn.Module, *, argument: str, most: int | None = None) -> None:
         super().__init__()
-        if isinstance(batches, str) or not isinstance(batches, Iterable):
+        if isinstance(batches, Tensor):
+            raise InvalidSetting(argument, f"a tensor {list(batches.shape)}", "holds batches: give a list of them")
+        if isinstance(batches, str | Mapping | type) or not isinstance(batches, Iterable):
             raise InvalidSetting(argument, type(batches).__name__, "is a DataLoader or another iterable of batches")
         streamed = isinstance(batches, DataLoader) and isinstance(batches.dataset, IterableDataset)
         if isinstance(batches, DataLoader) and batches.batch_sampler is not None and not streamed:
@@ -329,6 +425,13 @@ Loss = Callable[[Any, Any], Tensor]
 """(output of the network, target of the batch) -> mean loss, a scalar; of a dict batch the target is the whole batch."""
 
 
+def require_gradient(loss: Tensor) -> None:
+    """Raises InvalidSetting where a loss does not follow from the weights, such as the number of right answers."""
+    if not loss.requires_grad:
+        allowed = "must have a gradient: computed from the output, which is not detached, counted or rounded"
+        raise InvalidSetting("loss", f"{loss.dtype} without a gradient", allowed)
+
+
 class PlainTask(Task):
     """Trains any network; evaluates nothing.
 
@@ -336,13 +439,21 @@ class PlainTask(Task):
         net: called with the inputs of a batch by name.
         loss: `Loss`; None: the network's output holds it under `loss`, as Hugging Face's do.
         optimization: needed to train.
+        argument: what the batches are called in messages.
     """
 
     kind: ClassVar[str] = "plain"
 
-    def __init__(self, net: nn.Module, loss: Loss | None, optimization: Optimizes | None = None) -> None:
+    def __init__(
+        self,
+        net: nn.Module,
+        loss: Loss | None,
+        optimization: Optimizes | None = None,
+        *,
+        argument: str = "train_dataloader",
+    ) -> None:
         super().__init__(net, optimization)
-        self._names, self._loss = forward_names(net), loss
+        self._names, self._loss, self._argument = forward_names(net), loss, argument
 
     @classmethod
     def for_dataset(cls, net: nn.Module, dataset: object, optimization: Optimizes | None = None) -> "PlainTask":
@@ -351,6 +462,18 @@ class PlainTask(Task):
     def net_inputs(self, batch: Batch) -> Batch:
         wanted = batch.keys() - {TARGET} if self._names is None else set(self._names)
         return {name: value for name, value in batch.items() if name in wanted}
+
+    def call(self, net: nn.Module, inputs: Batch) -> Any:
+        argument, value = self._argument, f"a batch of {inputs_in_words(inputs) or 'nothing that the network takes'}"
+        if net is not self.net:
+            argument, value = "dense_net", type(net).__name__
+        with named_in_errors(argument, value, "the network cannot be called with it"):
+            return net(**inputs)
+
+    def training_step(self, batch: Batch, batch_index: int) -> Tensor:
+        loss = super().training_step(batch, batch_index)
+        require_gradient(loss)
+        return loss
 
     def loss(self, output: Any, batch: Batch) -> Tensor:
         found = self._loss_of(output, batch)
@@ -361,7 +484,10 @@ class PlainTask(Task):
 
     def _loss_of(self, output: Any, batch: Batch) -> Any:
         if self._loss is not None:
-            return self._loss(output, batch[TARGET] if TARGET in batch else batch)
+            name = getattr(self._loss, "__name__", type(self._loss).__name__)
+            given = "(output, target)" if TARGET in batch else f"(output, batch), as {self._argument} gives no targets"
+            with named_in_errors("loss", name, f"fails when called with {given}"):
+                return self._loss(output, batch[TARGET] if TARGET in batch else batch)
         found = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
         if found is None:
             allowed = "may be left out only where the network returns its loss; give loss(output, target)"

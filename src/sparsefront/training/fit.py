@@ -295,11 +295,21 @@ class StopAtDivergence(pl.Callback):
         self._now = _Moment(1, 1, 0.0)
         self._unread: list[tuple[_Moment, Tensor]] = []
         self._epochs: int | None = None
+        self._begun = False
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
         rates = [group["lr"] for optimizer in trainer.optimizers for group in optimizer.param_groups]
         self._now = _Moment(trainer.current_epoch + 1, trainer.global_step + 1, float(max(rates, default=0.0)))
         self._epochs = trainer.max_epochs
+
+    def on_before_backward(self, trainer: pl.Trainer, module: pl.LightningModule, loss: Tensor) -> None:
+        """The very first loss is read at once, so that no weight has changed; the scaler of fp16, whose loss this would be, skips
+        such a step anyway.
+        """
+        if self._now.step == 1 and not self._begun and self.precision != "16-mixed":
+            self._unread = [(self._now, loss.detach())]
+            self._read_losses()
+        self._begun = True
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int

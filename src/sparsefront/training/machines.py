@@ -1,6 +1,7 @@
 """Trainings over several machines: node 0 leads, signs and announces each training; the others lend it their processes."""
 
 import hmac
+import logging
 import os
 import pickle
 import re
@@ -19,6 +20,8 @@ import torch.distributed as dist
 
 from sparsefront.errors import InvalidSetting, Obstacle
 from sparsefront.training.trainer import TrainerSettings
+
+log = logging.getLogger(__name__)
 
 # What machines tell each other over a network that anybody may write to, signed with a secret that lies in the shared
 # cache.
@@ -185,6 +188,10 @@ class Announcements:
         leads = machine.index == 0
         if leads:
             name, self._secret = make_secret(shared)
+        else:
+            minutes = STARTS_WITHIN.total_seconds() / 60
+            where = f"MASTER_ADDR={machine.host} MASTER_PORT={machine.port}"
+            log.info("waiting for the same command on machine 0, %s, for at most %g minutes", where, minutes)
         self._store = dist.TCPStore(
             machine.host, machine.port, is_master=leads, wait_for_workers=False, timeout=STARTS_WITHIN
         )
@@ -193,6 +200,7 @@ class Announcements:
         else:
             self._secret = read_secret(shared, self._store.get(SECRET))
         self._machine, self._number = machine, -1
+        self.port = machine.port
 
     def announce(self, training: Training | None) -> None:
         """The next training; None = this run trains no more, for which it waits until the others have heard it."""

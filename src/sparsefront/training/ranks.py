@@ -169,6 +169,10 @@ def other_ranks_running(
     group = RankGroup(trainer.world_size, store.port, trainer.on_gpu, host, machines=trainer.num_nodes)
     if elsewhere is not None:
         elsewhere.announce(Training(body, arguments, trainer, store.port))
+        minutes = COLLECTIVE_TIMEOUT.total_seconds() / 60
+        numbers = ", ".join(map(str, range(1, trainer.num_nodes)))
+        others_at = f"NODE_RANK={numbers} at MASTER_ADDR={host} MASTER_PORT={elsewhere.port}"
+        log.info("waiting for the same command on the other machines, %s, for at most %g minutes", others_at, minutes)
     scratch = Path(tempfile.mkdtemp(prefix="ranks-"))
     others: list[OtherRank] = []
     try:

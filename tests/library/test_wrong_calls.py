@@ -1,0 +1,350 @@
+"""Wrong calls of the library: one line each that names the argument, before anything is changed."""
+
+import copy
+import itertools
+import shutil
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader
+
+import sparsefront as sf
+from sparsefront.errors import InvalidSetting
+from sparsefront.patterns import TileWise
+
+
+def net_of(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 4))
+
+
+class Scaled(nn.Module):
+    """Needs two inputs, one by keyword."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = net_of()
+
+    def forward(self, x, *, scale):
+        return self.body(x) * scale
+
+
+class Bare(nn.Module):
+    """Has a parameter, and no layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(16))
+
+    def forward(self, input):
+        return input * self.scale
+
+
+X = torch.randn(32, 16, generator=torch.Generator().manual_seed(0))
+Y = X[:, :4].argmax(1)
+DATA = [(X, Y)]
+PRUNED = net_of()
+MASKS = sf.prune(PRUNED, "n_m", 0.5, tell=lambda line: None)
+SWAPPED = copy.deepcopy(PRUNED)
+sf.swap(SWAPPED, MASKS, (X,))
+META = torch.device("meta")
+
+
+def raises(*_):
+    raise RuntimeError("by itself")
+
+
+def renamed(change):
+    return dict(map(change, MASKS.items()))
+
+
+# What is given beside a network that would work, and what the message begins with.
+PRUNE = [
+    ({"net": "resnet50"}, "net=str: is a torch.nn.Module"),
+    ({"net": None}, "net=NoneType: is a torch.nn.Module"),
+    ({"net": nn.Linear}, "net=Linear: is a class: give a network of it, Linear(...)"),
+    ({"net": Bare()}, "layers=None: leaves no layer to prune (it has no Linear and no Conv2d)"),
+    ({"net": net_of().to(META)}, "net=Sequential: has weights on the meta device (0.weight)"),
+    ({"net": nn.Sequential(nn.LazyLinear(8))}, "net=Sequential: has weights without a shape (0.weight)"),
+    ({"net": SWAPPED}, "layers=None: leaves no layer"),
+    ({"sparsity": 1.0}, "sparsity=1.0: is the fraction of zeros, in [0, 1)"),
+    ({"sparsity": 75}, "sparsity=75: is the fraction of zeros"),
+    ({"sparsity": float("nan")}, "sparsity=nan: is the fraction of zeros"),
+    ({"sparsity": "0.5"}, "sparsity='0.5': is the fraction of zeros"),
+    ({"pattern": "tilewise"}, "pattern=tilewise: "),
+    ({"pattern": TileWise}, "pattern="),
+    ({"pattern": "tile_wise", "granularity": 0}, "granularity=0: must be a whole number of at least 1"),
+    ({"pattern": "tile_wise", "granularity": 10**6}, "granularity=1000000: is larger than every layer"),
+    ({"pattern": "tile_wise", "granularity": "x"}, "granularity=x: must be a whole number"),
+    ({"pattern": TileWise(16), "granularity": 8}, "granularity=8: give it to TileWise(...)"),
+    ({"importance": "magnitud"}, "importance=magnitud: "),
+    ({"importance": "wanda"}, "calibration=None: importance=wanda comes from inputs"),
+    ({"importance": "wanda", "calibration": "data"}, "calibration=str: is a DataLoader"),
+    ({"importance": "wanda", "calibration": []}, "calibration=empty: must give at least one batch"),
+    ({"importance": "wanda", "calibration": X}, "calibration=a tensor [32, 16]: holds batches: give a list"),
+    ({"importance": "wanda", "calibration": {"x": X}}, "calibration=dict: is a DataLoader"),
+    ({"importance": "wanda", "calibration": DataLoader}, "calibration=DataLoader: is a DataLoader, another iterable"),
+    (
+        {"importance": "wanda", "calibration": [(X[:, :3], Y)]},
+        "calibration=input torch.float32 [32, 3]: the network ca",
+    ),
+    ({"importance": "wanda", "calibration": [(X[:, :3], Y)], "layers": "2"}, "calibration=a batch of input torch.fl"),
+    ({"importance": "wanda", "calibration": [{"pixel": X}]}, "calibration="),
+    ({"importance": "taylor", "calibration": DATA, "loss": "ce"}, "loss='ce': is a function (output, target)"),
+    ({"importance": "taylor", "calibration": DATA, "loss": nn.CrossEntropyLoss}, "loss=CrossEntropyLoss: is a class"),
+    ({"importance": "taylor", "calibration": DATA, "loss": lambda output: output}, "loss=<lambda>: is a function"),
+    (
+        {"importance": "taylor", "calibration": DATA, "loss": raises},
+        "loss=raises: fails when called with (output, target)",
+    ),
+    ({"example_inputs": ()}, "example_inputs=(): holds no tensor"),
+    (
+        {"example_inputs": {"pixels": X}},
+        "example_inputs['pixels']=given: is no argument of Sequential.forward, which n",
+    ),
+    ({"net": Scaled(), "example_inputs": (X,)}, "example_inputs=x torch.float32 [32, 16]: lacks scale, which Scaled"),
+    (
+        {"example_inputs": (X.long(),)},
+        "example_inputs=input torch.int64 [32, 16]: the network cannot be called with it",
+    ),
+    ({"example_inputs": (X.to(META),)}, "example_inputs['input']=meta: must be on the network's device, cpu"),
+    ({"example_inputs": (X[:0],)}, "example_inputs=input torch.float32 [0, 16]: holds an empty batch"),
+    ({"layers": lambda name: True}, "layers=<lambda>: is names, glob patterns, or a predicate of (name, module)"),
+    ({"layers": nn.Linear}, "layers=Linear: is a class"),
+    ({"tell": None}, "tell=None: is a function that takes a line"),
+    ({"task": "classification"}, "task=str: is a task"),
+    ({"search": sf.Search}, "search=Search: is a sf.Search(...)"),
+]
+OF_MASKS = [
+    (None, "masks=None: is a dict with at least one layer name"),
+    ({}, "masks={}: is a dict with at least one layer name"),
+    (list(MASKS.values()), "masks=list: is a dict"),
+    (MASKS["2"], "masks=Tensor: is a dict"),
+    ({"2": torch.ones(8, 8, dtype=torch.bool)}, "masks['2']=torch.bool [8, 8]: must be bool [32, 32]"),
+    (renamed(lambda pair: (pair[0], pair[1].float())), "masks['0']=torch.float32 [32, 16]: must be bool"),
+    (renamed(lambda pair: (pair[0], pair[1].numpy())), "masks['0']=ndarray: must be bool"),
+    (renamed(lambda pair: (f"{pair[0]}.weight", pair[1])), "masks['0.weight']=given: names no layer"),
+    (renamed(lambda pair: (pair[0], pair[1].to(META))), "masks['0']=on the meta device: must be a plain tensor"),
+    (renamed(lambda pair: (pair[0], pair[1].to_sparse())), "masks['0']=torch.sparse_coo: must be a plain tensor"),
+]
+RECOVER = [
+    ({"net": PRUNED.to}, "net=method: is a torch.nn.Module"),
+    ({"net": SWAPPED}, "masks['0']=given: names no layer of the network that has a weight; after sf.swap"),
+    ({"epochs": 0}, "epochs=0: must be a whole number of at least 1"),
+    ({"epochs": -1}, "epochs=-1: must be a whole number of at least 1"),
+    ({"epochs": "3"}, "epochs='3': must be a whole number"),
+    ({"lr": float("nan")}, "lr=nan: must be a finite number"),
+    ({"recovery": "fintune"}, "recovery=fintune: "),
+    ({"recovery": "distill"}, "dense_net=None: recovery=distill needs it"),
+    ({"recovery": "distill", "dense_net": nn.Linear}, "dense_net=Linear: is a torch.nn.Module, or a function without"),
+    ({"recovery": "distill", "dense_net": nn.Linear(3, 3)}, "dense_net=Linear: the network cannot be called with it"),
+    ({"recovery": "sr_ste", "initial_net": nn.Linear(3, 3)}, "initial_net=Linear: "),
+    (
+        {"recovery": "distill", "dense_net": PRUNED, "train_dataloader": [(X[:, :3], Y)]},
+        "train_dataloader=a batch of inp",
+    ),
+    ({"recovery": "weight_rewind", "epochs": 1, "epoch_weights": {0: {}}}, "epoch_weights[0]=given: does not fit"),
+    ({"recovery": "weight_rewind", "epoch_weights": [{}]}, "epoch_weights=list: is a dict: epoch"),
+    ({"recipe": torch.optim.Adam}, "recipe=Adam: is a sf.Recipe(...), or None"),
+    ({"recipe": {"lr": 1}}, "recipe=dict: is a sf.Recipe(...), or None"),
+    ({"trainer": {"devices": 1}}, "trainer=dict: is a sf.TrainerSettings(...), or None"),
+    ({"context": "x"}, "context=str: is a RunContext"),
+    ({"train_dataloader": None}, "train_dataloader=NoneType: is a DataLoader"),
+    ({"train_dataloader": DataLoader}, "train_dataloader=DataLoader: is a class"),
+    ({"train_dataloader": lambda: DATA}, "train_dataloader=<lambda>: is batches, or a function: number of a round"),
+    ({"train_dataloader": []}, "train_dataloader=empty: must give at least one batch"),
+    ({"train_dataloader": itertools.cycle(DATA)}, "train_dataloader=cycle: has no length"),
+    ({"train_dataloader": [(X, Y, Y)]}, "train_dataloader=tuple of 3: holds batches (inputs, target)"),
+    ({"train_dataloader": [(X.double(), Y)]}, "train_dataloader=a batch of input torch.float64 [32, 16]: the network"),
+    ({"train_dataloader": [{"pixel": X}]}, "train_dataloader=a batch of nothing that the network takes: the network"),
+    (
+        {"train_dataloader": [X]},
+        "loss=cross_entropy: fails when called with (output, batch), as train_dataloader gi",
+    ),
+    ({"train_dataloader": [(X, Y.float())]}, "loss=cross_entropy: fails when called with (output, target)"),
+    ({"train_dataloader": [(X * float("nan"), Y)]}, "stage recover cannot train: the loss is nan before any weight ch"),
+    ({"loss": lambda output, target: None}, "loss=NoneType: must be the mean over the batch"),
+    ({"loss": lambda output, target: output}, "loss=[32, 4]: must be the mean over the batch"),
+    ({"loss": lambda output, target: output.detach().sum()}, "loss=torch.float32 without a gradient: must have"),
+    ({"loss": None}, "loss=None: may be left out only where"),
+]
+SWAP = [
+    ({"net": net_of(1)}, "0: 256 pruned weights are not zero; apply the masks first"),
+    ({"net": SWAPPED}, "net=Sequential: was swapped already"),
+    ({"net": torch.compile(SWAPPED)}, "net=Sequential: was swapped already"),
+    ({"example_inputs": None}, "example_inputs=NoneType: is a tensor, a sequence of tensors"),
+    (
+        {"example_inputs": (X[:, :3],)},
+        "example_inputs=input torch.float32 [32, 3]: the network cannot be called with it",
+    ),
+    ({"example_inputs": (X.to(META),)}, "example_inputs['input']=meta: must be on the network's device"),
+    ({"kernel": "fastest"}, "kernel=fastest: is one of auto"),
+    ({"kernel": "gathered_sm90"}, "kernel.name=gathered_sm90: runs on none of the pruned layers"),
+    ({"packed": "x"}, "packed=str: is PackedWeights"),
+]
+BENCHMARK = [
+    ({"net": PRUNED, "dense_net": PRUNED}, "net=Sequential: is the very network that dense_net is"),
+    ({"net": nn.Linear(16, 5)}, "net=[[32, 5]]: must give outputs of the shapes of dense_net's, [[32, 4]]"),
+    ({"net": net_of().double()}, "net=torch.float64: is timed in"),
+    ({"net": nn.Linear(3, 3)}, "net=Linear: it cannot be called with the example inputs"),
+    ({"net": Scaled()}, "example_inputs=x torch.float32 [32, 16]: lacks scale"),
+    ({"settings": {"samples": 5}}, "settings=dict: is a sf.Measure(...), or None"),
+    ({"settings": sf.Measure}, "settings=Measure: is a sf.Measure(...), or None"),
+    ({"fuse": "no"}, "fuse='no': is a function"),
+    ({"example_inputs": (X[:, :3],)}, "example_inputs=input torch.float32 [32, 3]: dense_net cannot be called"),
+]
+
+
+def ids(case) -> str:
+    return " ".join(map(str, case)).replace("\n", " ")[:40] if isinstance(case, dict) else str(case)[:30]
+
+
+def told(call, *nets) -> str:
+    """What a call says that is refused; the networks must be as they were."""
+    before = [(net, copy.deepcopy(net.state_dict()), [m.training for m in net.modules()], hooks(net)) for net in nets]
+    with pytest.raises(ValueError) as found:
+        call()
+    for net, weights, modes, hooked in before:
+        assert [m.training for m in net.modules()] == modes and hooks(net) == hooked
+        assert all(torch.equal(value, weights[name]) for name, value in net.state_dict().items() if not value.is_meta)
+    said = str(found.value)
+    assert "\n" not in said
+    return said
+
+
+def hooks(net: nn.Module) -> int:
+    return sum(len(m._forward_pre_hooks) + len(m._forward_hooks) for m in net.modules())
+
+
+def networks(net: object) -> list[nn.Module]:
+    """The network, where it can be compared before and after."""
+    comparable = isinstance(net, nn.Module) and not any(map(nn.parameter.is_lazy, net.parameters()))
+    return [net] if comparable else []
+
+
+@pytest.mark.parametrize(("given", "message"), PRUNE, ids=ids)
+def test_prune(given, message):
+    call = {"net": net_of(), "pattern": "n_m", "sparsity": 0.5, "tell": lambda line: None, **given}
+    assert told(lambda: sf.prune(**call), *networks(call["net"])).startswith(message)
+
+
+@pytest.mark.parametrize(("given", "message"), OF_MASKS, ids=ids)
+@pytest.mark.parametrize("function", ["recover", "swap", "save", "hold"])
+def test_masks(function, given, message, tmp_path):
+    net = copy.deepcopy(PRUNED)
+    calls = {
+        "recover": lambda: sf.recover(net, given, DATA, F.cross_entropy),
+        "swap": lambda: sf.swap(net, given, (X,)),
+        "save": lambda: sf.save(tmp_path / "new", net, given),
+        "hold": lambda: sf.hold(net, given),
+    }
+    assert told(calls[function], net).startswith(message) and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("given", "message"), RECOVER, ids=ids)
+def test_recover(given, message):
+    call = {"net": copy.deepcopy(PRUNED), "masks": MASKS, "train_dataloader": DATA, "loss": F.cross_entropy, **given}
+    assert told(lambda: sf.recover(**call), *networks(call["net"])).startswith(message)
+
+
+@pytest.mark.parametrize(("given", "message"), SWAP, ids=ids)
+def test_swap(given, message):
+    call = {"net": copy.deepcopy(PRUNED), "masks": MASKS, "example_inputs": (X,), **given}
+    assert told(lambda: sf.swap(**call), *networks(call["net"])).startswith(message)
+
+
+@pytest.mark.parametrize(("given", "message"), BENCHMARK, ids=ids)
+def test_benchmark(given, message):
+    call = {"dense_net": net_of(), "net": copy.deepcopy(PRUNED), "example_inputs": (X,), **given}
+    assert told(lambda: sf.benchmark(**call), call["dense_net"], call["net"]).startswith(message)
+
+
+@pytest.mark.parametrize("given", [None, {}, "masks", list(MASKS)], ids=str)
+def test_the_callback_refuses_what_are_no_masks_when_it_is_made(given):
+    assert told(lambda: sf.HoldMasks(given)).startswith("masks=")
+
+
+def test_the_callback_and_masks_of_other_kinds():
+    assert told(lambda: sf.HoldMasks(MASKS, net="x")) == "net=str: is a torch.nn.Module"
+    assert told(lambda: sf.Masks([1])) == "masks=list: is a dict: layer name -> bool mask"
+    assert told(lambda: sf.Search(5)) == "timing=int: is a Timing, or None"
+
+
+@pytest.mark.parametrize("given", [None, 5, "", b"x", ["x"], "a\0b"], ids=repr)
+def test_a_folder_is_a_path(given):
+    net = copy.deepcopy(PRUNED)
+    assert told(lambda: sf.save(given, net, MASKS), net).startswith("folder=")
+    assert told(lambda: sf.load(given, net), net).startswith("folder=")
+    assert told(lambda: sf.load_run(given)).startswith("run_folder=")
+    assert told(lambda: sf.run("seed=1", config_dir=given)).startswith("config_dir=")
+
+
+def test_save_and_load(tmp_path):
+    net = copy.deepcopy(PRUNED)
+    (tmp_path / "file").write_text("x")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below", "/proc/nowhere", tmp_path / ("x" * 300)):
+        assert "cannot be written" in told(lambda folder=folder: sf.save(folder, net, MASKS))
+    new = tmp_path / "new"
+    assert "are not zero" in told(lambda: sf.save(new, net_of(1), MASKS))
+    assert told(lambda: sf.save(new, net, MASKS, tokenizer="bert")) == "tokenizer=str: is no tokenizer of transformers"
+    assert told(lambda: sf.save(new, net, MASKS, model="bert")).startswith("model=str: ")
+    assert told(lambda: sf.save(new, net, MASKS, weights="none")).startswith("weights=none: is no file")
+    assert not new.exists()
+    sf.save(new, net, MASKS)
+    for name in ("cut", "less"):
+        shutil.copytree(new, tmp_path / name)
+    (tmp_path / "cut" / "model.safetensors").write_bytes((new / "model.safetensors").read_bytes()[:99])
+    (tmp_path / "less" / "model.safetensors").unlink()
+    for name in ("none", "file", "cut", "less", "."):
+        assert told(lambda name=name: sf.load(tmp_path / name, net), net).startswith("folder=")
+        assert told(lambda name=name: sf.load_run(tmp_path / name)).startswith("run_folder=")
+    assert told(lambda: sf.load(new, nn.Linear(3, 3))).startswith("folder=")
+    for trust in ("mylab", 5, [1]):
+        assert told(lambda trust=trust: sf.load(new, net, trust=trust)).startswith("trust=")
+        assert told(lambda trust=trust: sf.load_run(new, trust=trust)).startswith("trust=")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("sparsty=0.5", "sparsty=0.5: unknown key; did you mean sparsity?"),
+        ("pattern=tilewise", "pattern=tilewise: no such option; did you mean tile_wise?"),
+        ("sparsity=75", "sparsity=75.0: must be a number of at least 0 and below 1"),
+        ("seed=1,2", "seed=1,2: several values are a sweep"),
+        (5, "overrides=5: are texts"),
+        (["sparsity=0.5"], "overrides=['sparsity=0.5']: are texts"),
+    ],
+    ids=str,
+)
+def test_run(given, message):
+    assert told(lambda: sf.run(given)).startswith(message)
+
+
+def test_a_failed_hold_leaves_no_hook_on_other_optimizers(monkeypatch):
+    monkeypatch.setattr("sparsefront.pruning.masks.HeldMasks.zero_", raises)
+    net, other = copy.deepcopy(PRUNED), nn.Linear(2, 2)
+    with pytest.raises(RuntimeError):
+        sf.hold(net, MASKS)
+    other(torch.ones(1, 2)).sum().backward()
+    torch.optim.SGD(other.parameters(), 0.1).step()
+
+
+def test_what_a_device_fails_with_stays_what_it_is():
+    def full(output, target):
+        raise torch.OutOfMemoryError("of memory")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        sf.recover(copy.deepcopy(PRUNED), MASKS, DATA, full, epochs=1)
+    assert issubclass(InvalidSetting, ValueError)
+
+
+def test_a_printed_comparison_says_why_its_speedup_is_not_the_ratio_of_its_medians():
+    from sparsefront.measure.end_to_end import ratio_apart
+
+    comparison = sf.benchmark(net_of(), copy.deepcopy(PRUNED), (X,))
+    clause = ratio_apart(comparison.speedup, comparison.dense_ms, comparison.sparse_ms)
+    assert f"on cpu{clause}\n" in str(comparison)
+    assert ratio_apart(1.5, 3.0, 2.0) == ratio_apart(1.503, 3.0, 2.0) == ratio_apart(None, 3.0, 2.0) == ""
+    assert ratio_apart(0.98, 3.0, 2.0).endswith("the medians over all repeats that are shown give 1.50×")
