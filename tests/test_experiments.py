@@ -103,7 +103,8 @@ def test_experiment_gives_a_row(full_run, composed, tmp_path, small_models, name
 
     composed(f"experiment={name}")
     dataset = HydraConfig.get().runtime.choices["dataset"]
-    row = full_run(f"experiment={name}", *ON_CPU, *NO_PAGES, *LOCAL_DATA[dataset](tmp_path / "data"))
+    model = ["model=bert"] if HydraConfig.get().runtime.choices["model"] == "huggingface" else []  # built, not loaded
+    row = full_run(f"experiment={name}", *model, *ON_CPU, *NO_PAGES, *LOCAL_DATA[dataset](tmp_path / "data"))
     assert row.quality.masked is not None and row.quality.sparse == pytest.approx(row.quality.masked, abs=0.01)
     assert row.sparsity.sparsity_achieved > 0
 

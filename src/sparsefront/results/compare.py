@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -361,7 +362,8 @@ def _cells(line: Mapping[str, str], named: Mapping[str, str | None], *, number: 
             parameters.setdefault(part, {})[key] = _value(value)
     if choice := line.get("choice"):
         level = line.get("level", "")
-        name, _, granularity = choice.partition(":")
+        # "tile_wise:128" has a granularity, "n:m" and "2:4" are names of lines
+        name, granularity = choice.split(":") if re.fullmatch(r"[a-z_]{2,}:\w+", choice) else (choice, "")
         if name == "search":  # below a sparsity that the overrides tell, or any
             cells |= {"pattern": "mixed", "allocation": "latency_search"}
             cells.setdefault("sparsity_target", "1")
