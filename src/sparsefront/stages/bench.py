@@ -164,10 +164,9 @@ def latency_curve(
         speed_at: group `speed` at another one, with the entries `kernels` and `sparse_flops_share` where kernels run.
     """
     curve, samples = [], {}
-    for batch_size, length in sizes(bench.experiment)[1:]:
-        at = bench.at(batch_size, length)
-        size = {"batch_size": at.batch_size, "sequence_length": at.sequence_length}
-        point, taken = _timed_size(size, lambda at=at: speed_at(at))
+    for at in sizes(bench.experiment)[1:]:
+        size = dict(zip(("batch_size", "sequence_length"), at, strict=True))
+        point, taken = _timed_size(size, lambda at=at: speed_at(bench.at(*at)))
         curve.append(point)
         samples |= {f"{side} {size_text(point)}": values for side, values in taken.items()}
     return curve, samples
