@@ -29,6 +29,7 @@ from sparsefront.export.checkpoint import MANIFEST, Export, damage_named, read_e
 from sparsefront.export.packed_layers import FORMAT_VERSION, Manifest, storage_of
 from sparsefront.masks.weight_view import as_matrix
 from sparsefront.measure.end_to_end import latency_over_batches, speedup_of
+from sparsefront.measure.problems import dataset_size_text, size_text
 from sparsefront.measure.timers import summarise
 from sparsefront.networks import tensors_digest
 from sparsefront.options import program_command, shortened
@@ -41,9 +42,7 @@ from sparsefront.results.record import (
     SCHEMA_VERSION,
     Result,
     Speed,
-    dataset_size_text,
     record_digest,
-    size_text,
 )
 from sparsefront.results.run_folder import HYDRA_FILE, recorded_overrides
 from sparsefront.runs import LEFT_OUT, PATHS, linked_checkpoint
