@@ -5,7 +5,7 @@ python compare.py [results ...] [out=DIR] [sort=COLUMN] [source=wandb project=NA
 
 import sys
 
-from sparsefront.results.compare import main
+from sparsefront.__main__ import compare
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(compare(sys.argv[1:]))

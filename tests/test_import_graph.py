@@ -110,3 +110,31 @@ def test_the_library_does_not_know_the_program():
             reached.add(part)
             left.extend(graph.get(part, {}))
     assert not reached & program
+
+
+def imported_first(module: str) -> set[str]:
+    """All that is imported with a module of the package, before any of its functions is called: modules, ours and others'."""
+    found, left = set(), [f"sparsefront.{module}"]
+    while left:
+        name = left.pop()
+        if name in found:
+            continue
+        found.add(name)
+        if (here := module_of(name)) is None:
+            continue
+        for node in ast.parse(ROOT.joinpath(*here.split(".")).with_suffix(".py").read_text()).body:
+            if isinstance(node, ast.ImportFrom):
+                left += [f"{node.module}.{alias.name}" for alias in node.names]
+            elif isinstance(node, ast.Import):
+                left += [alias.name for alias in node.names]
+    return found
+
+
+@pytest.mark.parametrize("module", ["__main__", "cache.__main__", "verify.__main__"])
+def test_a_command_reads_its_arguments_before_torch_is_imported(module):
+    packages = {name.split(".")[0] for name in imported_first(module)}
+    assert "sparsefront" in packages and not packages & {"torch", "pytorch_lightning", "sparsefront_kernels"}
+
+
+def test_what_is_imported_first_is_found():
+    assert "torch.nn" in imported_first("runs")

@@ -39,11 +39,11 @@ import sparsefront as sf
 from experiments.harness.rows import write
 from experiments.harness.runs import ROOT
 from sparsefront import runs  # noqa: F401  (registers the resolvers)
+from sparsefront.__main__ import compare
 from sparsefront.artifacts.store import RECORD
 from sparsefront.cache.__main__ import main as cache
 from sparsefront.errors import InvalidSetting
 from sparsefront.results import plots  # noqa: F401  (imported before the fork)
-from sparsefront.results.compare import main as compare
 from sparsefront.results.page import comparison  # noqa: F401
 from sparsefront.verify.__main__ import main as verify
 

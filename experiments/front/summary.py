@@ -21,7 +21,7 @@ from sparsefront.results.statistics import paired_difference
 from sparsefront.results.store import read_lines, read_results
 from sparsefront.tasks.outcomes import Outcomes
 
-HEAD = ("choice", "level", "seeds", "F1", "− dense with teacher", "− dense (95 %)", "own batches", "128 tokens", "ms")
+HEAD = ("choice", "level", "seeds", "F1", "− dense with teacher", "− dense before", "own batches", "128 tokens", "ms")
 OutcomesOf = Callable[[str], dict[str, Outcomes] | None]
 
 
@@ -52,7 +52,8 @@ def table(rows: Sequence[Row], outcomes_of: OutcomesOf) -> list[str]:
         timed = [row for row in of_line if row["speedup_dataset"]]
         speeds = [_speedup(timed, "speedup_dataset"), _speedup(timed, "speedup")]
         latency = f"{mean(float(row['latency_sparse_dataset_ms']) for row in timed):.2f}" if timed else "–"
-        own = [page.spread([score(row) for row in of_line]), _signed(losses(of_line)), _interval(of_line, outcomes_of)]
+        beside = (_interval(of_line, outcomes_of, side) for side in ("dense_distilled", "dense"))
+        own = [page.spread([score(row) for row in of_line]), next(beside) or _signed(losses(of_line)), next(beside)]
         cells.append([choice, level, len(of_line), *own, *speeds, latency])
     return page.table(HEAD, cells)
 
@@ -95,12 +96,13 @@ def _signed(values: Sequence[float]) -> str:
     return f"{mean(values):+.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
 
 
-def _interval(rows: Sequence[Row], outcomes_of: OutcomesOf) -> str:
-    found = [outcomes_of(row["run_id"]) for row in rows]
-    if any(outcomes is None for outcomes in found):
-        return "–"
-    ours = [outcomes.get("sparse") or outcomes["masked"] for outcomes in found if outcomes]
-    theirs = [outcomes["dense"] for outcomes in found if outcomes]
+def _interval(rows: Sequence[Row], outcomes_of: OutcomesOf, side: str) -> str:
+    """Of the difference to another network; empty where not all runs hold its outcomes."""
+    found = [outcomes_of(row["run_id"]) or {} for row in rows]
+    if any(side not in outcomes for outcomes in found):
+        return ""
+    ours = [outcomes.get("sparse") or outcomes["masked"] for outcomes in found]
+    theirs = [outcomes[side] for outcomes in found]
     difference = paired_difference(ours, theirs, same_seeds=True)
     return f"{100 * difference.value:+.2f} ({100 * difference.low:+.2f} to {100 * difference.high:+.2f})"
 

@@ -12,10 +12,14 @@ from collections.abc import Sequence
 import hydra
 from omegaconf import DictConfig
 
+from sparsefront.artifacts.durable import denied
 from sparsefront.config import command_line
 from sparsefront.config.settings import check_root
-from sparsefront.options import CONF, program_command
-from sparsefront.progress import unaffected_by_output
+from sparsefront.errors import InvalidSetting
+from sparsefront.options import CONF, missing_package, program_command
+from sparsefront.progress import ending_with_its_reader, unaffected_by_output
+from sparsefront.results.compare_arguments import USAGE, parse
+from sparsefront.results.run_folder import ANOTHER_FOLDER
 
 # `sparsefront run` is `python run.py`.
 
@@ -44,6 +48,34 @@ def run(arguments: Sequence[str]) -> None:
             _hydra_main()
 
 
+# `sparsefront compare` is `python compare.py`.
+
+
+@ending_with_its_reader()
+def compare(arguments: Sequence[str]) -> int:
+    """Run the comparison; returns the exit status: 0, or 1 with one message on stderr."""
+    if any(argument in ("-h", "--help") for argument in arguments):
+        print(USAGE.replace("COMMAND", program_command("compare")), end="")
+        return 0
+    try:
+        request = parse(arguments)
+        from sparsefront.results.compare import answer  # here: help and slips do not wait for torch
+
+        answer(request)
+    except InvalidSetting as error:
+        print(error, file=sys.stderr)
+        return 1
+    except PermissionError as error:
+        print(denied(error, otherwise=ANOTHER_FOLDER), file=sys.stderr)
+        return 1
+    except ModuleNotFoundError as error:
+        if (complaint := missing_package(error)) is None:
+            raise
+        print(complaint, file=sys.stderr)
+        return 1
+    return 0
+
+
 # The other commands; COMMAND: as it is typed here.
 
 PURPOSES = {
@@ -64,8 +96,6 @@ def main() -> int | None:
     if name == "run":
         return run(rest)
     if name == "compare":
-        from sparsefront.results.compare import main as compare
-
         return compare(rest)
     if name == "verify":
         from sparsefront.verify.__main__ import main as verify

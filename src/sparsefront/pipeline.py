@@ -69,7 +69,7 @@ def _run_stages(experiment: Experiment, store: ArtifactStore, keys: StageKeys) -
             exported = export.run(experiment, store, keys.export, pruned, recovered)
         if experiment.continues_to("measure"):
             measured = measure.run(experiment, store, keys, trained, recovered, exported)
-            continued_quality = control.measure(experiment, store, keys.control_quality, continued)
+            control_quality = control.measure(experiment, store, keys.control_quality, continued)
         if experiment.continues_to("report"):
             return report.run(
                 experiment,
@@ -80,7 +80,7 @@ def _run_stages(experiment: Experiment, store: ArtifactStore, keys: StageKeys) -
                 recovered,
                 exported,
                 measured,
-                continued_quality,
+                control_quality,
                 loggers,
             )
         report.leave_out(experiment, exported, loggers)

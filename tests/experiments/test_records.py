@@ -13,8 +13,8 @@ import sparsefront as sf
 from experiments.harness import records
 from experiments.harness.records import difference, write_records
 from experiments.search.study import Point, line_of
+from sparsefront.__main__ import compare
 from sparsefront.artifacts.bounded_files import Unreadable
-from sparsefront.results import compare
 from sparsefront.results.packed import MEMBERS, OUTCOMES, OVERRIDES, RECORD, SAMPLES, pack, unpacked
 from sparsefront.results.record import Result
 from sparsefront.results.run_folder import overrides_command
@@ -126,7 +126,7 @@ def test_records_are_compared_and_rebuilt(results, packed, tmp_path, capsys):
     other["choice"]["pattern"] = "uniform"
     second = packed.with_name("another.record.zip")
     second.write_bytes(pack(unpacked(packed) | {RECORD: json.dumps(other).encode()}))
-    assert compare.main([str(packed.parents[1]), f"out={tmp_path / 'page'}"]) == 0
+    assert compare([str(packed.parents[1]), f"out={tmp_path / 'page'}"]) == 0
     said = capsys.readouterr()
     assert "left out" not in said.err and "n_m" in said.out
     assert re.search(r"sparsity 0.5, .* picked before .*: .*0.00", said.out), "their difference, from the outcomes"
@@ -134,7 +134,7 @@ def test_records_are_compared_and_rebuilt(results, packed, tmp_path, capsys):
     assert packed.name in page and "pattern=n_m sparsity=0.5" in page, "where it lies, and its command"
     second.unlink()
     for name, folder in (("runs", results), ("records", packed.parent)):
-        assert compare.main(["--rebuild", str(folder), f"store={tmp_path / name}.csv"]) == 0
+        assert compare(["--rebuild", str(folder), f"store={tmp_path / name}.csv"]) == 0
     assert (tmp_path / "runs.csv").read_bytes() == (tmp_path / "records.csv").read_bytes()
 
 

@@ -128,6 +128,7 @@ def test_a_run(run, distilbert: Path, tmp_path: Path):
         "dataset=glue",
         "dataset.task=sst2",
         f"dataset.path={data}",
+        "dataset.split_by=rows",
         "recipe=default",
         "dataset.max_length=16",
         "pattern=n_m",

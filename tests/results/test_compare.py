@@ -13,8 +13,10 @@ import pytest
 from other_users import said_without_privileges
 from page_checks import assert_self_contained
 
+from sparsefront.__main__ import compare as main
 from sparsefront.errors import InvalidSetting
-from sparsefront.results.compare import main, parse
+from sparsefront.results.comparable import AXES
+from sparsefront.results.compare_arguments import AXIS_NAMES, parse
 from sparsefront.results.page.comparison import write_comparison
 from sparsefront.results.plots import write_pareto_png
 from sparsefront.results.run_report import Report, write_report
@@ -266,3 +268,7 @@ def test_a_front_alone_says_of_how_many_points_it_is(compare, tmp_path, make_res
     said = compare(str(tmp_path / "search.front.txt"), "out=out", cwd=tmp_path)
     assert "front of search: 1 of 40 finished points" in said.stdout
     assert "1 run compared; front of search: 1 of 40" in (tmp_path / "out" / "compare.html").read_text()
+
+
+def test_the_axes_that_may_be_named_are_those_that_there_are():
+    assert tuple(AXES) == AXIS_NAMES

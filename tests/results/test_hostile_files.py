@@ -7,7 +7,7 @@ import os
 import numpy as np
 import pytest
 
-from sparsefront.results.compare import main
+from sparsefront.__main__ import compare as main
 from sparsefront.results.run_folder import _tell, own_sources, recorded_overrides
 from sparsefront.results.store import read_results, write_result_json
 from sparsefront.tasks.outcomes import Outcomes, save_outcomes

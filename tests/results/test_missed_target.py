@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import torch
 from torch import nn
 
+from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.pruning.masks import Masks
 from sparsefront.schedule.gradual import Gradual
@@ -20,7 +21,8 @@ def told(
     net = nn.Sequential(*(nn.Linear(10, 10) for _ in kept))
     masks = {str(n): torch.arange(100) < 100 * density for n, density in enumerate(kept) if density is not None}
     ignored = {str(number): "too small" for number, density in enumerate(kept) if density is None}
-    experiment = SimpleNamespace(sparsity=0.75, allocation=SimpleNamespace(**allocation), schedule=schedule)
+    settings = {"allocation": SimpleNamespace(**allocation), "pattern": ElementWise(), "schedule": schedule}
+    experiment = SimpleNamespace(sparsity=0.75, **settings)
     found = Masks(masks, spec=MaskSpec(sparsities=sparsities), ignored=ignored)
     return missed_target(experiment, net, found, [str(number) for number in range(len(kept))])
 

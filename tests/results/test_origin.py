@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from sparsefront.__main__ import compare as main
 from sparsefront.results.candidates import candidates_of, provenance, unlike_the_rest
 from sparsefront.results.columns import measured_cells
-from sparsefront.results.compare import main
 from sparsefront.results.mask_pictures import GROUP_COLOR, KEPT_COLOR, PRUNED_COLOR, WINDOW_COLOR
 from sparsefront.results.plots import pattern_color, recovery_marker, series_styles
 from sparsefront.results.run_folder import override_text, run_command

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from page_checks import assert_self_contained
 
+from sparsefront.__main__ import compare as main
 from sparsefront.results import page as pages
 from sparsefront.results.comparable import split_comparable
-from sparsefront.results.compare import main
 from sparsefront.results.page.comparison import headline, write_comparison
 from sparsefront.results.page.run import write_run_page
 from sparsefront.results.plots import pattern_color

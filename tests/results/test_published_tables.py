@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from sparsefront.__main__ import compare as main
 from sparsefront.errors import InvalidSetting
 from sparsefront.results.comparable import split_comparable
-from sparsefront.results.compare import _OTHER_TABLES, _read, main, parse
+from sparsefront.results.compare import _OTHER_TABLES, _read
+from sparsefront.results.compare_arguments import parse
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "experiments").glob("**/*.csv"))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sparsefront.results.compare import main
+from sparsefront.__main__ import compare as main
 from sparsefront.results.store import append_result, merge_stores, read_results, write_result_json
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sparsefront.results.record import result_fields
-from sparsefront.verify.__main__ import STATUS
+from sparsefront.verify.command_line import STATUS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reviewing.md").read_text()
 FIELDS = {field.name for field in result_fields()}

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from sparsefront.__main__ import compare as main
 from sparsefront.results.comparable import split_comparable
-from sparsefront.results.compare import FRONTS, POINTS, front_lines, main, point_lines
+from sparsefront.results.compare import FRONTS, POINTS, front_lines, point_lines
 from sparsefront.results.loggers import read_wandb_results
 from sparsefront.results.store import write_result_json
 

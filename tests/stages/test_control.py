@@ -4,8 +4,10 @@ import json
 import logging
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from hydra.core.hydra_config import HydraConfig
 from safetensors.torch import load_file
 
 from sparsefront import pipeline
@@ -15,7 +17,9 @@ from sparsefront.pipeline import run_experiment
 from sparsefront.recovery.distillation import TeacherCallback
 from sparsefront.results.candidates import points_lost
 from sparsefront.stages import control
+from sparsefront.tasks.outcomes import load_outcomes
 from sparsefront.training.recipe import AdamS, Optimization, Recipe
+from sparsefront.verify.__main__ import main as verify
 
 ON_CPU = ["trainer=cpu", "measure.device=cpu", "pattern=element_wise", "model.dim=64", "model.depth=1", "kernel=none"]
 CONTROL = [*ON_CPU, "control=dense_continued", "recipe.epochs=2", "recipe.recovery_epochs=3"]
@@ -148,6 +152,18 @@ def test_a_sweep_trains_it_once(run, tmp_path):
     assert len(stored(tmp_path)) == 1 and len(stored(tmp_path, "recover")) == 5
     assert len({row.quality.dense_continued for row in rows}) == 1
     assert len({row.identity.dense_continued_weights_sha256 for row in rows}) == 1
+
+
+def test_what_it_answered_stands_beside_the_result(run, capsys):
+    """So that differences to it can be paired sample by sample."""
+    row = run(*CONTROL)
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    outcomes = load_outcomes(folder / row.quality.outcomes_file)
+    assert outcomes.keys() == {"dense", "masked", "dense_continued"}
+    found = outcomes["dense_continued"]
+    assert found.metric_over(np.arange(len(found))) == pytest.approx(row.quality.dense_continued, abs=1e-6)
+    verify([str(folder), "--record-only"])
+    assert "edited" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

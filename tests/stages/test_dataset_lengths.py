@@ -9,9 +9,9 @@ from hydra.core.hydra_config import HydraConfig
 
 from sparsefront.config.validate import validate
 from sparsefront.errors import Edited, InvalidSetting
-from sparsefront.measure.problems import batches_by_size
-from sparsefront.results.record import OF_DATASET, dataset_size_text
-from sparsefront.stages import bench
+from sparsefront.measure.problems import batches_by_size, dataset_size_text
+from sparsefront.results.record import OF_DATASET
+from sparsefront.stages import latency
 from sparsefront.verify.stored import _check_samples
 
 QUICK = ("trainer=cpu", "measure.device=cpu", "measure.variants=[]", "measure.samples=5", "measure.repeats=2")
@@ -73,14 +73,14 @@ def test_a_limited_evaluation_limits_the_batches(run, texts):
 
 
 def test_a_size_without_memory_leaves_no_total(run, texts, monkeypatch):
-    real = bench.time_size
+    real = latency.time_size
 
     def time_size(ways, inputs, settings):
         if inputs["input_ids"].shape[1] == 48:
             raise torch.OutOfMemoryError("too much")
         return real(ways, inputs, settings)
 
-    monkeypatch.setattr(bench, "time_size", time_size)
+    monkeypatch.setattr(latency, "time_size", time_size)
     row = run(*DATASET, *texts, "pattern=dense")
     assert [entry.get("not_measured") for entry in row.speed.dataset_lengths] == [None, "out of memory"]
     assert row.speed.latency_dense_ms > 0 and all(getattr(row.speed, name) is None for name in OF_DATASET)

@@ -25,7 +25,9 @@ def cifar10(folder: Path, *, train: list[int], test: list[int]) -> list[str]:
     folder.mkdir(exist_ok=True)
     arrays = {}
     for split, labels in (("train", train), ("test", test)):
-        arrays[f"x_{split}"] = np.zeros((len(labels), 32, 32, 3), dtype=np.uint8)
+        images = np.zeros((len(labels), 32, 32, 3), dtype=np.uint8)
+        images[:, 0, 0, 0], images[:, 0, 0, 1] = np.divmod(np.arange(len(labels)), 256)  # equal ones are not divided
+        arrays[f"x_{split}"] = images
         arrays[f"y_{split}"] = np.array(labels, dtype=np.uint8)
     np.savez(folder / "data.npz", **arrays)
     return [*IMAGES, f"dataset.path={folder / 'data.npz'}"]

@@ -21,7 +21,8 @@ from sparsefront.pruning.mask_spec import load_masks, save_masks
 from sparsefront.results.record import record_digest
 from sparsefront.tasks.outcomes import load_outcomes, save_outcomes
 from sparsefront.verify import evaluate
-from sparsefront.verify.__main__ import DESCRIPTION, main
+from sparsefront.verify.__main__ import main
+from sparsefront.verify.command_line import DESCRIPTION
 
 TINY = ("debug=tiny", "logger=none", "trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1")
 

@@ -27,6 +27,8 @@ class Allocation(ABC):
 
     name: ClassVar[str]
     fixed_by_first_scores: ClassVar[bool] = False
+    same_everywhere: ClassVar[bool] = False
+    """Whether every layer is given the sparsity that is asked for, so that nothing is decided among layers."""
     fingerprinted: ClassVar[frozenset[str]] = frozenset()
     """Settings that `fingerprint` speaks for, so that keys of stored stages do without them."""
 
@@ -39,7 +41,7 @@ class Allocation(ABC):
 
         def mismatch(allocation: Allocation) -> str | None:
             if pattern.takes_blocks:
-                return None if allocation.name == "per_layer" else BLOCKS
+                return None if allocation.same_everywhere else BLOCKS
             return allocation.mismatch(pattern)
 
         if (why := mismatch(self)) is None:

@@ -12,6 +12,7 @@ class PerLayer(PerLayerAllocation):
     """Every layer loses the same fraction of its own weights, ranked within the layer."""
 
     name: ClassVar[str] = "per_layer"
+    same_everywhere: ClassVar[bool] = True
     any_sparsity: ClassVar[bool] = False
     fixed_by_first_scores: ClassVar[bool] = False
 

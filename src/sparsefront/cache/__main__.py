@@ -3,39 +3,13 @@
 import argparse
 import re
 import sys
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from rich import box
-from rich.console import Console
-from rich.filesize import decimal
-from rich.progress import track
-from rich.table import Table
-
 from sparsefront.artifacts.durable import denied
-from sparsefront.artifacts.store import damage_of, read_record, remove_leftovers
-from sparsefront.cache.inventory import (
-    Inventory,
-    Results,
-    Run,
-    Stored,
-    Usage,
-    bytes_by_stage,
-    disk_bytes,
-    find_usage,
-    freed_bytes,
-    only_of,
-    read_inventory,
-    read_results,
-    remembered_results,
-    remove,
-)
 from sparsefront.errors import InvalidSetting, printable
 from sparsefront.options import program_command
-from sparsefront.progress import counted, ending_with_its_reader
-from sparsefront.results.tables import add_row, print_table, table_console
+from sparsefront.progress import ending_with_its_reader
 
 # The command line; COMMAND: as it was started.
 
@@ -103,70 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-# Which stored stages a user asks for: all the conditions that are given must hold.
-
 UNITS_S = {"h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Conditions of `remove`.
-
-    Args:
-        unused: made for no result.
-        older_than_s: last used longer ago, in seconds.
-        runs: names of runs; what these used and no other result.
-        damaged: a file is not what was stored.
-        unfinished: not finished stages, but what killed trainings left to resume from.
-        stages: of one of these stages.
-    """
-
-    unused: bool = False
-    older_than_s: float | None = None
-    runs: tuple[str, ...] = ()
-    damaged: bool = False
-    unfinished: bool = False
-    stages: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.unfinished and (self.unused or self.runs or self.damaged):
-            raise InvalidSetting(
-                "--unfinished", "", "goes with --older-than and --stage alone: no result is made from it"
-            )
-        if not (self.unused or self.older_than_s is not None or self.runs or self.damaged or self.unfinished):
-            raise InvalidSetting("remove", "", "say what: --unused, --older-than, --run, --damaged or --unfinished")
-
-    def find(self, inventory: Inventory, usage: Usage, results: Sequence[Run]) -> list[Stored]:
-        """The stages that meet all conditions.
-
-        Raises:
-            InvalidSetting: a run or a stage that is not there.
-        """
-        known = {item.stage for item in inventory.stored}
-        if missing := [stage for stage in self.stages if stage not in known]:
-            raise InvalidSetting("--stage", missing[0], f"is not in the cache; there are {', '.join(sorted(known))}")
-        runs = [run for name in self.runs for run in _called(name, results)]
-        now = time.time()
-        return [item for item in inventory.stored if self._holds(item, usage, runs, now)]
-
-    def _holds(self, item: Stored, usage: Usage, runs: Sequence[Run], now: float) -> bool:
-        return (
-            item.finished is not self.unfinished
-            and (not self.stages or item.stage in self.stages)
-            and (self.older_than_s is None or now - item.last_used > self.older_than_s)
-            and (not self.unused or not usage[item.key])
-            and (not self.runs or only_of(usage, item, runs))
-            and (not self.damaged or damage_of(item.path) is not None)
-        )
-
-
-def _called(name: str, results: Sequence[Run]) -> list[Run]:
-    found = [run for run in results if run.is_called(name)]
-    if not found:
-        raise InvalidSetting(
-            "--run", name, f"no such run among {len(results)} results; name its folder, or the run_id of its result"
-        )
-    return found
 
 
 def seconds_of(age: str) -> float:
@@ -181,100 +92,33 @@ def seconds_of(age: str) -> float:
     return float(found[1]) * UNITS_S[found[2]]
 
 
-# What the cache command prints.
+def _complete(options: argparse.Namespace) -> None:
+    """Set `older_than_s`, in seconds.
 
-DAY_S = 86400.0
-
-
-def stages_table(inventory: Inventory) -> Table:
-    """Stage by stage: how many are stored, and their size."""
-    table = _table("By stage", "stage", "stored", "size", "unfinished")
-    sizes = bytes_by_stage(inventory)
-    for stage, size in sizes.items():
-        items = [item for item in inventory.stored if item.stage == stage]
-        finished = sum(item.finished for item in items)
-        left = disk_bytes(file for item in items if not item.finished for file in item.files)
-        add_row(table, stage, str(finished), decimal(size), decimal(left) if left else "–")
-    others = {"prepared data": inventory.data, "half-written": inventory.half_written}
-    for name, files in others.items():
-        if files:
-            add_row(table, name, "–", decimal(disk_bytes(files)), "–")
-    everything = [file for item in inventory.stored for file in item.files]
-    total = disk_bytes([*everything, *inventory.data, *inventory.half_written])
-    table.add_section()
-    add_row(table, "all", str(len(inventory.by_key)), decimal(total), "")
-    table.caption = "An export shares its weights with recover, where they count."
-    table.caption_justify = "left"
-    return table
-
-
-def runs_table(inventory: Inventory, usage: Usage, runs: Sequence[Run], *, most: int | None) -> Table:
-    """Run by run: what would go with it, and what it shares with others; the largest first.
-
-    Args:
-        most: lines at most; None = all.
+    Raises:
+        InvalidSetting: options that do not go together, nothing to remove, or no such folder.
     """
-    table = _table("By run", "run", "pattern, sparsity", "its own", "shared with other runs")
-    lines = []
-    for run in runs:
-        items = [item for item in inventory.by_key.values() if run in usage[item.key]]
-        own = [item for item in items if only_of(usage, item, [run])]
-        shared = [item for item in items if item not in own]
-        lines.append((freed_bytes(own), disk_bytes(file for item in shared for file in item.files), run))
-    lines.sort(key=lambda line: -line[0])
-    for own_bytes, shared_bytes, run in lines[:most]:
-        again = f" (shown {len(run.names)} times)" if len(run.names) > 1 else ""
-        add_row(table, run.names[0] + again, run.label, decimal(own_bytes), decimal(shared_bytes))
-    if most is not None and len(lines) > most:
-        add_row(table, f"and {len(lines) - most} more: --all", "", "", "")
-    unused = [item for item in inventory.by_key.values() if not usage[item.key]]
-    table.add_section()
-    add_row(table, f"used by no result: {counted(len(unused), 'stage')}", "", decimal(freed_bytes(unused)), "")
-    return table
-
-
-def items_table(title: str, items: Sequence[Stored], usage: Usage | None = None) -> Table:
-    """Stages one by one: size, last use, and the results that were made from them.
-
-    Args:
-        usage: None where it is not known.
-    """
-    table = _table(title, "stage", "size", "last used", "used by", "folder")
-    for item in items:
-        users = "–" if usage is None or not item.finished else _users(usage[item.key])
-        age = time.time() - item.last_used
-        add_row(table, item.stage, decimal(disk_bytes(item.files)), _ago(age), users, f"{item.stage}/{item.path.name}")
-    return table
-
-
-def _users(runs: Sequence[Run]) -> str:
-    return counted(len(runs), "result") if runs else "no result"
-
-
-def _ago(seconds: float) -> str:
-    if seconds < 3600:
-        return "within the hour"
-    return f"{seconds / 3600:.0f} h ago" if seconds < 2 * DAY_S else f"{seconds / DAY_S:.0f} days ago"
-
-
-def _table(title: str, *headings: str) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    for heading in headings:
-        number = heading in ("stored", "size", "unfinished", "its own", "shared with other runs")
-        table.add_column(heading, justify="right" if number else "left", overflow="fold", no_wrap=number)
-    return table
-
-
-MOST_RUNS = 20  # lines of the table by run, unless all are asked for
+    if options.command == "remove":
+        options.older_than_s = None if options.older_than is None else seconds_of(options.older_than)
+        if options.unfinished and (options.unused or options.run or options.damaged):
+            raise InvalidSetting(
+                "--unfinished", "", "goes with --older-than and --stage alone: no result is made from it"
+            )
+        if not (options.unused or options.older_than or options.run or options.damaged or options.unfinished):
+            raise InvalidSetting("remove", "", "say what: --unused, --older-than, --run, --damaged or --unfinished")
+    if not options.cache_dir.is_dir():
+        raise InvalidSetting("--cache-dir", options.cache_dir, "no such folder; it is cache_dir of the runs")
 
 
 @ending_with_its_reader()
 def main(arguments: Sequence[str]) -> int:
     """Run the command; returns the exit status: 0, or 1 with a message."""
     options = parse(arguments)
-    commands = {"show": _show, "check": _check, "remove": _remove}
     try:
-        return commands[options.command](options)
+        _complete(options)
+        from sparsefront.cache.commands import RUN  # here: help and slips do not wait for torch
+
+        return RUN[options.command](options)
     except InvalidSetting as error:
         named = " ".join(filter(None, (error.key, "" if error.value is None else str(error.value))))
         print(printable(f"{named}: {error.allowed}"), file=sys.stderr)
@@ -282,108 +126,6 @@ def main(arguments: Sequence[str]) -> int:
     except PermissionError as error:
         print(denied(error, otherwise="name another --cache-dir"), file=sys.stderr)
         return 1
-
-
-def _show(options: argparse.Namespace) -> int:
-    inventory, console = _inventory(options), table_console()
-    results = _results(options)
-    usage = find_usage(inventory, results.runs)
-    print_table(console, stages_table(inventory))
-    print_table(console, runs_table(inventory, usage, results.runs, most=None if options.all else MOST_RUNS))
-    return 0
-
-
-def _check(options: argparse.Namespace) -> int:
-    inventory = _inventory(options)
-    items, unknown, damaged = list(inventory.by_key.values()), 0, []
-    terminal = Console(stderr=True)
-    for item in track(items, "check", console=terminal, transient=True, disable=not terminal.is_terminal):
-        if (damage := damage_of(item.path)) is not None:
-            damaged.append(item)
-            print(printable(f"{item.path}: {damage}"))
-        elif "files" not in read_record(item.path):
-            unknown += 1
-    without = f", {unknown} of them without checksums (stored by an earlier version)" if unknown else ""
-    size = decimal(disk_bytes(file for item in items for file in item.files))
-    print(f"{counted(len(items), 'stage')}, {size}: {len(damaged)} damaged{without}")
-    if damaged:
-        print("a run that meets a damaged stage makes it again; `remove --damaged --yes` removes them now")
-    return 1 if damaged else 0
-
-
-def _remove(options: argparse.Namespace) -> int:
-    age = None if options.older_than is None else seconds_of(options.older_than)
-    selection = Selection(
-        unused=options.unused,
-        older_than_s=age,
-        runs=tuple(options.run),
-        damaged=options.damaged,
-        unfinished=options.unfinished,
-        stages=tuple(options.stage),
-    )
-    inventory, results = _inventory(options), _results(options)
-    if inventory.unreadable and (selection.unused or selection.runs):  # what those were made from is not known
-        raise InvalidSetting("remove", "", f"what is used is not certain: {inventory.unreadable[0]}")
-    if selection.unused:
-        _require_certain(options, results)
-    usage = find_usage(inventory, results.runs)
-    items = selection.find(inventory, usage, results.runs)
-    if not items:
-        print("nothing in the cache meets these conditions")
-        return 0
-    if not options.yes:
-        print_table(table_console(), items_table("Would be removed", items, usage))
-        print(
-            f"{counted(len(items), 'stage')}, {decimal(freed_bytes(items))} would be free; nothing was removed: add --yes"
-        )
-        return 0
-    remove_leftovers(inventory.root)
-    removal = remove(items)
-    for path, why in removal.kept.items():
-        print(printable(f"kept: {path}: {why}"))
-    print(f"{counted(len(removal.removed), 'stage')} removed, {decimal(freed_bytes(removal.removed))} free again")
-    return 1 if any("cannot" in why for why in removal.kept.values()) else 0
-
-
-def _inventory(options: argparse.Namespace) -> Inventory:
-    if not options.cache_dir.is_dir():
-        raise InvalidSetting("--cache-dir", options.cache_dir, "no such folder; it is cache_dir of the runs")
-    inventory = read_inventory(options.cache_dir)
-    for obstacle in inventory.unreadable:
-        print(obstacle, file=sys.stderr)
-    return inventory
-
-
-def _results(options: argparse.Namespace) -> Results:
-    """The results of all folders that are known to use the cache, with a line for each that is not there."""
-    named = list(dict.fromkeys(folder.resolve() for folder in options.results_dir))
-    listed, problems = remembered_results(options.cache_dir)
-    remembered = [folder for folder in listed if folder not in named]
-    for folder in named:
-        if not folder.is_dir():
-            raise InvalidSetting("--results-dir", folder, "no such folder")
-    for folder in remembered:
-        if not folder.is_dir():
-            print(
-                printable(f"{folder} used this cache and is not there: its results count as removed"), file=sys.stderr
-            )
-    default = Path("results").resolve()
-    folders = dict.fromkeys([*named, *remembered, default])
-    results = read_results(folder for folder in folders if folder.is_dir())
-    results.problems.extend(f"{one}; delete it, and name folders with --results-dir" for one in problems)
-    for problem in results.problems:
-        print(printable(f"cannot be read: {problem}"), file=sys.stderr)
-    return results
-
-
-def _require_certain(options: argparse.Namespace, results: Results) -> None:
-    """Nothing counts as unused where it is not known what is used."""
-    if results.problems:
-        raise InvalidSetting(
-            "--unused", "", "what is used is not certain: fix or remove the records that cannot be read"
-        )
-    if not results.runs:
-        raise InvalidSetting("--unused", "", "there are no results at all, so everything is: name their --results-dir")
 
 
 if __name__ == "__main__":

@@ -197,7 +197,7 @@ def _require_folders(overrides: Sequence[str]) -> None:
             raise InvalidSetting(key, value, "names no folder; the folder you stand in is .")
         if key != "hydra.searchpath":
             continue
-        for place in filter(None, re.split(r"[\[\],\s'\"]+", value)):
+        for place in filter(None, map(str.strip, re.split(r"[\[\],'\"]+", value))):
             path = place.removeprefix("file://")
             if "${" not in place and "://" not in path and not os.path.isdir(path):
                 raise InvalidSetting(key, place, "is no folder: name one that holds groups of options, as [file://DIR]")

@@ -3,7 +3,7 @@ product can take.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from statistics import median
@@ -287,6 +287,17 @@ def batches_by_size(
     if not found:
         raise ValueError("there is no batch to time the network on")
     return list(found.values())
+
+
+def size_text(point: Mapping[str, Any]) -> str:
+    """Of an entry of `curve`, as samples.json names it: "32x128", or "32" of images."""
+    length = point.get("sequence_length")
+    return f"{point.get('batch_size')}x{length}" if length else f"{point.get('batch_size')}"
+
+
+def dataset_size_text(entry: Mapping[str, Any]) -> str:
+    """Of an entry of `dataset_lengths`, likewise: "32x48 dataset"."""
+    return f"{size_text(entry)} dataset"
 
 
 def _rounded_length(inputs: dict[str, Tensor], longest: int | None) -> int:

@@ -31,7 +31,7 @@ class Measure:
             latency, the others points of its curve.
         sequence_length: tokens per sample in the timed forward; null = the dataset's. A list as of `batch_size`.
         lengths: fixed: `sequence_length` alone is timed; dataset: the batches of the evaluation set too, each of its own
-            length, in `latency_*_dataset_ms`; see `stages.bench.dataset_latency`.
+            length, in `latency_*_dataset_ms`; see `stages.latency.dataset_latency`.
         warmup: untimed rounds before the samples of a repeat.
         samples: timed forwards of each network per repeat.
         repeats: how often the interleaved timing is done; the interval on the speedup comes from all of them. With fewer than 5

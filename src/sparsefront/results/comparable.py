@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from sparsefront.errors import InvalidSetting
 from sparsefront.progress import counted
 from sparsefront.results.candidates import (
     BUDGET,
@@ -31,6 +30,7 @@ from sparsefront.results.candidates import (
     why_not_picked,
 )
 from sparsefront.results.columns import Column, milliseconds, shown_columns, times
+from sparsefront.results.compare_arguments import require_axis
 from sparsefront.results.record import Result
 
 # What accuracy is drawn against.
@@ -97,8 +97,7 @@ def axis_named(name: str) -> Axis:
     Raises:
         InvalidSetting: there is none of that name.
     """
-    if name not in AXES:
-        raise InvalidSetting("axis", name, f"is one of {', '.join(AXES)}")
+    require_axis(name)
     return AXES[name]
 
 

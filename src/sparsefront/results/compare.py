@@ -1,4 +1,4 @@
-"""Compare runs: the command line of `compare.py`, tables, a plot, a page, and the same in W&B."""
+"""Compare runs: tables, a plot, a page, and the same in W&B."""
 
 import gc
 import json
@@ -13,14 +13,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sparsefront.artifacts.bounded_files import Unreadable, read_table_text, read_text_bounded
-from sparsefront.artifacts.durable import denied
+from sparsefront.artifacts.bounded_files import read_table_text
 from sparsefront.errors import InvalidSetting, printable
-from sparsefront.options import missing_package, program_command
-from sparsefront.progress import counted, ending_with_its_reader
+from sparsefront.options import program_command
+from sparsefront.progress import counted
 from sparsefront.results.candidates import splits_apart
 from sparsefront.results.columns import sort_results
-from sparsefront.results.comparable import SPEEDUP, ComparableResults, Point, axis_named, split_comparable
+from sparsefront.results.comparable import ComparableResults, Point, axis_named, split_comparable
+from sparsefront.results.compare_arguments import Request
 from sparsefront.results.loggers import COMPARE_JOB, WandbLogging, read_wandb_results
 from sparsefront.results.page.comparison import write_comparison
 from sparsefront.results.plots import drawn_beside
@@ -28,8 +28,6 @@ from sparsefront.results.record import Identity, Result, alternatives, missing_c
 from sparsefront.results.run_folder import failed_runs
 from sparsefront.results.statistics import verdicts
 from sparsefront.results.store import (
-    ANOTHER_FOLDER,
-    FRONT_FILE,
     RESULT_FILE,
     STORE_FILE,
     Reading,
@@ -39,111 +37,7 @@ from sparsefront.results.store import (
     rebuild_store,
     whole_lines,
 )
-from sparsefront.results.tables import MOST_ROWS, print_group
-
-# The command line of `compare.py`, and of `sparsefront compare`; COMMAND is either.
-
-USAGE = """\
-usage: COMMAND [results ...] [out=DIR] [title=TEXT] [sort=COLUMN] [axis=AXIS] [rows=N]
-       [source=wandb project=NAME entity=NAME] [log=wandb project=NAME entity=NAME]
-
-Prints the runs, a table for each set that may be compared (model, data, samples evaluated, recovery steps, device, batch, dtype,
-modes searched), with what differs inside a set below it; where there is something to choose, a second one: mean ± standard
-deviation over seeds, what the held-out part of train picks, and whether the reporting split agrees (paired bootstrap). Below
-them a sentence per budget: the fastest that loses at most so many points. A terminal that is too narrow for the first table
-gets one of what decides. Writes compare.png and compare.html: fronts, a latency budget that names the winner and its command,
-filters that stay in the page's address, a ranking, missing cells, the runs as CSV and JSON; the same sets apart.
-
-  results      folders (searched for row.json and RUN_ID.record.zip, in linked folders too; where there is none, for rows.csv),
-               CSV files, row.json files or packed records, or the NAME.front.txt of a search; default: results. A CSV file of
-               points needs pattern, sparsity_target and masked, sparse or latency_sparse_ms, named as in rows.csv; other columns
-               are ignored, and named
-  out=DIR      where the two files go; default: results/compare
-  title=TEXT   of the page; default: models and data of the runs
-  sort=COLUMN  any field of a result: speedup (default), sparse (its accuracy), latency_sparse_ms, sparsity_achieved, pattern ...;
-               the best comes first, sort=-COLUMN turns the order round
-  axis=AXIS    speedup (default): over the dense baseline of the same process; speedup_dataset: the same over the data set's own
-               batches (measure.lengths=dataset); or latency_ms: milliseconds, which differ from process to process
-  rows=N       lines of each table in the terminal (default 40), or all; the page holds every run
-  source=wandb read the runs of a W&B project instead, from the result that each keeps in its summary
-  log=wandb    put the comparison into W&B too, as a run of its own: tables of points, fronts and runs, and the page; in the
-               group of a sweep's runs where its folder alone is compared; project=sparsefront unless named; offline without
-               an account
-
-COMMAND --rebuild [results ...] [store=FILE.csv] compares nothing: it writes rows.csv of each folder anew from the
-row.json of its runs, or, with store=FILE.csv, one CSV file of the results of all these folders and files. Lines that cannot be
-read stay.
-"""
-
-
-@dataclass
-class Request:
-    """The arguments of the command line."""
-
-    paths: list[Path] = field(default_factory=list)
-    picked_before: list[str] = field(default_factory=list)  # what lists of runs say of those that they leave out
-    out: str = "results/compare"
-    title: str | None = None
-    sort: str = "speedup"
-    axis: str = SPEEDUP.name
-    rows: str = str(MOST_ROWS)
-    rebuild: bool = False
-    store: str | None = None
-    source: str = "disk"
-    log: str = "none"
-    project: str | None = None
-    entity: str | None = None
-
-    @property
-    def most_rows(self) -> int | None:
-        """Lines of a table in the terminal; None: all."""
-        return None if self.rows == "all" else int(self.rows)
-
-
-def parse(arguments: Sequence[str]) -> Request:
-    """key=value for the known keys, everything else a path; a path may hold "=" itself, as Hydra's sweep folders do.
-
-    Raises:
-        InvalidSetting: an unknown key or option, an unknown source, or no number of lines.
-    """
-    request = Request()
-    keys = ("out", "title", "sort", "axis", "rows", "store", "source", "log", "project", "entity")
-    for argument in arguments:
-        key, equals, value = argument.partition("=")
-        if equals and key in keys:
-            setattr(request, key, value)
-        elif argument == "--rebuild":
-            request.rebuild = True
-        elif argument.startswith("-") or (equals and not Path(argument).exists()):
-            raise InvalidSetting(key, value, f"no such option; there are {', '.join(keys)}, and paths (see --help)")
-        elif argument.endswith(FRONT_FILE) and Path(argument).is_file():
-            for line in _lines(Path(argument)):
-                request.picked_before += [line.removeprefix("#").strip()] if line.startswith("#") else []
-                request.paths += [] if line.startswith("#") else [Path(line)]
-        else:
-            request.paths.append(Path(argument))
-    if request.source not in ("disk", "wandb"):
-        raise InvalidSetting("source", request.source, "disk or wandb")
-    if request.log not in ("none", "wandb"):
-        raise InvalidSetting("log", request.log, "none or wandb")
-    if request.store is not None and not request.rebuild:
-        raise InvalidSetting("store", request.store, "is a file that --rebuild writes")
-    axis_named(request.axis)
-    if request.rows != "all" and not (request.rows.isdecimal() and int(request.rows)):
-        raise InvalidSetting("rows", request.rows, "a number of lines above 0, or all")
-    return request
-
-
-def _lines(file: Path) -> list[str]:
-    """Of a search's list of runs."""
-    try:
-        text = read_text_bounded(file)
-        if "\0" in text:
-            raise Unreadable("holds a null character, which no path has")
-    except Unreadable as error:
-        raise InvalidSetting("results", file, str(error)) from None
-    return text.splitlines()
-
+from sparsefront.results.tables import print_group
 
 # A comparison as a run of W&B: its points, its fronts, all of its results, and the page.
 
@@ -418,28 +312,15 @@ MOST_READERS = 4
 MOST_SUBJECTS = 3  # in the page's title
 
 
-@ending_with_its_reader()
-def main(arguments: Sequence[str]) -> int:
-    """Run the comparison; returns the exit status: 0, or 1 with one message on stderr."""
-    if any(argument in ("-h", "--help") for argument in arguments):
-        print(USAGE.replace("COMMAND", program_command("compare")), end="")
-        return 0
-    try:
-        with _no_garbage_collection():
-            request = parse(arguments)
-            _rebuild(request) if request.rebuild else _compare(request)
-    except InvalidSetting as error:
-        print(error, file=sys.stderr)
-        return 1
-    except PermissionError as error:
-        print(denied(error, otherwise=ANOTHER_FOLDER), file=sys.stderr)
-        return 1
-    except ModuleNotFoundError as error:
-        if (complaint := missing_package(error)) is None:
-            raise
-        print(complaint, file=sys.stderr)
-        return 1
-    return 0
+def answer(request: Request) -> None:
+    """Print what is asked for, and write its files.
+
+    Raises:
+        InvalidSetting: there is nothing to compare, or a file cannot be written.
+        PermissionError: a folder that may not be read.
+    """
+    with _no_garbage_collection():
+        _rebuild(request) if request.rebuild else _compare(request)
 
 
 @contextmanager

@@ -254,19 +254,6 @@ CURVE_HINTS: dict[str, Any] = {
     "not_measured": str,
 }
 DATASET_HINTS: dict[str, Any] = CURVE_HINTS | {"sequence_length": int, "batches": int}
-
-
-def size_text(point: Mapping[str, Any]) -> str:
-    """Of an entry of `curve`, as samples.json names it: "32x128", or "32" of images."""
-    length = point.get("sequence_length")
-    return f"{point.get('batch_size')}x{length}" if length else f"{point.get('batch_size')}"
-
-
-def dataset_size_text(entry: Mapping[str, Any]) -> str:
-    """Of an entry of `dataset_lengths`, likewise: "32x48 dataset"."""
-    return f"{size_text(entry)} dataset"
-
-
 LAYER_HINTS: dict[str, Any] = {
     "chosen": str | None,
     "why_dense": str,

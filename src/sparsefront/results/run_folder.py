@@ -28,6 +28,9 @@ from sparsefront.results.record import Result
 log = logging.getLogger(__name__)
 RUNNING, RESULT_FILE, FAILURE_FILE = ".running", "row.json", "failure.json"
 KILLED = "the process was killed; what it had finished is stored, and a run with the same settings resumes from there"
+ANOTHER_FOLDER = "compare folders that you may read"
+# Ends the name of a search's list: the folders of the runs that no other run beats, a line each; "#" starts a line about them.
+FRONT_FILE = ".front.txt"
 
 LEAST_FREE_BYTES = 2**18  # for Hydra's files, the log and a result
 

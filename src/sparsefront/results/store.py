@@ -24,7 +24,7 @@ from sparsefront.options import program_command
 from sparsefront.processes import end_with_parent
 from sparsefront.results.packed import SUFFIX, is_in, is_packed, read_in, read_text_in
 from sparsefront.results.record import Result, missing_columns, record_digest, result_fields
-from sparsefront.results.run_folder import FAILURE_FILE, LINK
+from sparsefront.results.run_folder import ANOTHER_FOLDER, FAILURE_FILE, LINK
 from sparsefront.tasks.outcomes import MOST_FILE_BYTES, Outcomes, parse_outcomes
 
 # A CSV that grows line by line, so that a killed study goes on behind its last line; or of which a line is kept up to
@@ -195,12 +195,9 @@ def _control_rank(continued: object, distilled: object) -> int:
 log = logging.getLogger(__name__)
 RESULT_FILE = "row.json"
 STORE_FILE = "rows.csv"
-ANOTHER_FOLDER = "compare folders that you may read"
 FILES_FOR_PROCESSES = 2000  # fewer are read before a process has started
 NO_RESULTS = f"holds no results; take a folder of results, its {STORE_FILE}, or the {RESULT_FILE} of a run"
 NO_TABLE = "no table of results"
-# Ends the name of a search's list: the folders of the runs that no other run beats, a line each; "#" starts a line about them.
-FRONT_FILE = ".front.txt"
 
 
 def write_result_json(path: Path, result: Result) -> Path:

@@ -46,6 +46,7 @@ from sparsefront.results.columns import (
     times,
 )
 from sparsefront.results.comparable import CPU_NOTE, ComparableResults, Point, model_text, split_comparable, task_text
+from sparsefront.results.compare_arguments import MOST_ROWS
 from sparsefront.results.latency_table import wins_text
 from sparsefront.results.record import Result
 from sparsefront.results.run_folder import FAILURE_FILE, failure_message, recorded_overrides
@@ -503,8 +504,6 @@ def _cells(point: Point, apart: dict[str, str]) -> tuple[str, ...]:
 
 # What a run and a sweep tell at their end. Paths, and messages that hold some, stand on lines of their own and are
 # never folded, so that they can be copied: a table would break them at its width.
-
-MOST_ROWS = 40
 
 
 def print_run(result: Result, paths: Sequence[Path]) -> None:

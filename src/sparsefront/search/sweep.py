@@ -20,7 +20,7 @@ from sparsefront.artifacts.durable import full_disk, whole_file
 from sparsefront.artifacts.lease import Lease, LeaseLost, do_alone, held_alone, hold_alone
 from sparsefront.errors import InvalidSetting, Obstacle, first_line
 from sparsefront.options import program_command
-from sparsefront.results.store import FRONT_FILE
+from sparsefront.results.run_folder import FRONT_FILE
 from sparsefront.search.space import (
     Objective,
     in_overrides,

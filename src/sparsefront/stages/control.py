@@ -19,9 +19,10 @@ from sparsefront.config.sweeps import note_work
 from sparsefront.errors import InvalidSetting
 from sparsefront.progress import counted
 from sparsefront.recovery.training import TrainingPlan
-from sparsefront.stages.bench import EvalContext
+from sparsefront.stages.bench import OUTCOMES, EvalContext
 from sparsefront.stages.keys import recovery_stage_seed, reseed
 from sparsefront.stages.network import load_net, make_task, open_data, unfinished_from, weights_digest
+from sparsefront.tasks.outcomes import Outcomes, load_outcomes, save_outcomes
 from sparsefront.training.fit import fit, steps_per_epoch
 from sparsefront.training.ranks import other_ranks_running
 from sparsefront.training.recipe import Optimization
@@ -159,10 +160,14 @@ def train(experiment: Experiment, dense: Path, resume_dir: Path, folder: Path, l
 
 def measure(
     experiment: Experiment, store: ArtifactStore, cache_key: dict[str, Any] | None, continued: Artifact | None
-) -> dict[str, Any]:
-    """The control's part of a result: field -> value, empty where there is none; evaluated once for all points of a sweep."""
+) -> tuple[dict[str, Any], dict[str, Outcomes]]:
+    """The control's part of a result, evaluated once for all points of a sweep; empty where there is none.
+
+    Returns:
+        field -> value, and its outcomes by its name.
+    """
     if continued is None or cache_key is None:
-        return {}
+        return {}, {}
     kind = _kind(experiment)
     while (stored := store.get("dense_quality", cache_key, stage="measure")) is None:
         with store.making("dense_quality", cache_key) as new:
@@ -177,5 +182,8 @@ def measure(
                 quality = bench.quality(net, "dense, trained on", split)
                 found[f"{prefix}{kind}"] = quality.metrics[bench.task.metric_name]
                 found[f"{prefix}{kind}_standard_error"] = quality.standard_errors[bench.task.metric_name]
+                if split == "test":
+                    save_outcomes(new.folder / OUTCOMES, {kind: quality.outcomes})
             (new.folder / "quality.json").write_text(json.dumps(found), encoding="utf-8")
-    return stored.read_json("quality.json") | {f"{kind}_seconds": continued.seconds}
+    found = stored.read_json("quality.json") | {f"{kind}_seconds": continued.seconds}
+    return found, load_outcomes(stored.path / OUTCOMES)

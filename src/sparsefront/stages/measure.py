@@ -38,18 +38,14 @@ from sparsefront.pruning.layers import KEEPS_ALL
 from sparsefront.pruning.masks import Masks
 from sparsefront.stages.bench import (
     EvalContext,
-    Samples,
     SplitQuality,
-    Ways,
-    dataset_latency,
     evaluate_dense,
     evaluate_splits,
-    latency_curve,
-    latency_fields,
     quality_fields,
     save_all_outcomes,
 )
 from sparsefront.stages.keys import StageKeys
+from sparsefront.stages.latency import Samples, Ways, dataset_latency, latency_curve, latency_fields
 from sparsefront.stages.network import load_net, weights_digest
 from sparsefront.training.resume import WEIGHTS
 

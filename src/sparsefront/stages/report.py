@@ -41,6 +41,7 @@ from sparsefront.stages.bench import OUTCOMES
 from sparsefront.stages.keys import StageKeys, dense_recipe
 from sparsefront.stages.measure import MEASUREMENTS, SAMPLES
 from sparsefront.stages.prune import found_by_search
+from sparsefront.tasks.outcomes import Outcomes, load_outcomes, save_outcomes
 
 log = logging.getLogger(__name__)
 TAG_GROUPS = ("model", "dataset", "pattern", "recovery")  # whose choices tag a run in W&B
@@ -73,19 +74,19 @@ def run(
     recovered: Artifact | None,
     exported: Artifact | None,
     measured: Artifact,
-    continued: dict[str, Any],
+    control: tuple[dict[str, Any], dict[str, Outcomes]],
     loggers: list,
 ) -> Result:
     """The result of a run that was measured just now, or before it was killed.
 
     Args:
-        continued: what the control adds, field -> value; empty where there is none.
+        control: what it adds: field -> value, and outcomes; empty where there is none.
     """
     while (finished := store.get("result", keys.result, stage="report")) is None:
         with store.making("result", keys.result) as new:
-            result = _compose(experiment, dense, pruned, recovered, exported, measured).with_values(continued)
-            for name in (SAMPLES, OUTCOMES):
-                shutil.copy(measured.path / name, new.folder / name)
+            result = _compose(experiment, dense, pruned, recovered, exported, measured).with_values(control[0])
+            shutil.copy(measured.path / SAMPLES, new.folder / SAMPLES)
+            save_outcomes(new.folder / OUTCOMES, load_outcomes(measured.path / OUTCOMES) | control[1])
             write_result_json(new.folder / RESULT_FILE, _sealed(result, new.folder))
     result = _publish(experiment, finished, pruned, recovered)
     log_result(loggers, result)

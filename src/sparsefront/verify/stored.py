@@ -29,6 +29,7 @@ from sparsefront.export.checkpoint import MANIFEST, Export, damage_named, read_e
 from sparsefront.export.packed_layers import FORMAT_VERSION, Manifest, storage_of
 from sparsefront.masks.weight_view import as_matrix
 from sparsefront.measure.end_to_end import latency_over_batches, speedup_of
+from sparsefront.measure.problems import dataset_size_text, size_text
 from sparsefront.measure.timers import summarise
 from sparsefront.networks import tensors_digest
 from sparsefront.options import program_command, shortened
@@ -41,9 +42,7 @@ from sparsefront.results.record import (
     SCHEMA_VERSION,
     Result,
     Speed,
-    dataset_size_text,
     record_digest,
-    size_text,
 )
 from sparsefront.results.run_folder import HYDRA_FILE, recorded_overrides
 from sparsefront.runs import LEFT_OUT, PATHS, linked_checkpoint
@@ -54,6 +53,7 @@ from sparsefront.tasks.outcomes import Outcomes, load_outcomes
 CONFIG_FILE = Path(".hydra") / "config.yaml"
 COVERED = ("row.json", "samples.json", "outcomes.npz", "checkpoint", "checkpoint.txt", ".hydra")
 NETWORKS = ("dense", "masked", "sparse")
+CONTROLS = ("dense_continued", "dense_distilled")
 NAMED_AT_MOST = 8
 EQUAL = 1e-9  # relative: what reading and writing a number may change
 METRIC_EQUAL = 1e-5  # a metric may be summed in fp32, which is off by 5e-6 after ten thousand questions
@@ -235,7 +235,7 @@ def stored_outcomes(result: Result, row: Path) -> dict[str, Outcomes] | None:
 
 def _check_outcomes(result: Result, side: str, outcomes: Outcomes) -> None:
     source, quality = result.quality.outcomes_file or "outcomes.npz", result.quality
-    if side not in NETWORKS:
+    if side not in (*NETWORKS, *CONTROLS):
         raise Edited(source, f"was edited: it holds outcomes of {shortened(side)}, which is no network of a result")
     _require("evaluated_samples", quality.evaluated_samples, len(outcomes), source)
     _require("metric_name", quality.metric_name, outcomes.metric, source)
