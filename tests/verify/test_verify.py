@@ -285,6 +285,10 @@ def test_the_control_is_measured_again_too(finished, tmp_path, capsys):
     assert "accuracy, dense_continued, held out: holds" in said
     edit(folder / "row.json", "quality", "dense_continued", 0.01, forge=True)
     assert main([str(folder), *stored]) == 1
+    assert "it states dense_continued=0.01, where outcomes.npz gives" in capsys.readouterr().err
+    edit(folder / "row.json", "quality", "outcomes_file", None, forge=True)
+    edit(folder / "row.json", "identity", "outcomes_sha256", None, forge=True)
+    assert main([str(folder), *stored]) == 1
     assert "accuracy, dense_continued: DIFFERS, 1.000 in the record" in capsys.readouterr().out
     edit(folder / "row.json", "identity", "dense_continued_weights_sha256", "0" * 64, forge=True)
     assert main([str(folder), *stored]) == 0
