@@ -55,7 +55,7 @@ def test_a_wrapped_network_goes_all_the_way_under_its_own_names(wrap, alone, tmp
     )
     sf.save(tmp_path / "export", wrapped, masks)
     again = network()
-    assert list(sf.load(tmp_path / "export", again)) == ["0", "2"]
+    assert list(sf.load(tmp_path / "export", wrap(again))) == ["0", "2"]
     assert all(torch.equal(tensor, net.state_dict()[name]) for name, tensor in again.state_dict().items())
     report = sf.swap(wrapped, masks, (X,))
     assert list(report.layers) == ["0", "2"] and report.layers["0"].is_sparse and type(net[0]) is not nn.Linear

@@ -160,6 +160,7 @@ def load(folder: Path | str, net: nn.Module, *, trust: Sequence[str] = ()) -> Ma
         InvalidSetting: no export in the folder, a damaged one, a mixture of two, one of another architecture (names the first
             few differences), or one that names a pattern of a package that is not in `trust`. The network is then as it was.
     """
+    net = unwrapped(net)
     require_network(net)
     require_packages(trust)
     directory = folder_path("folder", folder)
