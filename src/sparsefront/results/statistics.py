@@ -157,7 +157,7 @@ def against_dense(point: Point) -> str:
 
 
 def repeats_text(point: Point) -> str:
-    """`n=3` in place of an interval, where the timing of a run was repeated too seldom for one; else empty."""
+    """`n=3` instead of an interval, where the timing of a run was repeated too seldom for one; else empty."""
     few = [found for result in point.candidate.results if (found := too_few_repeats(result)) is not None]
     return f"n={min(few)}" if few else ""
 
