@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 from sparsefront.errors import InvalidSetting
 from sparsefront.results.loggers import (
     CsvLogging,
+    LoggedRun,
     NoLogging,
     TensorBoardLogging,
     WandbLogging,
@@ -25,12 +26,12 @@ ROOT = Path(__file__).parents[2]
 OFFLINE_RUN = """
 import sys
 from pathlib import Path
-from sparsefront.results.loggers import WandbLogging, log_result
+from sparsefront.results.loggers import LoggedRun, WandbLogging, log_result
 from sparsefront.results.record import Result
 folder = Path(sys.argv[1])
 for number in range(2):
     output_dir, config = folder / str(number), {"a": {"b": [1, None]}}
-    loggers = WandbLogging().build(run_name="test", output_dir=output_dir, group="sweep", config=config)
+    loggers = WandbLogging().build(LoggedRun(run_name="test", output_dir=output_dir, group="sweep", config=config))
     loggers[0].log_metrics({"train/loss": 1.0}, step=0)
     log_result(loggers, Result.from_json((folder / "row.json").read_text()))
 """
@@ -66,7 +67,7 @@ def test_wandb_offline_needs_no_account_and_asks_nothing(no_account, tmp_path, m
 
 
 def test_wandb_disabled_writes_nothing(no_account, tmp_path, make_result):
-    loggers = WandbLogging(mode="disabled").build(run_name="a", output_dir=tmp_path, group=None, config={})
+    loggers = WandbLogging(mode="disabled").build(LoggedRun(run_name="a", output_dir=tmp_path, group=None, config={}))
     log_result(loggers, make_result())
     assert list(tmp_path.rglob("*.wandb")) == []
 
@@ -103,7 +104,7 @@ def test_settings_that_cannot_work_are_rejected(no_account, monkeypatch):
 
 
 def test_csv_logger_keeps_curves_and_the_result(tmp_path, make_result):
-    loggers = CsvLogging().build(run_name="a", output_dir=tmp_path, group=None, config={})
+    loggers = CsvLogging().build(LoggedRun(run_name="a", output_dir=tmp_path, group=None, config={}))
     loggers[0].log_metrics({"train/loss": 1.0}, step=0)
     log_result(loggers, make_result())
     text = (tmp_path / "csv" / "metrics.csv").read_text()
@@ -112,7 +113,9 @@ def test_csv_logger_keeps_curves_and_the_result(tmp_path, make_result):
 
 def test_tensorboard_keeps_curves_and_the_result(tmp_path, make_result):
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    loggers = TensorBoardLogging().build(run_name="a", output_dir=tmp_path, group=None, config={}, tags=["a"])
+    loggers = TensorBoardLogging().build(
+        LoggedRun(run_name="a", output_dir=tmp_path, group=None, config={}, tags=["a"])
+    )
     loggers[0].log_metrics({"dense/train/loss": 1.0}, step=3)
     log_result(loggers, make_result())
     events = reader.EventAccumulator(str(tmp_path / "tensorboard"))
@@ -122,7 +125,7 @@ def test_tensorboard_keeps_curves_and_the_result(tmp_path, make_result):
 
 
 def test_no_logger_takes_a_result(make_result, tmp_path):
-    loggers = NoLogging().build(run_name="a", output_dir=tmp_path, group=None, config={})
+    loggers = NoLogging().build(LoggedRun(run_name="a", output_dir=tmp_path, group=None, config={}))
     log_result(loggers, make_result())
     close_loggers(loggers, failed=True)
     assert loggers == []
@@ -147,9 +150,9 @@ def test_wandb_that_does_not_answer_keeps_the_run_offline_unless_online_was_aske
     arguments = {"run_name": "a", "output_dir": tmp_path, "group": None, "config": {}}
     if mode == "online":
         with pytest.raises(InvalidSetting, match="mode=online: W&B did not take the run .timed out."):
-            WandbLogging(mode=mode).build(**arguments)
+            WandbLogging(mode=mode).build(LoggedRun(**arguments))
     else:
-        WandbLogging(mode=mode).build(**arguments)
+        WandbLogging(mode=mode).build(LoggedRun(**arguments))
         assert started == ["online", "offline"] and "kept offline" in caplog.text
 
 

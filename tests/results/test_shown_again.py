@@ -8,7 +8,7 @@ import pytest
 from quick_settings import QUICK
 
 from sparsefront.pipeline import run_experiment
-from sparsefront.results.loggers import RESULT_KEY, WandbLogging, log_result
+from sparsefront.results.loggers import RESULT_KEY, LoggedRun, WandbLogging, log_result
 from sparsefront.results.record import Result
 
 SMALL = ["debug=tiny", "trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1", "pattern=n_m", *QUICK]
@@ -127,7 +127,7 @@ def test_offline_each_showing_lies_under_the_same_id(monkeypatch, tmp_path, make
             "config": {},
             "run_id": result.identity.run_id,
         }
-        log_result(WandbLogging(mode="offline").build(**arguments), result, again=again)
+        log_result(WandbLogging(mode="offline").build(LoggedRun(**arguments)), result, again=again)
         (stored,) = folder.glob("wandb/offline-run-*/run-*.wandb")
         assert stored.name == f"run-{result.identity.run_id}.wandb"
         deadline = time.monotonic() + 30
@@ -138,5 +138,5 @@ def test_offline_each_showing_lies_under_the_same_id(monkeypatch, tmp_path, make
 
 def test_a_disabled_wandb_takes_it_too(tmp_path, make_result):
     arguments = {"run_name": "a", "output_dir": tmp_path, "group": None, "config": {}, "run_id": "0123456789abcdef"}
-    log_result(WandbLogging(mode="disabled").build(**arguments), make_result(), again=True)
+    log_result(WandbLogging(mode="disabled").build(LoggedRun(**arguments)), make_result(), again=True)
     assert not list(tmp_path.rglob("*.wandb"))

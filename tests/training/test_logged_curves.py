@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import sparsefront as sf
 from sparsefront.data.digits import Digits
 from sparsefront.recovery.rounds import RunContext
-from sparsefront.results.loggers import TensorBoardLogging
+from sparsefront.results.loggers import LoggedRun, TensorBoardLogging
 from sparsefront.tasks.classification import ImageClassification
 from sparsefront.training.fit import fit
 from sparsefront.training.recipe import Optimization, Recipe
@@ -63,7 +63,7 @@ def test_phases_are_drawn_over_their_own_steps(tmp_path):
     loggers = [
         WandbLogger(experiment=run, save_dir=tmp_path),
         CSVLogger(tmp_path, name="", version="csv"),
-        *TensorBoardLogging().build(run_name="a", output_dir=tmp_path, group=None, config={}),
+        *TensorBoardLogging().build(LoggedRun(run_name="a", output_dir=tmp_path, group=None, config={})),
     ]
     for phase, rate in rates.items():
         train(tmp_path, phase, loggers, rate)

@@ -8,6 +8,7 @@ import netrc
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
@@ -60,6 +61,28 @@ ONLINE_TIMEOUT_S = 30
 MOST_TAG = 64  # characters that W&B takes of a tag
 
 
+@dataclass(frozen=True, kw_only=True)
+class LoggedRun:
+    """What loggers are told of a run.
+
+    Args:
+        run_name: shown by W&B.
+        output_dir: the run's folder; loggers write only below it, so that runs at the same time do not meet.
+        group: name of the sweep that it is a point of.
+        config: what was configured, in plain containers.
+        run_id: of the record. Where W&B has a run of this id, that one is gone on with, so that a point which went on after a
+            kill, or is shown again, stays one run. None: a new run.
+        tags: words to find it by; W&B cuts longer ones.
+    """
+
+    run_name: str
+    output_dir: Path
+    group: str | None
+    config: dict[str, Any]
+    run_id: str | None = None
+    tags: Sequence[str] = ()
+
+
 class Logging(ABC):
     """Settings of group `logger`; subclasses are frozen dataclasses, fields as in their YAML."""
 
@@ -67,40 +90,15 @@ class Logging(ABC):
         """Check, before anything runs, that this can work. Raises InvalidSetting."""
 
     @abstractmethod
-    def build(
-        self,
-        *,
-        run_name: str,
-        output_dir: Path,
-        group: str | None,
-        config: dict[str, Any],
-        run_id: str | None = None,
-        tags: Sequence[str] = (),
-    ) -> "list[Logger]":
-        """The loggers of a run.
-
-        Args:
-            group: name of the sweep that it is a point of.
-            config: what was configured.
-            run_id: under which it goes on where it was killed.
-            tags: words to find it by.
-        """
+    def build(self, run: LoggedRun) -> "list[Logger]":
+        """The loggers of a run. Raises InvalidSetting as `check`."""
 
 
 @settings_class()
 class NoLogging(Logging):
     """Keep no training curves."""
 
-    def build(
-        self,
-        *,
-        run_name: str,
-        output_dir: Path,
-        group: str | None,
-        config: dict[str, Any],
-        run_id: str | None = None,
-        tags: Sequence[str] = (),
-    ) -> "list[Logger]":
+    def build(self, run: LoggedRun) -> "list[Logger]":
         return []
 
 
@@ -108,19 +106,10 @@ class NoLogging(Logging):
 class CsvLogging(Logging):
     """Training curves in `csv/metrics.csv` of the run's folder."""
 
-    def build(
-        self,
-        *,
-        run_name: str,
-        output_dir: Path,
-        group: str | None,
-        config: dict[str, Any],
-        run_id: str | None = None,
-        tags: Sequence[str] = (),
-    ) -> "list[Logger]":
+    def build(self, run: LoggedRun) -> "list[Logger]":
         from pytorch_lightning.loggers import CSVLogger
 
-        return [CSVLogger(output_dir, name="", version="csv")]
+        return [CSVLogger(run.output_dir, name="", version="csv")]
 
 
 @settings_class()
@@ -131,20 +120,11 @@ class TensorBoardLogging(Logging):
         """Raises InvalidSetting where the package tensorboard is not installed."""
         require_package("tensorboard", key="logger", value="tensorboard", instead="logger=csv or logger=none")
 
-    def build(
-        self,
-        *,
-        run_name: str,
-        output_dir: Path,
-        group: str | None,
-        config: dict[str, Any],
-        run_id: str | None = None,
-        tags: Sequence[str] = (),
-    ) -> "list[Logger]":
+    def build(self, run: LoggedRun) -> "list[Logger]":
         self.check()
         from pytorch_lightning.loggers import TensorBoardLogger
 
-        return [TensorBoardLogger(output_dir, name="", version="tensorboard", default_hp_metric=False)]
+        return [TensorBoardLogger(run.output_dir, name="", version="tensorboard", default_hp_metric=False)]
 
 
 @settings_class()
@@ -173,35 +153,19 @@ class WandbLogging(Logging):
             how = "there is no API key: set WANDB_API_KEY or run `wandb login` once, or keep mode=auto"
             raise InvalidSetting("mode", self.mode, how)
 
-    def build(
-        self,
-        *,
-        run_name: str,
-        output_dir: Path,
-        group: str | None,
-        config: dict[str, Any],
-        run_id: str | None = None,
-        tags: Sequence[str] = (),
-    ) -> "list[Logger]":
+    def build(self, run: LoggedRun) -> "list[Logger]":
         """Start the W&B run and wrap it for Lightning.
 
-        Args:
-            run_name: shown by W&B.
-            output_dir: the run's folder; W&B writes only below it, so that runs at the same time do not meet.
-            group: joins the runs of one sweep.
-            config: plain containers, no OmegaConf.
-            tags: longer ones are cut.
-            run_id: of the record. Where W&B has a run of this id, that one is gone on with, so that a point which went on
-                after a kill, or is shown again, stays one run. None: a new run.
         Raises:
             InvalidSetting: see `check`; or `mode=online` and W&B does not answer.
         """
         from pytorch_lightning.loggers import WandbLogger
 
-        again: dict[str, Any] = {} if run_id is None else {"id": run_id, "resume": "allow"}
-        again |= {"job_type": RUN_JOB, "tags": [tag[:MOST_TAG] for tag in tags]}
-        run = self.start_run(name=run_name, dir=str(output_dir), group=group, config=config, **again)
-        return [WandbLogger(experiment=run, save_dir=str(output_dir), log_model=False)]
+        again: dict[str, Any] = {} if run.run_id is None else {"id": run.run_id, "resume": "allow"}
+        again |= {"job_type": RUN_JOB, "tags": [tag[:MOST_TAG] for tag in run.tags]}
+        folder = str(run.output_dir)
+        started = self.start_run(name=run.run_name, dir=folder, group=run.group, config=run.config, **again)
+        return [WandbLogger(experiment=started, save_dir=folder, log_model=False)]
 
     def start_run(self, **start: Any) -> Any:
         """A run of W&B's own, in the project of these settings; without an account, or where W&B does not answer, offline.

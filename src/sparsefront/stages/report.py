@@ -19,7 +19,7 @@ from sparsefront.patterns.base import modules_of
 from sparsefront.patterns.blocks import windows_text
 from sparsefront.pruning.collapse import collapse_warning, collapsed_layers
 from sparsefront.pruning.mask_spec import MASKS, MaskSpec, load_masks, mask_shapes
-from sparsefront.results.loggers import close_loggers, log_result
+from sparsefront.results.loggers import LoggedRun, close_loggers, log_result
 from sparsefront.results.mask_pictures import PrunedLayers
 from sparsefront.results.record import (
     Choice,
@@ -50,7 +50,7 @@ TAG_GROUPS = ("model", "dataset", "pattern", "recovery")  # whose choices tag a 
 @contextmanager
 def open_loggers(experiment: Experiment, keys: StageKeys) -> Iterator[list]:
     """The loggers of this run, under the id that its result has; closed as failed where it fails."""
-    loggers = experiment.logger.build(
+    run = LoggedRun(
         run_name=experiment.name,
         output_dir=experiment.output_dir,
         group=experiment.sweep,
@@ -58,6 +58,7 @@ def open_loggers(experiment: Experiment, keys: StageKeys) -> Iterator[list]:
         run_id=digest(keys.measure),
         tags=[experiment.choices[group] for group in TAG_GROUPS if experiment.pattern.prunes or group != "recovery"],
     )
+    loggers = experiment.logger.build(run)
     try:
         yield loggers
     except BaseException:
