@@ -56,7 +56,8 @@ NETWORKS = ("dense", "masked", "sparse")
 CONTROLS = ("dense_continued", "dense_distilled")
 NAMED_AT_MOST = 8
 EQUAL = 1e-9  # relative: what reading and writing a number may change
-METRIC_EQUAL = 1e-5  # a metric may be summed in fp32, which is off by 5e-6 after ten thousand questions
+METRIC_EQUAL = 1e-6  # a metric is computed in fp32 and stored as Python's float
+SUMMED_EQUAL = 1e-5  # of SQuAD: before it was summed in fp64, ten thousand questions were off by 5e-6
 
 
 def read_record(file: Path) -> Result:
@@ -240,7 +241,8 @@ def _check_outcomes(result: Result, side: str, outcomes: Outcomes) -> None:
     _require("evaluated_samples", quality.evaluated_samples, len(outcomes), source)
     _require("metric_name", quality.metric_name, outcomes.metric, source)
     found, stated = outcomes.metric_over(np.arange(len(outcomes))), getattr(quality, side)
-    if stated is None or not math.isclose(stated, found, abs_tol=METRIC_EQUAL):
+    allowed = SUMMED_EQUAL if result.choice.dataset == "squad" else METRIC_EQUAL
+    if stated is None or not math.isclose(stated, found, abs_tol=allowed):
         raise Edited("record", f"was edited: it states {side}={stated}, where {source} gives {found:.6f}")
 
 
