@@ -3,13 +3,16 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Convolving, Problem, label
 from sparsefront_kernels.tuning.launches import Tunable
+
+if TYPE_CHECKING:
+    from sparsefront_kernels.quantized.quantize import Quantized
 
 
 class UnsupportedProblem(ValueError):
@@ -52,6 +55,13 @@ class KernelEntry:
             performance model knows them.
         convolving: how it reads images where it runs row-major, if it can; else convolutions copy what output pixels see
             into rows of X first.
+        precision: "none": it multiplies X and W as they come. "fp8" or "int8": it packs W in that precision, and takes X in 16
+            or 32 bits, which it quantises with a scale per row, or as a `Quantized`.
+        takes_scales: of a `Quantized` X: "row" ([M, 1]), "group128" ([M, K / 128]), "static" ([1, 1]).
+        multiplied: (x, packed) -> (X [M, K], W [N, K]) in float32, what a kernel in low precision multiplies, for checks against
+            float64 of the same operands.
+        quantized_run: (x, packed, bias or None, *, activation) -> `Quantized` Y, of a kernel that can quantise its output for the
+            next product.
     """
 
     name: str
@@ -68,17 +78,27 @@ class KernelEntry:
     row_x_tunable: Tunable | None = None
     fastest_from: int = 1
     convolving: Convolving | None = None
+    precision: str = "none"
+    takes_scales: tuple[str, ...] = ()
+    multiplied: Callable[[Any, Any], tuple[Tensor, Tensor]] | None = None
+    quantized_run: "Callable[..., Quantized] | None" = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "KernelEntry":
         return self
 
     def run(
-        self, x: Tensor, packed: Any, bias: Tensor | None = None, *, layout: str | None = None, **epilogue: Any
+        self,
+        x: "Tensor | Quantized",
+        packed: Any,
+        bias: Tensor | None = None,
+        *,
+        layout: str | None = None,
+        **epilogue: Any,
     ) -> Tensor:
         """Y = X · Wᵀ (+ bias) in a layout.
 
         Args:
-            x: in the layout's order, with any strides.
+            x: in the layout's order, with any strides; a `Quantized` where the kernel takes its scales.
             packed: what `pack` gave.
             bias: [N].
             layout: one of `layouts`; by default the first, which is row-major wherever the kernel takes that.

@@ -33,6 +33,7 @@ from sparsefront_kernels.n_m import small_m as n_m_small_m
 from sparsefront_kernels.packing import FORMATS
 from sparsefront_kernels.performance_model import Product, predict
 from sparsefront_kernels.problem import Problem, kernel_and_layout
+from sparsefront_kernels.quantized.reference import reference_entry
 from sparsefront_kernels.semi_structured import cusparselt
 
 DTYPE_NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
@@ -84,7 +85,15 @@ _ALL = (
     csr.TORCH,
     csr_sm90.ENTRY,
 )
-_ENTRIES: dict[str, KernelEntry] = {entry.name: entry for entry in _ALL}
+# The same families in low precision, the reference of each family and precision first.
+_LOW_PRECISION = (
+    reference_entry("dense", "fp8"),
+    reference_entry("dense", "int8"),
+    reference_entry("blocked", "fp8"),
+    reference_entry("semi_structured", "fp8"),
+    reference_entry("semi_structured", "int8"),
+)
+_ENTRIES: dict[str, KernelEntry] = {entry.name: entry for entry in (*_ALL, *_LOW_PRECISION)}
 
 
 @dataclass(frozen=True)
@@ -100,18 +109,18 @@ def families() -> tuple[str, ...]:
     return tuple(FORMATS)
 
 
-def entries() -> tuple[KernelEntry, ...]:
-    """All kernels, family by family, each family's reference first."""
-    return tuple(_ENTRIES.values())
+def entries(precision: str = "none") -> tuple[KernelEntry, ...]:
+    """All kernels of a precision ("none", "fp8" or "int8"), family by family, each family's reference first."""
+    return tuple(kernel for kernel in _ENTRIES.values() if kernel.precision == precision)
 
 
-def names() -> tuple[str, ...]:
-    """Names of all kernels."""
-    return tuple(_ENTRIES)
+def names(precision: str = "none") -> tuple[str, ...]:
+    """Names of all kernels of a precision."""
+    return tuple(kernel.name for kernel in entries(precision))
 
 
 def entry(name: str) -> KernelEntry:
-    """The kernel of that name.
+    """The kernel of that name, in any precision.
 
     Raises:
         ValueError: no such kernel; the message lists those there are.
@@ -136,28 +145,30 @@ def labeled(label: str) -> tuple[KernelEntry, str | None]:
     return kernel, layout
 
 
-def reference(family: str) -> KernelEntry:
-    """The plain PyTorch kernel of a family.
+def reference(family: str, precision: str = "none") -> KernelEntry:
+    """The plain PyTorch kernel of a family in a precision.
 
     Raises:
-        ValueError: no such family; the message lists those there are.
+        ValueError: no such family, or none in this precision; the message lists those there are.
     """
-    for candidate in entries():
-        if candidate.family == family and candidate.is_reference:
-            return candidate
+    references = {candidate.family: candidate for candidate in entries(precision) if candidate.is_reference}
+    if family in references:
+        return references[family]
+    if family in FORMATS:
+        raise ValueError(f"{family} has no kernel in {precision}; there are {', '.join(references) or 'none'}")
     raise ValueError(f"no storage family is called {family!r}; there are {', '.join(FORMATS)}")
 
 
-def find(stored: SparseFormat, problem: Problem) -> Found:
-    """Sort all kernels into those that support this weight and problem and those that do not, each with its reason."""
-    reasons = {candidate.name: candidate.unsupported_reason(stored, problem) for candidate in entries()}
+def find(stored: SparseFormat, problem: Problem, precision: str = "none") -> Found:
+    """Sort a precision's kernels into those that support this weight and problem and those that do not, with the reason."""
+    reasons = {candidate.name: candidate.unsupported_reason(stored, problem) for candidate in entries(precision)}
     return Found(
-        usable=[candidate for candidate in entries() if reasons[candidate.name] is None],
+        usable=[candidate for candidate in entries(precision) if reasons[candidate.name] is None],
         unsupported={name: reason for name, reason in reasons.items() if reason is not None},
     )
 
 
-def best_kernel(packed: SparseFormat, problem: Problem) -> KernelEntry:
+def best_kernel(packed: SparseFormat, problem: Problem, precision: str = "none") -> KernelEntry:
     """The kernel that should be fastest for a stored weight and a product, without timing any.
 
     On a GPU it is the one that the performance model predicts to be fastest; where the model knows none of them, the
@@ -167,10 +178,11 @@ def best_kernel(packed: SparseFormat, problem: Problem) -> KernelEntry:
     Args:
         packed: the weight in its format, as `pack` gives it.
         problem: the product.
+        precision: what it is multiplied in, "none", "fp8" or "int8".
     Raises:
         ValueError: no kernel can run it; the message holds each one's reason.
     """
-    found = find(packed, problem)
+    found = find(packed, problem, precision)
     on_gpu = problem.device.type == "cuda"
     usable = [kernel for kernel in found.usable if kernel.dtype_name is None]
     compiled = [kernel for kernel in usable if kernel.requires_cuda] if on_gpu else []

@@ -1,0 +1,145 @@
+"""`quantize` in Triton: a program per row, which stays in registers up to 8192 inputs and is read twice beyond."""
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from sparsefront_kernels.common.triton_device import INTERPRETED
+
+MOST_INPUTS = 8192  # of a row in registers
+
+
+@triton.jit
+def _load(row_ptr, column, columns):
+    """The inputs in float32, and which of them are finite."""
+    x = tl.load(row_ptr + column, mask=column < columns, other=0.0).to(tl.float32)
+    return x, tl.abs(x) < float("inf")
+
+
+@triton.jit
+def _scale_of(amax, LARGEST: tl.constexpr, SMALLEST_SCALE: tl.constexpr):
+    return tl.where(amax == 0.0, 1.0, tl.maximum(amax * (1 / LARGEST), SMALLEST_SCALE))
+
+
+@triton.jit
+def _reciprocal(scale, INTERPRETED: tl.constexpr):
+    """1 / scale, rounded to nearest: Triton's own division is not."""
+    if INTERPRETED:
+        return 1.0 / scale
+    else:
+        return tl.div_rn(scale * 0.0 + 1.0, scale)
+
+
+@triton.jit
+def _store(values_ptr, column, columns, scaled, finite, LARGEST: tl.constexpr, TO_INT8: tl.constexpr):
+    inside = tl.minimum(tl.maximum(scaled, -LARGEST), LARGEST)
+    if TO_INT8:
+        # 1.5 · 2^23: the sum has no bits left behind the point, so that it is rounded to even; without contraction
+        inside = tl.where(finite, (inside + 12582912.0) - 12582912.0, 0.0)
+    else:
+        inside = tl.where(finite, inside, float("nan"))
+    tl.store(values_ptr + column, inside.to(values_ptr.dtype.element_ty), mask=column < columns)
+
+
+@triton.jit
+def _quantize_kernel(
+    x_ptr,  # [rows, columns] with contiguous rows
+    scale_ptr,  # float32 [1], the static scale
+    values_ptr,  # [rows, columns], contiguous
+    scales_ptr,  # float32 [rows, columns / GROUP], contiguous; not written where the scale is static
+    columns,
+    stride_xr,
+    LARGEST: tl.constexpr,
+    SMALLEST_SCALE: tl.constexpr,
+    TO_INT8: tl.constexpr,
+    STATIC: tl.constexpr,
+    GROUP: tl.constexpr,  # 0: a whole row
+    BLOCK: tl.constexpr,
+    ONE_BLOCK: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    x_ptr += row * stride_xr
+    values_ptr += row * columns
+    lane = tl.arange(0, BLOCK)
+    if STATIC:
+        reciprocal = _reciprocal(tl.load(scale_ptr), INTERPRETED)
+        for start in range(0, columns, BLOCK):
+            x, finite = _load(x_ptr, start + lane, columns)
+            _store(values_ptr, start + lane, columns, x * reciprocal, finite, LARGEST, TO_INT8)
+    elif GROUP > 0:
+        groups = columns // GROUP
+        member = tl.arange(0, GROUP)[None, :]
+        for start in range(0, columns, BLOCK):
+            group = start // GROUP + tl.arange(0, BLOCK // GROUP)
+            column = group[:, None] * GROUP + member
+            x, finite = _load(x_ptr, column, columns)
+            scale = _scale_of(tl.max(tl.where(finite, tl.abs(x), 0.0), axis=1), LARGEST, SMALLEST_SCALE)
+            reciprocal = _reciprocal(scale, INTERPRETED)
+            _store(values_ptr, column, columns, x * reciprocal[:, None], finite, LARGEST, TO_INT8)
+            if TO_INT8:
+                scale = tl.where(tl.min(finite.to(tl.int32), axis=1) == 1, scale, float("nan"))
+            tl.store(scales_ptr + row * groups + group, scale, mask=group < groups)
+    elif ONE_BLOCK:
+        x, finite = _load(x_ptr, lane, columns)
+        scale = _scale_of(tl.max(tl.where(finite, tl.abs(x), 0.0), axis=0), LARGEST, SMALLEST_SCALE)
+        _store(values_ptr, lane, columns, x * _reciprocal(scale, INTERPRETED), finite, LARGEST, TO_INT8)
+        if TO_INT8:
+            scale = tl.where(tl.min(finite.to(tl.int32), axis=0) == 1, scale, float("nan"))
+        tl.store(scales_ptr + row, scale)
+    else:
+        amax = tl.zeros([BLOCK], tl.float32)
+        all_finite = tl.full([BLOCK], 1, tl.int32)
+        for start in range(0, columns, BLOCK):
+            x, finite = _load(x_ptr, start + lane, columns)
+            amax = tl.maximum(amax, tl.where(finite, tl.abs(x), 0.0))
+            all_finite = tl.minimum(all_finite, finite.to(tl.int32))
+        scale = _scale_of(tl.max(amax, axis=0), LARGEST, SMALLEST_SCALE)
+        reciprocal = _reciprocal(scale, INTERPRETED)
+        for start in range(0, columns, BLOCK):
+            x, finite = _load(x_ptr, start + lane, columns)
+            _store(values_ptr, start + lane, columns, x * reciprocal, finite, LARGEST, TO_INT8)
+        if TO_INT8:
+            scale = tl.where(tl.min(all_finite, axis=0) == 1, scale, float("nan"))
+        tl.store(scales_ptr + row, scale)
+
+
+def launch_quantize(
+    x: Tensor,
+    values: Tensor,
+    scales: Tensor,
+    group: int | None,
+    scale: Tensor | None,
+    largest: float,
+    smallest_scale: float,
+) -> None:
+    """Write values, and scales unless there is a static one, on the current device.
+
+    Args:
+        x: [M, K] with contiguous rows, M and K at least 1.
+        values, scales: contiguous, as `Quantized` holds them.
+        group: inputs that share a scale, or None.
+        scale: the static one, or None.
+        largest: magnitude of a value.
+        smallest_scale: of any scale found here.
+    """
+    rows, columns = x.shape
+    block = max(min(triton.next_power_of_2(columns), MOST_INPUTS), group or 1)
+    _quantize_kernel[(rows,)](
+        x,
+        x if scale is None else scale,
+        values,
+        scales,
+        columns,
+        x.stride(0),
+        LARGEST=largest,
+        SMALLEST_SCALE=smallest_scale,
+        TO_INT8=not values.is_floating_point(),
+        STATIC=scale is not None,
+        GROUP=group or 0,
+        BLOCK=block,
+        ONE_BLOCK=columns <= block,
+        INTERPRETED=INTERPRETED,
+        num_warps=4 if block <= 2048 else 8,
+        enable_fp_fusion=False,
+    )
