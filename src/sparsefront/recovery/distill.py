@@ -28,6 +28,7 @@ class Distill(TaughtRecovery):
         hidden_states: weight of the squared difference of hidden states; 0 = outputs alone.
         hidden_layers: names of the modules whose outputs these are; null = every block.
         teacher: checkpoint of a network of the same architecture, head included; null = the weights of the dense run.
+        quantize: as of that recovery: the pruned network's, not the teacher's.
     """
 
     along: Literal["finetune", "lr_rewind"] = "finetune"
@@ -38,6 +39,7 @@ class Distill(TaughtRecovery):
     hidden_states: NonNegativeFloat = 0.0
     hidden_layers: OneOrMore[str] | None = None
     teacher: str | None = None
+    quantize: bool = False
 
     name: ClassVar[str] = "distill"
     trains_as_found: ClassVar[bool] = True

@@ -18,10 +18,12 @@ class Finetune(TrainingRecovery):
     Args:
         epochs: of all rounds together, which share them; null = the recipe's recovery_epochs, else its epochs.
         lr: peak rate; null = the recipe's recovery_lr, else its lr.
+        quantize: products of the prunable layers round as precision=fp8 does (`FakeQuantize`), which trains for it.
     """
 
     epochs: Annotated[PositiveInt | None, Field(description="null: the recipe's; recovery=none trains nothing")] = None
     lr: Annotated[LearningRate | None, Field(description="null: the recipe's")] = None
+    quantize: bool = False
 
     name: ClassVar[str] = "finetune"
     trains_as_found: ClassVar[bool] = True

@@ -15,9 +15,11 @@ class LearningRateRewind(TrainingRecovery):
 
     Args:
         epochs: K, how far to rewind, in every round; null = the recipe's recovery_epochs, else the whole dense run (K = T).
+        quantize: as of finetune.
     """
 
     epochs: Epochs = None
+    quantize: bool = False
 
     name: ClassVar[str] = "lr_rewind"
     trains_as_found: ClassVar[bool] = True

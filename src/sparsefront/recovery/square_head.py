@@ -30,6 +30,7 @@ class SquareHead(TaughtRecovery):
         temperature: T of the softened predictions.
         hidden_layers: names of the modules whose outputs are compared; null = every block.
         teacher: checkpoint of a network of the same architecture, head included; null = the weights of the dense run.
+        quantize: as of that recovery: the pruned network's, not the teacher's.
     Source: Kurtic et al., "Sparse Fine-tuning for Inference Acceleration of Large Language Models", 2023, section 2
         (SquareHead).
     """
@@ -42,6 +43,7 @@ class SquareHead(TaughtRecovery):
     temperature: PositiveFloat = 1.0
     hidden_layers: OneOrMore[str] | None = None
     teacher: str | None = None
+    quantize: bool = False
 
     name: ClassVar[str] = "square_head"
     trains_as_found: ClassVar[bool] = True

@@ -12,6 +12,7 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.progress import counted
 from sparsefront.pruning.masked_weights import ApplyMasks
 from sparsefront.recovery.base import Recovery, RecoverySetup, Round, RoundRecord
+from sparsefront.recovery.fake_quantize import FakeQuantize
 from sparsefront.training.fit import Trained, fit, steps_per_epoch
 from sparsefront.training.recipe import Optimization, Recipe
 
@@ -58,7 +59,13 @@ def recovery_epochs(epochs: int | None, recipe: Recipe) -> int:
 
 
 class TrainingRecovery(Recovery):
-    """Trains the surviving weights; says for how long, at which rates, from which weights and for which loss."""
+    """Trains the surviving weights; says for how long, at which rates, from which weights and for which loss.
+
+    Attributes:
+        quantize: in fp8 (`FakeQuantize`), of those that offer it as a setting: what is trained is then what precision=fp8 runs.
+    """
+
+    quantize: bool = False
 
     @property
     def training(self) -> "TrainingRecovery":
@@ -100,7 +107,10 @@ class TrainingRecovery(Recovery):
             make_masks=round.make_masks,
             total_steps=plan.total_steps(steps),
         )
-        trained = fit_round(round, plan, (apply_masks, *self.callbacks(round)))
+        callbacks = apply_masks, *self.callbacks(round)
+        if self.quantize:
+            callbacks = *callbacks, FakeQuantize(round.net, setup.prunable(round.net))
+        trained = fit_round(round, plan, callbacks)
         return RoundRecord(**asdict(trained), updates=apply_masks.reached)
 
 

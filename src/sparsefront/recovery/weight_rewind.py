@@ -21,9 +21,11 @@ class WeightRewind(TrainingRecovery):
 
     Args:
         epochs: K, how far to rewind, in every round; null = the recipe's recovery_epochs, else the whole dense run (K = T).
+        quantize: as of finetune.
     """
 
     epochs: Epochs = None
+    quantize: bool = False
 
     name: ClassVar[str] = "weight_rewind"
     needs: ClassVar[tuple[str, ...]] = ("epoch_weights",)

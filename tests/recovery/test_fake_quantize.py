@@ -1,0 +1,83 @@
+"""Training in fp8: what products see, what gradients see, and that weights and masks stay what they were."""
+
+import pytest
+import pytorch_lightning as pl
+import torch
+import torch.nn.functional as F
+from sparsefront_kernels.quantized.quantize import dequantize, quantize
+from torch import nn
+
+import sparsefront as sf
+from sparsefront.config.validate import validate
+from sparsefront.errors import InvalidSetting
+from sparsefront.recovery.fake_quantize import FakeQuantize, quantized_linear, rounded
+from sparsefront.recovery.finetune import Finetune
+from sparsefront.training.trainer import TrainerSettings
+
+TRAINER = TrainerSettings(accelerator="cpu", progress_bar=False, checkpoint=False)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e4])
+def test_it_rounds_as_the_kernels_do(scale):
+    x = scale * torch.randn(64, 96, generator=torch.Generator().manual_seed(0))
+    x[3], x[5, 2] = 0.0, 0.0
+    assert torch.equal(rounded(x), dequantize(quantize(x, "fp8")))
+    assert (rounded(x)[3] == 0).all() and rounded(x)[5, 2] == 0
+    assert rounded(x.half()).dtype == torch.float16
+
+
+def test_the_gradient_is_that_of_the_product_of_rounded_operands():
+    layer, x = nn.Linear(8, 4), torch.randn(2, 3, 8, requires_grad=True)
+    given = torch.randn(2, 3, 4)
+    y = quantized_linear(layer, x)
+    y.backward(given)
+    assert torch.equal(y, F.linear(rounded(x), rounded(layer.weight), layer.bias))
+    expected = given.flatten(0, 1).T @ rounded(x).flatten(0, 1)
+    torch.testing.assert_close(layer.weight.grad, expected)
+    torch.testing.assert_close(x.grad, given @ rounded(layer.weight).detach())
+
+
+class Watch(pl.Callback):
+    """What the layers gave in each step, and what fp8 and fp32 would have given."""
+
+    def __init__(self, net):
+        self.rounds, self.net = [], net
+
+    @torch.no_grad()
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        x, layer = torch.ones(1, 16) / 3, self.net[0]
+        self.rounds.append(torch.equal(layer(x), F.linear(rounded(x), rounded(layer.weight), layer.bias)))
+
+
+def test_a_recovery_trains_in_fp8_and_leaves_a_plain_network(monkeypatch):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
+    masks = sf.prune(net, "element_wise", 0.5, tell=len)
+    batches, watch, seen = [(torch.randn(8, 16), torch.randint(4, (8,)))] * 3, Watch(net), {}
+    monkeypatch.setattr(Finetune, "callbacks", lambda self, round: (watch,))
+    for quantize_it in (True, False):
+        watch.rounds.clear()
+        left = sf.recover(
+            net, masks, batches, F.cross_entropy, recovery=Finetune(quantize=quantize_it), epochs=1, trainer=TRAINER
+        )
+        assert watch.rounds == [quantize_it] * 3
+        assert all((net.get_submodule(name).weight[~mask] == 0).all() for name, mask in left.items())
+        assert all("forward" not in vars(module) for module in net.modules())
+        seen[quantize_it] = set(net.state_dict())
+    assert seen[True] == seen[False]
+
+
+def test_a_failed_fit_leaves_a_plain_network_too():
+    net = nn.Sequential(nn.Linear(16, 4))
+    fake = FakeQuantize(net, ["0"])
+    fake.on_fit_start(None, None)
+    assert "forward" in vars(net[0])
+    fake.on_exception(None, None, RuntimeError())
+    assert "forward" not in vars(net[0])
+
+
+@pytest.mark.parametrize("recovery", ["none", "obs_update", "sparse_swaps", "sr_ste", "cast"])
+def test_others_refuse_it_before_training(composed, recovery):
+    with pytest.raises(InvalidSetting, match=r"^recovery\.quantize=True: ") as refused:
+        validate(composed(f"recovery={recovery}", "+recovery.quantize=true"))
+    assert "finetune" in str(refused.value) and "\n" not in str(refused.value)
