@@ -8,7 +8,15 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 from sparsefront.measure import end_to_end, execution_mode, fastest
-from sparsefront.measure.end_to_end import find_dense, rebuild_dense, time_alone, time_beside, time_pair
+from sparsefront.measure.end_to_end import (
+    find_dense,
+    latency_over_batches,
+    rebuild_dense,
+    speedup_of,
+    time_alone,
+    time_beside,
+    time_pair,
+)
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.timers import summarise, time_interleaved
 from sparsefront.measure.variants import DoesNotApply
@@ -50,6 +58,32 @@ def test_both_sides_keep_all_samples_of_all_repeats():
     assert found.not_timed["sparse/cuda_graph"] == "needs a CUDA device"
     assert set(found.medians_ms) == {"dense/eager", "sparse/eager"}
     assert found.dense.fused_latency is None
+
+
+def test_the_fastest_low_precision_is_timed_in_turn_too():
+    settings = Measure(device="cpu", samples=6, repeats=2, warmup=1)
+    low = {"int8": Layers(40).eval(), "fp8": Layers(6).eval()}
+    inputs = {"x": torch.randn(256, 128)}
+    found = time_pair(Layers(12).eval(), Layers(1).eval(), inputs, settings, low=low)
+    assert {side: [len(repeat) for repeat in repeats] for side, repeats in found.samples_ms.items()} == {
+        side: [6, 6] for side in ("dense", "dense_low", "sparse")
+    }
+    timed = found.dense.low
+    assert timed.precision == "fp8" and timed.net is low["fp8"] and timed.execution.name == "eager"
+    assert timed.latency == summarise(sum(found.samples_ms["dense_low"], []))
+    assert timed.speedup == speedup_of(found.samples_ms["dense_low"], found.samples_ms["sparse"])
+    assert found.medians_ms.keys() == {"dense/eager", "dense_low/eager", "sparse/eager"}
+    assert found.not_timed["dense_low/cuda_graph"] == "needs a CUDA device"
+    alone = time_alone(Layers(12).eval(), inputs, settings, low=low)
+    assert alone.low.precision == "fp8" and alone.low.speedup is None and "dense_low" in alone.samples_ms
+
+
+def test_over_batches_of_several_sizes_dense_in_low_precision_counts_alike():
+    sides = {"dense": [[4.0]], "dense_low": [[2.0]], "sparse": [[1.0]]}
+    found = latency_over_batches([(3, sides), (1, {side: [[8 * repeats[0][0]]] for side, repeats in sides.items()})])
+    assert found["latency_dense_low_dataset_ms"] == (3 * 2 + 16) / 4
+    assert (found["speedup_dataset"], found["speedup_low_precision_dataset"]) == (4, 2)
+    assert found["speedup_low_precision_dataset_low"] == found["speedup_low_precision_dataset_high"] == 2
 
 
 def test_a_network_is_timed_beside_all_that_a_pair_is_timed_beside(monkeypatch):

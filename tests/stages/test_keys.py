@@ -33,8 +33,13 @@ CHANGES = {
     "recovery=lr_rewind": FROM_RECOVER,
     "recovery=distill": FROM_RECOVER,
     "recovery.epochs=1": FROM_RECOVER,
+    "recovery.quantize=true": FROM_RECOVER,
     "recipe.recovery_epochs=2": FROM_RECOVER,
     "kernel=reference": FROM_SWAP,
+    "precision=fp8": FROM_SWAP,
+    "precision=fp8_static": FROM_SWAP,
+    "precision=int8": FROM_SWAP,
+    "measure.dense_low=[fp8,int8]": FROM_MEASURE,
     "measure.samples=20": FROM_MEASURE,
     "measure.batch_size=8": {"dense_quality"} | FROM_SWAP,
     "measure.batch_size=[32,8]": FROM_SWAP,  # the first, at which accuracy is measured, is as it was
@@ -87,6 +92,18 @@ def test_another_version_of_a_library_makes_anew_what_it_computes(
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "99" if name == library else installed(name))
     after = digests(composed(*overrides))
     assert {stage for stage in before if before[stage] != after[stage]} == expected
+
+
+def test_the_dense_network_trained_on_with_the_teacher_does_without_rounding(composed):
+    overrides = ["trainer=cpu", "measure.device=cpu", "recovery=distill", "control=dense_distilled"]
+    before, after = digests(composed(*overrides)), digests(composed(*overrides, "recovery.quantize=true"))
+    assert {stage for stage in before if before[stage] != after[stage]} == FROM_RECOVER
+
+
+def test_a_search_for_a_latency_does_without_dense_in_low_precision(composed):
+    before = digests(composed(*SEARCH, "allocation.latency_ms=1"))
+    after = digests(composed(*SEARCH, "allocation.latency_ms=1", "measure.dense_low=[fp8]", "precision=fp8"))
+    assert {stage for stage in before if before[stage] != after[stage]} == FROM_SWAP
 
 
 @pytest.mark.parametrize("change", ["sparsity=0.5", "recovery=none", "importance=taylor", "kernel=sparse"])

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from sparsefront.precision import Precision
 from sparsefront.stages import measure as speed
 
 WITH_KERNELS, MASKED = SimpleNamespace(), SimpleNamespace()
@@ -15,22 +16,29 @@ def measured(monkeypatch):
     """measured(sparse_ms, ...) -> the network that is reported; the dense one takes 1 ms."""
 
     def measure(
-        sparse_ms: float, *, dense_allowed: bool = True, device: str = "cuda", share: float = 1.0, rewritten=()
+        sparse_ms: float,
+        *,
+        dense_allowed: bool = True,
+        device: str = "cuda",
+        share: float = 1.0,
+        rewritten=(),
+        precision: str = "none",
+        low=None,
     ):
         timed = []
 
         def sparse_speed(bench, dense_net, sparse, ways):
             timed.append(sparse.net)
-            return {"latency_sparse_ms": sparse_ms, "latency_dense_ms": 1.0}, {}
+            return {"latency_sparse_ms": sparse_ms, "latency_dense_ms": 1.0, **(low or {})}, {}
 
         report = SimpleNamespace(sparse_flops_share=share, fusion=SimpleNamespace(rewritten=rewritten))
         monkeypatch.setattr(speed, "swap_in", lambda *_: speed.SparseNetwork(WITH_KERNELS, report))
         monkeypatch.setattr(speed, "sparse_speed", sparse_speed)
         monkeypatch.setattr(speed, "kept_dense", lambda report, masked, why: SimpleNamespace(why=why))
+        monkeypatch.setattr(speed, "dense_in", lambda bench, net, precision: (net, precision))
         kernel = SimpleNamespace(dense_allowed=dense_allowed)
-        bench = SimpleNamespace(
-            device=torch.device(device), experiment=SimpleNamespace(kernel=kernel), ready=lambda net: net
-        )
+        experiment = SimpleNamespace(kernel=kernel, precision=Precision(precision))
+        bench = SimpleNamespace(device=torch.device(device), experiment=experiment, ready=lambda net: net)
         sparse, _, _ = speed.measured_swap(bench, None, lambda: MASKED, None)
         assert timed[-1] is sparse.net, "what is reported is what was timed last"
         return sparse
@@ -45,6 +53,13 @@ def test_a_slower_whole_stays_dense(measured):
 
 def test_a_faster_one_does_not(measured):
     assert measured(0.9).net is WITH_KERNELS and measured(1.01).net is WITH_KERNELS
+
+
+def test_in_low_precision_it_must_beat_dense_in_it(measured):
+    low = {"precision": "fp8", "low": {"dense_low_precision": "fp8", "latency_dense_low_ms": 0.5}}
+    assert measured(0.6, **low).net == (MASKED, "fp8") and measured(0.5, **low).net is WITH_KERNELS
+    assert measured(0.6, low=low["low"]).net is WITH_KERNELS, "in 16 bits it must beat dense in 16 bits"
+    assert measured(1.1, precision="int8").net == (MASKED, "int8")
 
 
 def test_forced_kernels_stay_whatever_they_cost(measured):

@@ -5,7 +5,18 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import open_dict, read_write
 
-from sparsefront.config.validate import OF_CONTROL, OF_GPU, OF_KERNELS, OF_PRUNED, OF_SEARCH, OF_TIMING, validate
+from sparsefront.config.validate import (
+    OF_CONTROL,
+    OF_DENSE_LOW,
+    OF_GPU,
+    OF_KERNELS,
+    OF_LOW_TIMING,
+    OF_PRUNED,
+    OF_SEARCH,
+    OF_SPARSE_TIMING,
+    OF_TIMING,
+    validate,
+)
 from sparsefront.errors import InvalidSetting
 from sparsefront.pipeline import run_experiment
 from sparsefront.results.record import OF_DATASET, alternatives, result_fields
@@ -42,6 +53,11 @@ REJECTED = {
     "no GPU": (
         ["optimize=[peak_memory_bytes_sparse]"],
         "peak_memory_bytes_sparse: .*measure.device=cpu does not measure peak",
+    ),
+    "no low precision": (["optimize=[val_dense_low]"], "val_dense_low: a run without measure.dense_low does not"),
+    "low precision on a CPU": (
+        ["precision=fp8", "optimize=[speedup]"],
+        "speedup: a CPU, which has references alone in low",
     ),
     "no control": (["optimize=[val_dense_continued]"], "val_dense_continued: a run without control=dense_continued"),
     "no search": (["optimize=[latency_predicted_ms]"], "latency_predicted_ms: a run without allocation=latency_search"),
@@ -110,13 +126,15 @@ def test_a_value_that_no_configuration_foretells_is_rejected_in_the_end(swept, m
             ["control=dense_continued"],
             OF_GPU | {name for name, control in OF_CONTROL.items() if control == "dense_distilled"},
         ),
+        (["precision=fp8"], OF_GPU | OF_CONTROL.keys() | OF_SPARSE_TIMING | OF_LOW_TIMING),
         (["dataset.valid_fraction=0"], OF_HELD_OUT | OF_GPU | OF_CONTROL.keys()),
     ],
-    ids=["dense", "masked", "untimed", "kernels", "control", "nothing held out"],
+    ids=["dense", "masked", "untimed", "kernels", "control", "low precision", "nothing held out"],
 )
 def test_the_lists_are_those_of_real_records(run, overrides, absent):
     """Which of the numbers that any run may hold this one lacks; what never says a number on images is no outcome."""
     result = run(*ON_CPU, *overrides)
     unpredictable = {"sequence_length", "fused_dense_latency_ms", "granularity"}
     numbers = {field.name for field in result_fields() if {int, float} & set(alternatives(field.hint))} - unpredictable
-    assert {name for name in numbers if result.value_of(name) is None} == absent | OF_SEARCH | set(OF_DATASET)
+    absent = absent | OF_SEARCH | set(OF_DATASET) | (set() if "precision=fp8" in overrides else OF_DENSE_LOW)
+    assert {name for name in numbers if result.value_of(name) is None} == absent

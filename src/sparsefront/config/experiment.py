@@ -13,6 +13,7 @@ from sparsefront.inference.choice import KernelChoice
 from sparsefront.measure.settings import Measure
 from sparsefront.models.base import Model
 from sparsefront.patterns.base import Pattern
+from sparsefront.precision import DenseLow, Precision, unsupported_reason
 from sparsefront.pruning.make_masks import PruningSettings
 from sparsefront.recovery.base import Recovery, RecoverySetup
 from sparsefront.recovery.training import TrainingRecovery
@@ -63,6 +64,7 @@ class Experiment:
     recovery: Recovery
     recipe: Recipe
     kernel: KernelChoice
+    precision: Precision
     measure: Measure
     report: Report
     trainer: TrainerSettings
@@ -72,12 +74,33 @@ class Experiment:
     def name(self) -> str:
         """Short, for people: what was chosen."""
         unit = "" if getattr(self.pattern, "granularity", None) is None else f"-{self.pattern.granularity}"
-        return f"{self.choices['model']}-{self.choices['dataset']}-{self.choices['pattern']}{unit}-{self.sparsity:g}"
+        low = f"-{self.precision.mode}" if self.precision.is_low else ""
+        return (
+            f"{self.choices['model']}-{self.choices['dataset']}-{self.choices['pattern']}{unit}-{self.sparsity:g}{low}"
+        )
 
     @property
     def swaps(self) -> bool:
         """Whether kernels are swapped in; otherwise the result has masked accuracy and no sparse latency."""
         return "swap" in self.stages and not self.kernel.swaps_nothing
+
+    @property
+    def dense_low(self) -> tuple[DenseLow, ...]:
+        """Low precisions that the dense network is measured in beside `measure.dtype`, as a baseline of its own: those asked for;
+        else fp8 where it is timed and the GPU has it, and that of the sparse network. A run of the dense network in a low
+        precision has none of its own.
+        """
+        own, measure = self.precision.of_dense, self.measure
+        if measure.dense_low is not None:
+            return tuple(measure.dense_low)
+        if own is not None and not self.pattern.prunes:
+            return ()
+        device = measure.torch_device
+        timed = measure.latency and device.type == "cuda"
+        found: list[DenseLow] = []
+        if timed and unsupported_reason("fp8", device, measure.torch_dtype) is None:
+            found.append("fp8")
+        return tuple(dict.fromkeys(found if own is None else [*found, own]))
 
     @property
     def pruning(self) -> PruningSettings:

@@ -24,6 +24,7 @@ GROUPS = (
     "recovery",
     "recipe",
     "kernel",
+    "precision",
     "measure",
     "report",
     "trainer",
@@ -56,6 +57,7 @@ class Config:
     recovery: Any = MISSING
     recipe: Any = MISSING
     kernel: Any = MISSING
+    precision: Any = MISSING
     measure: Any = MISSING
     report: Any = MISSING
     trainer: Any = MISSING

@@ -9,6 +9,7 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
+from sparsefront_kernels import labeled, names
 from torch import nn
 
 from sparsefront.allocation.base import MeasuringAllocation
@@ -27,6 +28,7 @@ from sparsefront.config.settings import (
 from sparsefront.errors import InvalidSetting, did_you_mean
 from sparsefront.models.base import prunable_layers
 from sparsefront.patterns.depth import Depth
+from sparsefront.precision import unsupported_reason
 from sparsefront.pruning.collapse import require_effect
 from sparsefront.pruning.layers import (
     narrower_than_tiles,
@@ -38,7 +40,7 @@ from sparsefront.pruning.layers import (
 from sparsefront.pruning.masked_weights import require_none_dense, require_none_shared
 from sparsefront.pruning.prune_blocks import removable_blocks
 from sparsefront.pruning.storage_check import require_storable
-from sparsefront.results.record import OF_DATASET, Result
+from sparsefront.results.record import OF_DATASET, SPEEDUPS_LOW, Result
 from sparsefront.search.space import require_choosable
 
 # What must go together in how long networks are trained, before anything is.
@@ -90,6 +92,37 @@ def check_untimed(experiment: Experiment) -> None:
         raise InvalidSetting("measure.latency", False, allowed)
 
 
+# What must go together in low precision, before anything is trained.
+
+
+def check_precision(experiment: Experiment) -> None:
+    """The device must be able to run what is asked for, and what was pruned needs kernels that run it.
+
+    Raises:
+        InvalidSetting: a GPU that cannot, weights in fp32 there, or a pruned network that is measured without kernels.
+    """
+    precision, measure, kernel = experiment.precision, experiment.measure, experiment.kernel
+    device, dtype = measure.torch_device, measure.torch_dtype
+    precision.check(device, dtype)
+    for low in measure.dense_low or ():
+        if (why := unsupported_reason(low, device, dtype)) is not None:
+            raise InvalidSetting("measure.dense_low", measure.dense_low, why)
+    if not precision.is_low:
+        return
+    if experiment.pattern.prunes and not experiment.swaps and "measure" in experiment.stages:
+        key, value = ("kernel", experiment.choices["kernel"]) if kernel.swaps_nothing else ("stages", "without swap")
+        allowed = f"swaps nothing in, and precision={precision.mode} is that of kernels"
+        raise InvalidSetting(key, value, f"{allowed}: kernel=auto; pattern=dense is the dense network in it")
+    if (
+        experiment.pattern.prunes
+        and kernel.name is not None
+        and labeled(kernel.name)[0].precision != precision.of_dense
+    ):
+        offered = ", ".join(names(precision.of_dense)) or "none"
+        allowed = f"does not run in precision={precision.mode}; of that there are {offered}; or name none"
+        raise InvalidSetting("kernel.name", kernel.name, allowed)
+
+
 # A sweeper that optimizes needs numbers that the record will hold: rejected before training where it will not.
 
 # What a record lacks where nothing is pruned, where no sparse kernels run, on a CPU. A test compares them with real records.
@@ -104,6 +137,24 @@ OF_PRUNED = {
     "recovery_steps",
     "recovery_epochs",
     "recovery_samples",
+}
+OF_BOTH = {
+    *SPEEDUPS_LOW,
+    *("speedup_low_precision_dataset", "speedup_low_precision_dataset_low", "speedup_low_precision_dataset_high"),
+}
+OF_LOW_TIMING = {
+    *("latency_dense_low_ms", "latency_dense_low_p20_ms", "latency_dense_low_p80_ms", "latency_dense_low_dataset_ms"),
+    "throughput_dense_low_samples_per_s",
+    *OF_BOTH,
+}
+OF_DENSE_LOW = {
+    *("dense_low", "dense_low_standard_error", "val_dense_low", "val_dense_low_standard_error"),
+    *OF_LOW_TIMING,
+}
+OF_SPARSE_TIMING = {
+    *("latency_sparse_ms", "latency_sparse_p20_ms", "latency_sparse_p80_ms", "latency_sparse_dataset_ms"),
+    *("speedup", "speedup_low", "speedup_high", "speedup_dataset", "speedup_dataset_low", "speedup_dataset_high"),
+    "throughput_sparse_samples_per_s",
 }
 OF_KERNELS = {
     "sparse",
@@ -120,6 +171,7 @@ OF_KERNELS = {
     "speedup_dataset",
     "speedup_dataset_low",
     "speedup_dataset_high",
+    *OF_BOTH,
     "throughput_sparse_samples_per_s",
     "weight_bytes_sparse",
     "resident_bytes_sparse",
@@ -142,6 +194,7 @@ OF_TIMING = {
     "samples_per_repeat",
     "warmup_rounds",
     "autotune_seconds",
+    *OF_LOW_TIMING,
 }
 OF_CONTROL = {
     part.format(control): control
@@ -197,15 +250,21 @@ def _why_absent(name: str, experiment: Experiment) -> str | None:
     """Why the record will not hold a value; None where it will, as far as the configuration tells."""
     if not experiment.continues_to("report"):
         return f"there will be no record: stages ends with {experiment.stages[-1]}"
-    if not experiment.pattern.prunes and name in OF_PRUNED | OF_KERNELS:
+    low, on_cpu = experiment.precision.is_low, experiment.measure.torch_device.type == "cpu"
+    dense = OF_PRUNED | OF_SHARES if low else OF_PRUNED | OF_KERNELS
+    if not experiment.pattern.prunes and name in dense:
         return f"a run with pattern={experiment.pattern.name} does not measure {name}"
-    if not experiment.swaps and name in OF_KERNELS:
+    if not experiment.swaps and experiment.pattern.prunes and name in OF_KERNELS:
         without = f"kernel={experiment.choices['kernel']}" if "swap" in experiment.stages else "stages without swap"
         return f"a run with {without} does not measure {name}"
     if experiment.pattern.takes_blocks and name in OF_SHARES:
         return f"a run with pattern={experiment.pattern.name}, which leaves a dense network, does not measure {name}"
     if not experiment.measure.latency and name in OF_TIMING:
         return f"a run with measure.latency=false does not measure {name}"
+    if name in OF_DENSE_LOW and not experiment.dense_low:
+        return f"a run without measure.dense_low does not measure {name}"
+    if on_cpu and (name in OF_LOW_TIMING or (low and name in OF_SPARSE_TIMING)):
+        return f"a CPU, which has references alone in low precision, does not measure {name}"
     if experiment.measure.lengths == "fixed" and name in OF_DATASET:
         return f"a run with measure.lengths=fixed does not measure {name}"
     if (control := OF_CONTROL.get(name, experiment.control)) != experiment.control:
@@ -259,6 +318,7 @@ def validate(config: DictConfig, *, trust: Sequence[str] | None = None) -> Exper
     _check_devices(experiment)
     _check_timed_lengths(experiment)
     check_untimed(experiment)
+    check_precision(experiment)
     check_checkpoint(experiment)
     _check_recovery(experiment)
     experiment = with_possible_control(experiment)

@@ -326,6 +326,8 @@ def swap(
     *,
     kernel: str | KernelChoice = "auto",
     packed: PackedWeights | None = None,
+    precision: str = "none",
+    calibration=None,
 ) -> SwapReport:
     """Replace every masked layer by the kernel that suits it best, in place; the network is then for inference only.
 
@@ -362,6 +364,14 @@ def swap(
     inputs = named_inputs_on(net, example_inputs)
     with sharing(next(iter(inputs.values())).device), modes_back_on_error(net):
         report = _swap(net, Masks.of(masks), inputs, choice, packed)
+    if precision != "none":
+        from sparsefront.inference.precision import rounded
+
+        if precision == "fp8_static":
+            assert calibration
+        there = dict(net.named_modules())
+        for name in [n for n in masks if n in there]:
+            net.get_submodule(name).register_forward_pre_hook(lambda m, args: (rounded(args[0]), *args[1:]))
     return replace(report, sparse_layer_share=None, sparse_flops_share=None) if smaller else report
 
 

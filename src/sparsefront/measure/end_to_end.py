@@ -1,20 +1,23 @@
 """Latency of a sparse network beside its dense baseline: same inputs, one process, interleaved, each in its fastest way."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import torch
 from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
 
 from sparsefront.gpu import alone, clock_under_load, give_way, sharing
-from sparsefront.measure.execution_mode import fastest_execution_mode
+from sparsefront.measure.execution_mode import NothingRuns, fastest_execution_mode
 from sparsefront.measure.fastest import Execution, fastest_execution, rebuilt_execution
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.timers import LatencySummary, summarise, time_interleaved
 from sparsefront.measure.variants import Fuse
+
+log = logging.getLogger(__name__)
 
 # How much faster, and how sure: an interval on the ratio of two interleaved timings.
 
@@ -27,8 +30,13 @@ class Speedup:
     speedup_low: float
     speedup_high: float
 
-    def to_json(self) -> dict[str, float]:
-        return asdict(self)
+    def to_json(self, name: str = "speedup") -> dict[str, float]:
+        """As fields of the result, the first of which has this name."""
+        return {name: self.speedup, f"{name}_low": self.speedup_low, f"{name}_high": self.speedup_high}
+
+
+SPEEDUP_OVER = {"dense": "speedup", "dense_low": "speedup_low_precision"}
+"""Baseline -> field of the speedup over it."""
 
 
 def speedup_of(
@@ -60,7 +68,7 @@ def latency_over_batches(timed: Sequence[tuple[int, dict[str, list[list[float]]]
         fields of the result. The interval is that of `speedup_of`, of sums over all batches: one size gives the same.
     """
     total = sum(batches for batches, _ in timed)
-    sides = [side for side in ("dense", "sparse") if all(side in samples for _, samples in timed)]
+    sides = [side for side in ("dense", "dense_low", "sparse") if all(side in samples for _, samples in timed)]
     found = {
         f"latency_{side}_dataset_ms": sum(
             batches * summarise(sum(samples[side], [])).median_ms for batches, samples in timed
@@ -68,9 +76,10 @@ def latency_over_batches(timed: Sequence[tuple[int, dict[str, list[list[float]]]
         / total
         for side in sides
     }
-    if len(sides) == 2:
-        speedup = _speedup([(batches, samples["dense"], samples["sparse"]) for batches, samples in timed])
-        found |= {name.replace("speedup", "speedup_dataset"): value for name, value in speedup.to_json().items()}
+    for side in sides if "sparse" in sides else ():
+        if side != "sparse":
+            speedup = _speedup([(batches, samples[side], samples["sparse"]) for batches, samples in timed])
+            found |= speedup.to_json(f"{SPEEDUP_OVER[side]}_dataset")
     return found
 
 
@@ -118,11 +127,13 @@ class DenseTiming:
     Args:
         latency: over the samples of all repeats.
         execution: how it ran, the latency of the other candidates, and why some were not timed.
-        samples_ms: "dense", and "fused_dense" where there is a fused graph -> one list of samples per repeat.
+        samples_ms: "dense", "fused_dense" where there is a fused graph, "dense_low" where there is a low precision -> one list of
+            samples per repeat.
         batch_size: rows of the inputs.
         fused_latency: of the fused graph with every layer dense; None where there is none.
         clock_mhz: the GPU's while it ran what was timed; None on a CPU or where the driver does not tell.
         versions: all that were timed in turn; see `Execution.versions`.
+        low: the same network in a low precision; None where there is none.
     """
 
     latency: LatencySummary
@@ -132,6 +143,7 @@ class DenseTiming:
     fused_latency: LatencySummary | None = None
     clock_mhz: float | None = None
     versions: tuple[str, ...] = ()
+    low: "LowTiming | None" = None
 
     @property
     def throughput_samples_per_s(self) -> float:
@@ -140,12 +152,38 @@ class DenseTiming:
     @property
     def not_timed(self) -> dict[str, str]:
         """Why candidates were not timed, under "dense/<candidate>"."""
-        return {f"dense/{name}": why for name, why in self.execution.not_timed.items()}
+        low = {} if self.low is None else self.low.execution.not_timed
+        return _of_side("dense", self.execution.not_timed) | _of_side("dense_low", low)
 
     @property
     def medians_ms(self) -> dict[str, float]:
         """Median of each candidate's short timing, under "dense/<candidate>"."""
-        return {f"dense/{name}": ms for name, ms in self.execution.medians_ms.items()}
+        low = {} if self.low is None else self.low.execution.medians_ms
+        return _of_side("dense", self.execution.medians_ms) | _of_side("dense_low", low)
+
+
+Reported = TypeVar("Reported", str, float)
+
+
+def _of_side(side: str, found: Mapping[str, Reported]) -> dict[str, Reported]:
+    return {f"{side}/{name}": value for name, value in found.items()}
+
+
+@dataclass(frozen=True)
+class LowTiming:
+    """The fastest of a dense network's low precisions, timed in turn with it.
+
+    Args:
+        precision: fp8 or int8; `net`: the network in it, and how it ran.
+        latency: over the samples of all repeats.
+        speedup: of the sparse network over it; None without one.
+    """
+
+    precision: str
+    net: nn.Module
+    execution: Execution
+    latency: LatencySummary
+    speedup: Speedup | None = None
 
 
 @dataclass(frozen=True)
@@ -173,43 +211,57 @@ class EndToEnd:
     @property
     def not_timed(self) -> dict[str, str]:
         """Those of both networks, under "dense/<candidate>" and "sparse/<candidate>"."""
-        return self.dense.not_timed | {f"sparse/{name}": why for name, why in self.execution.not_timed.items()}
+        return self.dense.not_timed | _of_side("sparse", self.execution.not_timed)
 
     @property
     def medians_ms(self) -> dict[str, float]:
         """Those of both networks, likewise."""
-        return self.dense.medians_ms | {f"sparse/{name}": ms for name, ms in self.execution.medians_ms.items()}
+        return self.dense.medians_ms | _of_side("sparse", self.execution.medians_ms)
 
 
 def time_alone(
-    net: nn.Module, inputs: dict[str, Tensor], settings: Measure, *, fuse: Fuse | None = None
+    net: nn.Module,
+    inputs: dict[str, Tensor],
+    settings: Measure,
+    *,
+    fuse: Fuse | None = None,
+    low: Mapping[str, nn.Module] | None = None,
 ) -> DenseTiming:
-    """Find the fastest way to run a dense network, then time it: one without a sparse version. Raises as `time_pair`."""
-    execution = find_dense(net, inputs, settings, fuse)
-    samples_ms, clock_mhz = _time(_dense_calls(execution), inputs, settings)
+    """Find the fastest way to run a dense network, then time it: one without a sparse version. Arguments as of `time_pair`."""
+    execution, found = find_dense(net, inputs, settings, fuse), _find_low(low or {}, inputs, settings)
+    samples_ms, clock_mhz = _time(_dense_calls(execution) | _low_calls(found), inputs, settings)
     timed = _dense(execution, samples_ms, inputs)
-    return replace(timed, clock_mhz=clock_mhz, versions=execution.versions)
+    return replace(timed, clock_mhz=clock_mhz, versions=execution.versions, **_low(found, samples_ms, timed))
 
 
 def time_pair(
-    dense: nn.Module, sparse: nn.Module, inputs: dict[str, Tensor], settings: Measure, *, fuse: Fuse | None = None
+    dense: nn.Module,
+    sparse: nn.Module,
+    inputs: dict[str, Tensor],
+    settings: Measure,
+    *,
+    fuse: Fuse | None = None,
+    low: Mapping[str, nn.Module] | None = None,
 ) -> EndToEnd:
-    """Find the fastest way to run each network, then time both in turn.
+    """Find the fastest way to run each network, then time all in turn.
 
     Args:
         dense, sparse: in eval mode, on the inputs' device, in `settings.torch_dtype`.
         inputs: keyword arguments of both.
         fuse: makes our own fused graph of the dense network, a candidate for the fastest dense version that is reported
             by itself as well; None where there is none. A sparse network in which no kernel runs has the same candidate.
+        low: low precision -> the dense network in it, a baseline of its own; the fastest of them is timed.
     Raises:
         RuntimeError: no execution mode can run one of them; or a CUDA timing without a GPU.
     """
     execution = find_dense(dense, inputs, settings, fuse)
     has_kernels = any(isinstance(module, SparseLayer) for module in sparse.modules())
     sparse_execution = find_execution(sparse, inputs, settings, None if has_kernels else fuse)
-    calls = _dense_calls(execution) | {"sparse": sparse_execution}
+    found = _find_low(low or {}, inputs, settings)
+    calls = _dense_calls(execution) | _low_calls(found) | {"sparse": sparse_execution}
     samples_ms, clock_mhz = _time(calls, inputs, settings)
-    timed = replace(_dense(execution, samples_ms, inputs), clock_mhz=clock_mhz, versions=execution.versions)
+    timed = _dense(execution, samples_ms, inputs)
+    timed = replace(timed, clock_mhz=clock_mhz, versions=execution.versions, **_low(found, samples_ms, timed))
     return EndToEnd(
         dense=timed,
         sparse=summarise(sum(samples_ms["sparse"], [])),
@@ -320,6 +372,41 @@ def _dense_calls(execution: Execution) -> dict[str, Execution]:
     """The fastest dense version and, where that is another one, the fused graph."""
     fused = execution.fused
     return {"dense": execution} | ({"fused_dense": fused} if fused and fused.name != execution.name else {})
+
+
+@dataclass(frozen=True)
+class _FoundLow:
+    """The fastest low precision by its search."""
+
+    precision: str
+    net: nn.Module
+    execution: Execution
+
+
+def _find_low(low: Mapping[str, nn.Module], inputs: dict[str, Tensor], settings: Measure) -> _FoundLow | None:
+    """None where there is none, or none can run."""
+    found: list[_FoundLow] = []
+    for precision, net in low.items():
+        try:
+            found.append(_FoundLow(precision, net, find_execution(net, inputs, settings)))
+        except NothingRuns as error:
+            log.warning("the dense network in %s is not timed: %s", precision, error)
+    return min(found, key=lambda one: one.execution.fastest.median_ms, default=None)
+
+
+def _low_calls(found: _FoundLow | None) -> dict[str, Execution]:
+    return {} if found is None else {"dense_low": found.execution}
+
+
+def _low(found: _FoundLow | None, samples_ms: dict[str, list[list[float]]], dense: DenseTiming) -> dict[str, Any]:
+    """What a low precision adds to the timing of the dense network."""
+    if found is None:
+        return {}
+    taken = samples_ms["dense_low"]
+    over = speedup_of(taken, samples_ms["sparse"]) if "sparse" in samples_ms else None
+    latency = summarise(sum(taken, []))
+    low = LowTiming(found.precision, found.net, found.execution, latency, over)
+    return {"low": low, "samples_ms": dense.samples_ms | {"dense_low": taken}}
 
 
 def _dense(execution: Execution, samples_ms: dict[str, list[list[float]]], inputs: dict[str, Tensor]) -> DenseTiming:

@@ -10,6 +10,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 from sparsefront.errors import InvalidSetting
 from sparsefront.measure.execution_mode import BACKENDS, EXECUTION_MODES
 from sparsefront.measure.variants import VARIANTS
+from sparsefront.precision import DenseLow
 from sparsefront.settings_class import ListOf, OneOrMore, settings_class
 
 Dtype = Literal["fp32", "fp16", "bf16"]
@@ -41,6 +42,8 @@ class Measure:
         autotune_seconds: of the search for the fastest way, for each network; see `fastest_execution`.
         evaluate_limit: evaluations stop after the batch with which they have this many samples; null = the whole split.
         latency: false: nothing is timed, so that runs may share the device; the result then holds accuracy alone.
+        dense_low: low precisions that the dense network is measured in too, the fastest of which counts; null = see
+            `Experiment.dense_low`.
     Raises:
         InvalidSetting: a value that cannot be used, or a device that is not here.
     """
@@ -60,6 +63,7 @@ class Measure:
     autotune_seconds: NonNegativeFloat = 30.0
     evaluate_limit: PositiveInt | None = None
     latency: bool = True
+    dense_low: ListOf[DenseLow] | None = None
 
     def __post_init__(self) -> None:
         self.check()
@@ -68,6 +72,7 @@ class Measure:
         """Raise InvalidSetting for the first value that cannot be used on this machine."""
         self._check_swept("batch_size", self.batch_sizes)
         self._check_swept("sequence_length", self.sequence_lengths)
+        self._check_swept("dense_low", self.dense_low or ())
         device = self.torch_device
         if device.type == "cpu" and self.dtype == "fp16":
             raise InvalidSetting("dtype", self.dtype, "is for CUDA devices; on a CPU measure in fp32 or bf16")
@@ -76,7 +81,7 @@ class Measure:
                 "execution_modes", self.execution_modes, "needs eager on a CPU: the others want a CUDA device"
             )
 
-    def _check_swept(self, key: str, values: Sequence[int | None]) -> None:
+    def _check_swept(self, key: str, values: Sequence[int | str | None]) -> None:
         if len(set(values)) < len(values):
             raise InvalidSetting(key, getattr(self, key), "names a value twice")
 

@@ -9,7 +9,7 @@ from math import sqrt
 from statistics import fmean
 from typing import Any
 
-from sparsefront.measure.settings import FEWEST_REPEATS
+from sparsefront.measure.settings import DTYPES, FEWEST_REPEATS
 from sparsefront.progress import counted
 from sparsefront.pruning.collapse import BUDGET_KEYS, misses
 from sparsefront.results.record import Result
@@ -84,7 +84,7 @@ def speedup_interval(result: Result, field: str = "speedup") -> tuple[float, flo
     """The 95 % interval of a speedup; None where there is none, or of too few repeats.
 
     Args:
-        field: speedup, or speedup_dataset.
+        field: speedup, speedup_dataset, speedup_low_precision.
     """
     low, high = (result.value_of(f"{field}_{end}") for end in ("low", "high"))
     return None if low is None or high is None or too_few_repeats(result) else (low, high)
@@ -164,9 +164,9 @@ class Candidate:
 
     @cached_property
     def pattern(self) -> str:
-        """Pattern, with its granularity and n:m where it has them."""
+        """Pattern, with its granularity and n:m where it has them, and its precision where that is a low one."""
         first = self.results[0]
-        parts = (first.choice.pattern, first.choice.granularity, first.sparsity.n_of_m)
+        parts = (first.choice.pattern, first.choice.granularity, first.sparsity.n_of_m, low_precision_of(first))
         return " ".join(str(part) for part in parts if part is not None)
 
     @property
@@ -193,7 +193,8 @@ class Candidate:
     def structure(self) -> str:
         """Equal for candidates whose networks differ by training, scores and allocation alone."""
         first = self.results[0]
-        return _text([first.sparsity.sparsity_target, *(getattr(first.choice, name) for name in STRUCTURE)])
+        chosen = (getattr(first.choice, name) for name in STRUCTURE)
+        return _text([first.sparsity.sparsity_target, low_precision_of(first), *chosen])
 
     @property
     def recovery(self) -> str:
@@ -338,6 +339,22 @@ def _choice(result: Result) -> dict[str, Any]:
 def precision_of(result: Result) -> str | None:
     """Of the products with the prunable weights; results of before version 10 ran all in one dtype."""
     return result.speed.dtype if result.speed.precision is None else result.speed.precision
+
+
+def low_precision_of(result: Result) -> str | None:
+    """fp8, fp8_static or int8; None where products ran in 16 bits or more."""
+    found = precision_of(result)
+    return None if found in DTYPES else found
+
+
+def low_baseline_is_faster(result: Result, field: str = "latency_dense{}_ms") -> bool:
+    """Whether the dense network in low precision is faster than the 16-bit one, so that it is the one to beat.
+
+    Args:
+        field: of the latencies, with {} for what tells the two apart.
+    """
+    low, dense = result.value_of(field.format("_low")), result.value_of(field.format(""))
+    return low is not None and dense is not None and low < dense
 
 
 def _text(content: Any) -> str:

@@ -9,7 +9,7 @@ from sparsefront.patterns.depth import Depth
 from sparsefront.progress import counted
 from sparsefront.pruning.collapse import collapsed_layers
 from sparsefront.results.candidates import Candidate, budget_of, points_lost, precision_of
-from sparsefront.results.record import Result, result_fields
+from sparsefront.results.record import SPEEDUPS_LOW, Result, result_fields
 from sparsefront.results.run_folder import override_text
 
 # What a column of a table of results holds, and how its values are written.
@@ -156,6 +156,8 @@ MORE_IS_BETTER = {
     "val_dense_distilled",
     "masked",
     "sparse",
+    "dense_low",
+    "val_dense_low",
     "val_dense",
     "val_masked",
     "val_sparse",
@@ -165,6 +167,11 @@ MORE_IS_BETTER = {
     "speedup_dataset",
     "speedup_dataset_low",
     "speedup_dataset_high",
+    *SPEEDUPS_LOW,
+    "speedup_low_precision_dataset",
+    "speedup_low_precision_dataset_low",
+    "speedup_low_precision_dataset_high",
+    "throughput_dense_low_samples_per_s",
     "sparse_layer_share",
     "throughput_dense_samples_per_s",
     "throughput_sparse_samples_per_s",
@@ -201,6 +208,7 @@ COLUMNS = (
         Column(control, percent, numeric=True, constant_aside=True, error=f"{control}_standard_error", of="accuracy")
         for control in ("dense_continued", "dense_distilled")
     ),
+    Column("dense_low", percent, numeric=True, constant_aside=True, error="dense_low_standard_error", of="accuracy"),
     Column("masked", percent, numeric=True, error="masked_standard_error", of="accuracy"),
     Column("sparse", percent, numeric=True, error="sparse_standard_error", of="accuracy"),
     Column("val_sparse", percent, numeric=True, constant_aside=True, error="val_sparse_standard_error", of="accuracy"),
@@ -209,6 +217,9 @@ COLUMNS = (
     Column("latency_dense_ms", milliseconds, numeric=True),
     Column("latency_sparse_ms", milliseconds, numeric=True),
     Column("speedup", times, numeric=True),
+    Column("latency_dense_low_ms", milliseconds, numeric=True, constant_aside=True),
+    Column("dense_low_precision", constant_aside=True),
+    Column("speedup_low_precision", times, numeric=True, constant_aside=True),
     Column("latency_dense_dataset_ms", milliseconds, numeric=True, constant_aside=True),
     Column("latency_sparse_dataset_ms", milliseconds, numeric=True, constant_aside=True),
     Column("speedup_dataset", times, numeric=True, constant_aside=True),

@@ -68,6 +68,16 @@ class Axis:
         """The 95 % interval of a result's value; None where there is none, as of a latency, or of too few repeats."""
         return speedup_interval(result, self.field) if self.larger_is_better else None
 
+    def dense_low(self, results: Sequence[Result]) -> float | None:
+        """As `dense`, of the dense network in low precision: how much faster than dense, or the median of its latencies."""
+        ending = "_dataset" if self.field.endswith("_dataset") else ""
+        field = f"latency_dense{{}}{ending}_ms"
+        pairs = [(result.value_of(field.format("")), result.value_of(field.format("_low"))) for result in results]
+        known = [(dense, low) for dense, low in pairs if dense is not None and low is not None]
+        if not known:
+            return None
+        return median(dense / low if self.larger_is_better else low for dense, low in known)
+
     def dense(self, results: Sequence[Result]) -> float | None:
         """Where the dense baseline of these results lies: at 1, or at the median of its latencies; None where not timed."""
         latencies = [result.speed.latency_dense_ms for result in results if result.speed.latency_dense_ms is not None]
@@ -442,6 +452,17 @@ class ComparableResults:
         dense, quality = self.dense_point(), self.median_quality("dense_distilled")
         return None if dense is None or quality is None else (dense[0], quality)
 
+    def low_point(self) -> tuple[float, float] | None:
+        """As `dense_point`, of the dense network in low precision; None where none was timed."""
+        value, quality = self.axis.dense_low(self.results), self.median_quality("dense_low")
+        return None if value is None or quality is None else (value, quality)
+
+    @property
+    def low_label(self) -> str:
+        """`dense in fp8`."""
+        found = dict.fromkeys(result.speed.dense_low_precision for result in self.results)
+        return f"dense in {' or '.join(name for name in found if name)}"
+
     def continued_quality(self) -> float | None:
         """Median quality of the dense networks that were trained on for the recovery's budget, in percent."""
         return self.median_quality("dense_continued")
@@ -483,6 +504,8 @@ class ComparableResults:
             candidates.append((*continued, self.median_quality("val_dense_continued")))
         if (distilled := self.distilled_point()) is not None:
             candidates.append((*distilled, self.median_quality("val_dense_distilled")))
+        if (low := self.low_point()) is not None:
+            candidates.append((*low, self.median_quality("val_dense_low")))
         by = 1 if self.picked_by == "test" else 2
         return [(*candidate[:2], candidate[by]) for candidate in candidates if candidate[by] is not None]
 
@@ -503,8 +526,7 @@ class ComparableResults:
     def wants_log_axis(self) -> bool:
         """Whether the values, dense included, span too much for a linear axis."""
         values = [point.x for point in self.timed_points()]
-        if (dense := self.dense_point()) is not None:
-            values.append(dense[0])
+        values += [baseline[0] for baseline in (self.dense_point(), self.low_point()) if baseline is not None]
         return bool(values) and max(values) > LOG_FROM_RATIO * min(values)
 
     def wants_sparsity_plot(self) -> bool:

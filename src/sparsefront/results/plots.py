@@ -14,6 +14,7 @@ from zlib import crc32
 
 from sparsefront.artifacts.durable import whole_file
 from sparsefront.errors import plot_text
+from sparsefront.results.candidates import low_precision_of
 from sparsefront.results.comparable import SPEEDUP, Axis, ComparableResults, Point, by_pattern, split_comparable
 from sparsefront.results.mask_pictures import KEPT_COLOR
 from sparsefront.results.record import Result
@@ -96,8 +97,9 @@ def _number(name: str) -> int:
     return crc32(name.encode(errors="backslashreplace"))
 
 
-# Points of a matplotlib panel: colored by pattern, shaped by recovery, grey where something beats them.
+# Points of a matplotlib panel: colored by pattern, shaped by recovery, hatched in low precision, grey where something beats them.
 
+LOW_PRECISION_EDGE, LOW_PRECISION_HATCH = 1.8, "////"
 LABELED_POINTS = 24  # more labels than this would cover each other
 
 
@@ -122,12 +124,13 @@ def draw_points(
     for point in points:
         choice = point.result.choice
         filled = point.x is not None if front is None else (x(point), point.quality) in front
-        drawn.setdefault((choice.pattern, choice.recovery, filled), []).append(point)
+        drawn.setdefault((choice.pattern, choice.recovery, low_precision_of(point.result), filled), []).append(point)
     named = set()
-    for (pattern, recovery, filled), members in drawn.items():
+    for (pattern, recovery, precision, filled), members in drawn.items():
         color = pattern_color(pattern)
         empty = "none" if front is None else DOMINATED_COLOR
         label = plot_text(pattern) + (f", {plot_text(recovery or 'no recovery')}" if len(recoveries) > 1 else "")
+        label += f", {plot_text(precision)}" if precision else ""
         label += ", not timed" if front is None and not filled else ""
         axes.scatter(
             [x(point) for point in members],
@@ -136,6 +139,8 @@ def draw_points(
             facecolors=color if filled else empty,
             marker=recovery_marker(recovery)[0],
             s=48,
+            linewidths=LOW_PRECISION_EDGE if precision else None,
+            hatch=LOW_PRECISION_HATCH if precision else None,
             zorder=3,
             label="_nolegend_" if label in named else label,
         )
@@ -332,6 +337,9 @@ def _draw_latency(axes: "Axes", group: ComparableResults) -> None:
     if (distilled := group.distilled_point()) is not None:
         star = {"color": "none", "edgecolors": DENSE_COLOR, "marker": "P", "s": 120}
         axes.scatter(*distilled, **star, zorder=4, label="dense, trained on with the teacher")
+    if (low := group.low_point()) is not None:
+        star = {"color": "none", "edgecolors": DENSE_COLOR, "marker": "D", "s": 70}
+        axes.scatter(*low, **star, zorder=4, label=group.low_label)
     if len(front) > 1:
         # Steps, not slopes: nothing was measured between two points.
         line = {"color": FRONT_COLOR, "linestyle": "--", "linewidth": 1.2, "drawstyle": "steps-post"}

@@ -23,9 +23,9 @@ from sparsefront.artifacts.bounded_files import MOST_DIGITS, parse_json_bounded
 # layers, what decides whether two results are comparable, checkpoint. 5: names of today. 6: metrics of the
 # held-out part, the seed of the recovery, outcomes, budgets, the dense network trained on, val_seen. 7: digests of masks, files
 # and record. 8: digest of the data. 9: kernels of norms. 10: the version of the split, the dense network trained on with the
-# teacher, latency over the data set's own batches, precision. Fields are only ever added: a result of an older version is read
-# unless it has a name of before 5.
-SCHEMA_VERSION = 10
+# teacher, latency over the data set's own batches, precision. 11: low precision, and dense in it. Fields are only ever added: a
+# result of an older version is read unless it has a name of before 5.
+SCHEMA_VERSION = 11
 
 
 # The types that a field of a result may have: checked when a result is made, written to and read from cells of a CSV
@@ -249,7 +249,9 @@ CURVE_HINTS: dict[str, Any] = {
     "sequence_length": int | None,
     **dict.fromkeys(("latency_dense_ms", "latency_sparse_ms", "fused_dense_latency_ms"), float | None),
     **dict.fromkeys(("speedup", "speedup_low", "speedup_high", "sparse_flops_share"), float | None),
+    **dict.fromkeys(("latency_dense_low_ms", "speedup_low_precision"), float | None),
     "dense_variant": str | None,
+    "dense_low_precision": str | None,
     "kernels": dict[str, int],
     "not_measured": str,
 }
@@ -327,7 +329,8 @@ class Quality(CheckedFields):
     the held-out part, so that `val_*` of this result decide nothing.
 
     `dense`: before pruning; `dense_continued`: the same network trained on, unpruned, for exactly the budget of the recovery
-    (`control=dense_continued`); `dense_distilled`: likewise, for the recovery's own loss from its teacher;
+    (`control=dense_continued`); `dense_distilled`: likewise, for the recovery's own loss from its teacher; `dense_low`: before
+    pruning, in the low precision of `latency_dense_low_ms`;
     `masked`: the sparse weights through dense layers; `sparse`: the same weights with the sparse
     kernels running; all of the reporting split. `val_*` are the same of the held-out part of train, by which choices are
     made; None where nothing is held out. `extra_metrics`: "dense" | "masked" | "sparse" -> metric -> value.
@@ -340,22 +343,26 @@ class Quality(CheckedFields):
     dense: float | None = None
     dense_continued: float | None = None
     dense_distilled: float | None = None
+    dense_low: float | None = None
     masked: float | None = None
     sparse: float | None = None
     dense_standard_error: float | None = None
     dense_continued_standard_error: float | None = None
     dense_distilled_standard_error: float | None = None
+    dense_low_standard_error: float | None = None
     masked_standard_error: float | None = None
     sparse_standard_error: float | None = None
     val_seen: bool | None = None
     val_dense: float | None = None
     val_dense_continued: float | None = None
     val_dense_distilled: float | None = None
+    val_dense_low: float | None = None
     val_masked: float | None = None
     val_sparse: float | None = None
     val_dense_standard_error: float | None = None
     val_dense_continued_standard_error: float | None = None
     val_dense_distilled_standard_error: float | None = None
+    val_dense_low_standard_error: float | None = None
     val_masked_standard_error: float | None = None
     val_sparse_standard_error: float | None = None
     evaluate_limit: int | None = None
@@ -379,7 +386,11 @@ class Speed(CheckedFields):
     group, "kernels": kernel -> number of pruned layers, "sparse_flops_share"; or "not_measured" with the reason.
     `latency_*_dataset_ms`, `speedup_dataset` and its interval: of a batch as the evaluation set has them, over all of its batches
     (`measure.lengths=dataset`). `dataset_lengths`: the sizes of those batches, as entries of `curve`, each with "batches": how
-    many have it. `dtype`: of weights and activations; `precision`: of the products with the prunable weights, so far the same.
+    many have it. `dtype`: of weights and activations, and of dense and masked; `precision`: of the sparse network's products with
+    the prunable weights: the dtype, or fp8, fp8_static, int8; with pattern=dense in a low one what is called sparse is the dense
+    network in it.
+    `latency_dense_low_ms`: the dense network in `dense_low_precision`, the fastest low one that was asked for;
+    `speedup_low_precision`: of the sparse network over it, with its interval, and `*_dataset` of both.
     `samples_file`, relative to the run's folder, holds every sample: `samples_per_repeat` in each of `repeats` repeats, after
     `warmup_rounds`. `modes_autotuned`, `variants_autotuned`: what was tried to find the fastest way, in about `autotune_seconds`
     for each network. `latency_predicted_ms`: of the sparse one, by the search that chose its patterns, before its recovery.
@@ -395,11 +406,21 @@ class Speed(CheckedFields):
     speedup: float | None = None
     speedup_low: float | None = None
     speedup_high: float | None = None
+    latency_dense_low_ms: float | None = None
+    latency_dense_low_p20_ms: float | None = None
+    latency_dense_low_p80_ms: float | None = None
+    speedup_low_precision: float | None = None
+    speedup_low_precision_low: float | None = None
+    speedup_low_precision_high: float | None = None
     latency_dense_dataset_ms: float | None = None
     latency_sparse_dataset_ms: float | None = None
     speedup_dataset: float | None = None
     speedup_dataset_low: float | None = None
     speedup_dataset_high: float | None = None
+    latency_dense_low_dataset_ms: float | None = None
+    speedup_low_precision_dataset: float | None = None
+    speedup_low_precision_dataset_low: float | None = None
+    speedup_low_precision_dataset_high: float | None = None
     dataset_lengths: list[dict[str, Any]] = field(default_factory=list)
     latency_device: str | None = None
     latency_kernel: str | None = None
@@ -407,6 +428,9 @@ class Speed(CheckedFields):
     execution_mode_sparse: str | None = None
     dense_variant: str | None = None
     sparse_variant: str | None = None
+    execution_mode_dense_low: str | None = None
+    dense_low_variant: str | None = None
+    dense_low_precision: str | None = None
     variants_not_timed: dict[str, str] = field(default_factory=dict)
     variant_medians_ms: dict[str, float] = field(default_factory=dict)
     fused_dense_latency_ms: float | None = None
@@ -417,6 +441,7 @@ class Speed(CheckedFields):
     layout: str | None = None
     throughput_dense_samples_per_s: float | None = None
     throughput_sparse_samples_per_s: float | None = None
+    throughput_dense_low_samples_per_s: float | None = None
     repeats: int | None = None
     samples_per_repeat: int | None = None
     warmup_rounds: int | None = None
@@ -442,8 +467,15 @@ class Speed(CheckedFields):
 OF_DATASET = (
     *("latency_dense_dataset_ms", "latency_sparse_dataset_ms"),
     *("speedup_dataset", "speedup_dataset_low", "speedup_dataset_high"),
+    "latency_dense_low_dataset_ms",
+    *("speedup_low_precision_dataset", "speedup_low_precision_dataset_low", "speedup_low_precision_dataset_high"),
 )
-_ABOVE_ZERO = ("latency_dense_ms", "latency_sparse_ms", "speedup", "speedup_low", "speedup_high", *OF_DATASET)
+SPEEDUPS_LOW = ("speedup_low_precision", "speedup_low_precision_low", "speedup_low_precision_high")
+"""Over the dense network in a low precision, with its interval."""
+_ABOVE_ZERO = (
+    *("latency_dense_ms", "latency_sparse_ms", "speedup", "speedup_low", "speedup_high", "latency_dense_low_ms"),
+    *(*SPEEDUPS_LOW, *OF_DATASET),
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,6 +26,7 @@ from sparsefront.pruning.collapse import collapse_text
 from sparsefront.results.candidates import (
     asked_of,
     baseline_side,
+    low_baseline_is_faster,
     points_lost,
     precision_of,
     processor_text,
@@ -233,6 +234,7 @@ QUALITIES = {
     "dense": "dense",
     "dense_continued": "dense, trained on",
     "dense_distilled": "dense, trained on with the teacher",
+    "dense_low": "dense, in low precision",
     "masked": "masked",
     "sparse": "sparse",
 }
@@ -251,8 +253,10 @@ def run_table(result: Result) -> Table:
     add = partial(add_row, table)
     metric = quality.metric_name.replace("_", " ")
     for side, words in QUALITIES.items():
-        if side in ("dense_continued", "dense_distilled") and result.value_of(side) is None:
+        if side in ("dense_continued", "dense_distilled", "dense_low") and result.value_of(side) is None:
             continue
+        if side == "dense_low":
+            words = dense_low_text(result)
         add(f"{metric}, {words}", QUALITY_COLUMNS[side].cell(result), f"quality.{side}")
     if (lost := points_lost(result)) is not None:
         side = baseline_side(result)
@@ -267,6 +271,8 @@ def run_table(result: Result) -> Table:
         add(f"{metric}, held out", _held_out(result), "val_dense, val_masked, val_sparse")
     table.add_section()
     add("latency, dense", _latency(result, "dense"), "latency_dense_ms")
+    if speed.latency_dense_low_ms is not None:
+        add(f"latency, {dense_low_text(result)}", _latency(result, "dense_low"), "latency_dense_low_ms")
     add("latency, sparse", _latency(result, "sparse"), "latency_sparse_ms")
     if speed.fused_dense_latency_ms is not None:
         add(
@@ -277,6 +283,8 @@ def run_table(result: Result) -> Table:
     add("speedup", _speedup(result), "speedup")
     if (interval := _interval(result)) is not None:
         add("its interval", interval, "speedup_low, speedup_high")
+    if speed.speedup_low_precision is not None:
+        add(f"speedup over {dense_low_text(result)}", _speedup_low(result), "speedup_low_precision")
     if speed.dataset_lengths:
         add("over the data's own batches", _own_lengths(result), "latency_*_dataset_ms, speedup_dataset")
         add("their lengths", lengths_text(result), "dataset_lengths")
@@ -348,6 +356,18 @@ def _speedup(result: Result) -> str:
     return f"{times(speed.speedup)}{_verdict(result, 'speedup')}{note}"
 
 
+def dense_low_text(result: Result) -> str:
+    """`dense in fp8`."""
+    return f"dense in {result.speed.dense_low_precision or 'low precision'}"
+
+
+def _speedup_low(result: Result) -> str:
+    """Over the dense network in low precision, and whether that is the one to beat."""
+    field = "speedup_low_precision"
+    stronger = "; this dense version is the faster one" if low_baseline_is_faster(result) else ""
+    return f"{times(result.speed.speedup_low_precision)}{_verdict(result, field)}{stronger}"
+
+
 def _verdict(result: Result, field: str) -> str:
     """`, faster`, by the interval of a speedup; `, n=3` of too few repeats for one; empty where none was recorded."""
     if few := too_few_repeats(result):
@@ -361,13 +381,19 @@ def _own_lengths(result: Result) -> str:
     speed = result.speed
     if speed.latency_dense_dataset_ms is None:
         return "not measured: one of their sizes could not be"
-    sides = (("dense", speed.latency_dense_dataset_ms), ("sparse", speed.latency_sparse_dataset_ms))
+    sides = (
+        ("dense", speed.latency_dense_dataset_ms),
+        (dense_low_text(result), speed.latency_dense_low_dataset_ms),
+        ("sparse", speed.latency_sparse_dataset_ms),
+    )
     told = ", ".join(f"{side} {milliseconds(value)} ms" for side, value in sides if value is not None)
     if speed.speedup_dataset is None:
         return told
     interval = speedup_interval(result, "speedup_dataset")
     ends = "" if interval is None else f" ({' – '.join(map(times, interval))})"
-    return f"{told}: {times(speed.speedup_dataset)}{ends}{_verdict(result, 'speedup_dataset')}"
+    low = speed.speedup_low_precision_dataset
+    over = "" if low is None else f"; {times(low)} over {dense_low_text(result)}"
+    return f"{told}: {times(speed.speedup_dataset)}{ends}{_verdict(result, 'speedup_dataset')}{over}"
 
 
 def lengths_text(result: Result) -> str:

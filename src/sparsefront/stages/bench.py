@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ from sparsefront.gpu import sharing
 from sparsefront.measure.accuracy import Evaluation, evaluate, first_samples
 from sparsefront.measure.problems import batches_by_size, timed_inputs
 from sparsefront.measure.settings import DTYPES
-from sparsefront.stages.keys import StageKeys
 from sparsefront.stages.network import make_task, open_data, require_rows_and_classes
 from sparsefront.tasks.base import Task
 from sparsefront.tasks.outcomes import load_outcomes, save_outcomes
@@ -106,7 +106,9 @@ class EvalContext:
     def evaluation_conditions(self) -> dict[str, Any]:
         """What the metrics were taken with, as fields of the result."""
         dtype = next(name for name, dtype in DTYPES.items() if dtype == self.dtype)
-        return {"batch_size": self.experiment.measure.batch_sizes[0], "dtype": dtype, "precision": dtype}
+        measure, precision = self.experiment.measure, self.experiment.precision
+        held = precision.mode if precision.is_low else dtype
+        return {"batch_size": measure.batch_sizes[0], "dtype": dtype, "precision": held}
 
     def conditions(self) -> dict[str, Any]:
         """What the latencies were taken with, as fields of the result."""
@@ -149,21 +151,29 @@ def evaluate_splits(bench: EvalContext, net: nn.Module, what: str) -> SplitQuali
     return SplitQuality(bench.quality(net, what), val)
 
 
-def evaluate_dense(store: ArtifactStore, keys: StageKeys, bench: EvalContext, net: nn.Module) -> SplitQuality:
-    """The dense network's metrics: evaluated once for all points of a sweep."""
-    while (stored := store.get("dense_quality", keys.dense_quality, stage="measure")) is None:
-        with store.making("dense_quality", keys.dense_quality) as new:
-            log.info("measure: accuracy of the dense network on %s", bench.device.type)
-            made = evaluate_splits(bench, net, "dense")
+def evaluate_stored(
+    store: ArtifactStore, cache_key: dict[str, Any], bench: EvalContext, side: str, make_net: Callable[[], nn.Module]
+) -> SplitQuality:
+    """The metrics of a dense network: evaluated once for all points of a sweep.
+
+    Args:
+        side: what it is called in a result: dense, dense_low.
+        make_net: gives it.
+    """
+    while (stored := store.get("dense_quality", cache_key, stage="measure")) is None:
+        with store.making("dense_quality", cache_key) as new:
+            name = "the dense network" + ("" if side == "dense" else " in low precision")
+            log.info("measure: accuracy of %s on %s", name, bench.device.type)
+            made = evaluate_splits(bench, make_net(), side)
             content = {
                 split: None if found is None else asdict(replace(found, outcomes=None))
                 for split, found in vars(made).items()
             }
             (new.folder / "quality.json").write_text(json.dumps(content), encoding="utf-8")
-            save_outcomes(new.folder / OUTCOMES, {"dense": made.test.outcomes})
+            save_outcomes(new.folder / OUTCOMES, {side: made.test.outcomes})
     told = stored.read_json("quality.json")
     found = SplitQuality(**{split: None if kept is None else Evaluation(**kept) for split, kept in told.items()})
-    return replace(found, test=replace(found.test, outcomes=load_outcomes(stored.path / OUTCOMES)["dense"]))
+    return replace(found, test=replace(found.test, outcomes=load_outcomes(stored.path / OUTCOMES)[side]))
 
 
 def save_all_outcomes(folder: Path, qualities: dict[str, SplitQuality]) -> None:
@@ -175,7 +185,7 @@ def quality_fields(bench: EvalContext, qualities: dict[str, SplitQuality]) -> di
     """Group `quality` of the result.
 
     Args:
-        qualities: dense, masked or sparse -> what it scored.
+        qualities: dense, dense_low, masked or sparse -> what it scored.
     """
     metric = bench.task.metric_name
     extra = {

@@ -127,6 +127,15 @@ class StageKeys:
     measure: dict[str, Any]
     result: dict[str, Any]
 
+    def dense_low_quality(self, precision: str) -> dict[str, Any]:
+        """Of the dense network's metric in a low precision: points of a sweep share it, whatever their sparse network runs in."""
+        return {
+            "dense_quality": digest(self.dense_quality),
+            "precision": precision,
+            "batch": [values[:1] for values in self.swap["batch"]],
+            "place": self.measure["place"],
+        }
+
 
 def stage_keys(experiment: Experiment) -> StageKeys:
     """The cache keys of this experiment's stages.
@@ -162,6 +171,7 @@ def _stage_keys(experiment: Experiment) -> StageKeys:
     swap = {
         "export": digest(export),
         "kernel": _settings(experiment, "kernel"),
+        "precision": _precision(experiment),
         "batch": [experiment.measure.batch_sizes, experiment.measure.sequence_lengths],
         "place": place,
     }
@@ -182,6 +192,7 @@ def _stage_keys(experiment: Experiment) -> StageKeys:
         "export": digest(export) if pruned else None,
         "swap": digest(swap) if pruned and experiment.swaps else None,
         "measure": _settings(experiment, "measure"),
+        "precision": _precision(experiment),
         "processor": processor_facts(experiment.measure.torch_device),
         "place": place,
     }
@@ -262,8 +273,9 @@ def _control(experiment: Experiment, dense: dict[str, Any]) -> dict[str, Any] | 
 
 def _taught(experiment: Experiment) -> dict[str, Any]:
     """What the loss of a recovery with a teacher follows from."""
+    taught = {key: value for key, value in _settings(experiment, "recovery").items() if key != "quantize"}
     return {
-        "recovery": [_settings(experiment, "recovery"), experiment.recovery.fingerprint()],
+        "recovery": [taught, experiment.recovery.fingerprint()],
         "prunable": _prunable(experiment),
         "recovery_code": code_digest(stage_modules(experiment, ("recovery",))),
     }
@@ -319,7 +331,7 @@ def _choice_times(
         **{name: dense[name] for name in ("model", "model_settings", "dataset")},
         **{name: prune[name] for name in ("prunable", "pattern", "importance", "sparsity", "ignore")},
         "kernel": _settings(experiment, "kernel"),
-        "measure": _settings(experiment, "measure"),
+        "measure": {key: value for key, value in _settings(experiment, "measure").items() if key != "dense_low"},
         "place": place,
         "code": code_digest(
             stage_modules(
@@ -348,9 +360,16 @@ def _prunable(experiment: Experiment) -> dict[str, Any]:
     return {key: value for key, value in model.items() if key in experiment.model.for_pruning}
 
 
+def _precision(experiment: Experiment) -> list[Any]:
+    """In what the sparse network runs, and where that needs calibration data, the rows of a batch of it."""
+    rows = [experiment.recipe.batch_size] if experiment.precision.calibrates else []
+    return [_settings(experiment, "precision"), *rows]
+
+
 def _place(experiment: Experiment) -> dict[str, Any]:
     """Where latencies are taken, in what, and by which code. Launches that a swap times are its outcome, not its cause."""
-    modules = stage_modules(experiment, ("kernel", "measure"), "sparsefront.stages.bench", "sparsefront.stages.measure")
+    groups = ("kernel", "precision", "measure")
+    modules = stage_modules(experiment, groups, "sparsefront.stages.bench", "sparsefront.stages.measure")
     kernels = [module for module in modules if module.name.startswith("sparsefront_kernels.")]
     return {
         **_device(experiment),

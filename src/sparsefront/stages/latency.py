@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsefront.config.experiment import Experiment
-from sparsefront.measure.end_to_end import latency_over_batches, speedup_of, time_size
+from sparsefront.measure.end_to_end import SPEEDUP_OVER, latency_over_batches, speedup_of, time_size
 from sparsefront.measure.execution_mode import NothingRuns
 from sparsefront.measure.fastest import Execution
 from sparsefront.measure.problems import dataset_size_text, size_text
@@ -19,7 +19,7 @@ from sparsefront.stages.bench import EvalContext
 log = logging.getLogger(__name__)
 Samples = dict[str, list[list[float]]]  # network -> milliseconds, one list per repeat
 Ways = dict[str, tuple[nn.Module, Execution]]
-"""dense or sparse -> the network, and the fastest way in which it ran."""
+"""dense, dense_low or sparse -> the network, and the fastest way in which it ran."""
 ON_THE_CURVE = (
     "batch_size",
     "sequence_length",
@@ -32,6 +32,13 @@ ON_THE_CURVE = (
     "speedup",
     "speedup_low",
     "speedup_high",
+    "latency_dense_low_ms",
+    "latency_dense_low_p20_ms",
+    "latency_dense_low_p80_ms",
+    "dense_low_precision",
+    "speedup_low_precision",
+    "speedup_low_precision_low",
+    "speedup_low_precision_high",
     "dense_variant",
     "sparse_variant",
     "fused_dense_latency_ms",
@@ -72,7 +79,7 @@ def dataset_latency(bench: EvalContext, ways: Ways) -> tuple[dict[str, Any], Sam
 
     Args:
         bench: of the fixed size.
-        ways: "dense", and "sparse" where kernels run -> the network, and how it ran there.
+        ways: "dense", "dense_low" in a low precision, and "sparse" where kernels run -> the network, and how it ran there.
     """
     settings = bench.experiment.measure
     if settings.lengths == "fixed":
@@ -83,8 +90,8 @@ def dataset_latency(bench: EvalContext, ways: Ways) -> tuple[dict[str, Any], Sam
         found: dict[str, Any] = {}
         for side, samples_ms in taken.items():
             found |= latency_fields(side, summarise(sum(samples_ms, [])))
-        if "sparse" in taken:
-            found |= speedup_of(taken["dense"], taken["sparse"]).to_json()
+        for side in taken.keys() & SPEEDUP_OVER if "sparse" in taken else ():
+            found |= speedup_of(taken[side], taken["sparse"]).to_json(SPEEDUP_OVER[side])
         return found, taken
 
     lengths, timed, samples = [], [], {}
@@ -99,7 +106,7 @@ def dataset_latency(bench: EvalContext, ways: Ways) -> tuple[dict[str, Any], Sam
 
 
 def latency_fields(side: str, latency: LatencySummary) -> dict[str, float]:
-    """Of "dense" or "sparse", as fields of the result."""
+    """Of "dense", "dense_low" or "sparse", as fields of the result."""
     return {
         f"latency_{side}_ms": latency.median_ms,
         f"latency_{side}_p20_ms": latency.p20_ms,

@@ -17,11 +17,10 @@ from sparsefront.config.experiment import Experiment
 from sparsefront.errors import InvalidSetting
 from sparsefront.export.checkpoint import Export, read_export
 from sparsefront.gpu import sharing
-from sparsefront.inference.benchmark import benchmark
 from sparsefront.inference.fusion.block_pass import fused_dense_graph
 from sparsefront.inference.swap import kept_dense, save_choices, swap, why_dense
 from sparsefront.inference.swap_report import SwapReport
-from sparsefront.measure.end_to_end import DenseTiming, time_alone
+from sparsefront.measure.end_to_end import SPEEDUP_OVER, DenseTiming, time_alone, time_pair
 from sparsefront.measure.memory import (
     AchievedSparsity,
     achieved_sparsity,
@@ -39,13 +38,14 @@ from sparsefront.pruning.masks import Masks
 from sparsefront.stages.bench import (
     EvalContext,
     SplitQuality,
-    evaluate_dense,
     evaluate_splits,
+    evaluate_stored,
     quality_fields,
     save_all_outcomes,
 )
 from sparsefront.stages.keys import StageKeys
 from sparsefront.stages.latency import Samples, Ways, dataset_latency, latency_curve, latency_fields
+from sparsefront.stages.low_precision import calibration_of, dense_in, evaluate_low, low_networks
 from sparsefront.stages.network import load_net, weights_digest
 from sparsefront.training.resume import WEIGHTS
 
@@ -77,21 +77,23 @@ def swap_in(bench: EvalContext, net: nn.Module, export: Export) -> SparseNetwork
         else "none, without its blocks it is dense"
     )
     log.info("swap: %s on %s", kernels, bench.device.type)
-    report = swap(bench.ready(net), masks, bench.inputs, kernel=kernel, packed=export)
+    precision, calibration = bench.experiment.precision.mode, calibration_of(bench, bench.ready(net))
+    report = swap(net, masks, bench.inputs, kernel=kernel, packed=export, precision=precision, calibration=calibration)
     return SparseNetwork(net, report.renamed({export.spec.name_left(name): name for name in masks}))
 
 
 @spent_on(TIMING)
 def dense_speed(bench: EvalContext, net: nn.Module, ways: Ways | None = None) -> tuple[dict[str, Any], Samples]:
-    """Group `speed` where no kernel is swapped in: there is no sparse latency.
+    """Group `speed` where no sparse network is timed.
 
     Args:
-        ways: gets "dense" -> the network, and how it ran.
+        ways: gets "dense", and "dense_low" in a low precision -> the network, and how it ran.
     """
     log.info("measure: latency of the dense network, %s on %s", _size_in_words(bench), bench.device.type)
-    timed = time_alone(net, bench.inputs, bench.experiment.measure, fuse=fused_dense_graph)
+    low = _timed_low(bench, net)
+    timed = time_alone(net, bench.inputs, bench.experiment.measure, fuse=fused_dense_graph, low=low)
     if ways is not None:
-        ways["dense"] = net, timed.execution
+        ways |= _dense_ways(net, timed)
     speed = bench.conditions() | latency_fields("dense", timed.latency) | _dense_side(timed)
     return speed | {"variants_not_timed": timed.not_timed, "variant_medians_ms": timed.medians_ms}, timed.samples_ms
 
@@ -100,13 +102,18 @@ def dense_speed(bench: EvalContext, net: nn.Module, ways: Ways | None = None) ->
 def sparse_speed(
     bench: EvalContext, dense_net: nn.Module, sparse: SparseNetwork, ways: Ways | None = None
 ) -> tuple[dict[str, Any], Samples]:
-    """Group `speed` of a sparse network beside the fastest dense version; `ways` also gets "sparse"."""
+    """Group `speed` of a sparse network beside the fastest dense version; `ways` also gets "sparse". In a low precision a CPU has
+    references alone, whose times would say nothing: there the dense network is timed without it.
+    """
+    if bench.experiment.precision.is_low and bench.device.type == "cpu":
+        speed, samples_ms = dense_speed(bench, dense_net, ways)
+        return speed | _kernels_side(bench, sparse), samples_ms
     log.info("measure: latency, %s on %s, dense and sparse in turn", _size_in_words(bench), bench.device.type)
-    timed = benchmark(
-        dense_net, sparse.net, bench.inputs, settings=bench.experiment.measure, fuse=fused_dense_graph
-    ).timed
+    low = _timed_low(bench, dense_net)
+    settings = bench.experiment.measure
+    timed = time_pair(dense_net, sparse.net, bench.inputs, settings, fuse=fused_dense_graph, low=low)
     if ways is not None:
-        ways |= {"dense": (dense_net, timed.dense.execution), "sparse": (sparse.net, timed.execution)}
+        ways |= _dense_ways(dense_net, timed.dense) | {"sparse": (sparse.net, timed.execution)}
     speed = (
         bench.conditions()
         | latency_fields("dense", timed.dense.latency)
@@ -119,11 +126,24 @@ def sparse_speed(
             "sparse_variant": timed.execution.name,
             "variants_not_timed": timed.not_timed,
             "variant_medians_ms": timed.medians_ms,
-            "latency_kernel": kernel_names(sparse.report, bench.device),
-            "layout": sparse.report.fusion.layout,
         }
+        | _kernels_side(bench, sparse)
     )
     return speed, timed.samples_ms
+
+
+def _kernels_side(bench: EvalContext, sparse: SparseNetwork) -> dict[str, Any]:
+    return {"latency_kernel": kernel_names(sparse.report, bench.device), "layout": sparse.report.fusion.layout}
+
+
+def _timed_low(bench: EvalContext, dense_net: nn.Module) -> dict[str, nn.Module]:
+    """Low precision -> the dense network in it, where it can be timed: of references, on a CPU, times say nothing."""
+    return {} if bench.device.type == "cpu" else low_networks(bench, dense_net)
+
+
+def _dense_ways(net: nn.Module, timed: DenseTiming) -> Ways:
+    low: Ways = {} if timed.low is None else {"dense_low": (timed.low.net, timed.low.execution)}
+    return {"dense": (net, timed.execution)} | low
 
 
 def measured_swap(
@@ -133,7 +153,8 @@ def measured_swap(
     export: Export,
     ways: Ways | None = None,
 ) -> tuple[SparseNetwork, dict[str, Any], Samples]:
-    """A network with kernels and its group `speed`. With kernel=auto the masked network instead, where it is the faster whole.
+    """A network with kernels and its group `speed`. With kernel=auto the masked network instead, where it is the faster whole: in
+    the run's low precision where it has one.
 
     Args:
         make_net: makes the network to swap kernels into, with masked weights.
@@ -146,10 +167,15 @@ def measured_swap(
     changed = sparse.report.sparse_flops_share or sparse.report.fusion.rewritten
     if bench.device.type != "cuda" or not bench.experiment.kernel.dense_allowed or not changed:
         return sparse, speed, samples_ms
-    if (why := why_dense(speed["latency_sparse_ms"], speed["latency_dense_ms"])) is None:
+    precision, dense_ms = bench.experiment.precision, speed["latency_dense_ms"]
+    if precision.is_low and speed.get("dense_low_precision") == precision.of_dense:
+        dense_ms = speed["latency_dense_low_ms"]
+    if (why := why_dense(speed["latency_sparse_ms"], dense_ms)) is None:
         return sparse, speed, samples_ms
     log.info("swap: every layer stays dense: %s", why)
     masked = bench.ready(make_net())
+    if precision.is_low:
+        masked = dense_in(bench, masked, precision.mode)
     kept = SparseNetwork(masked, kept_dense(sparse.report, masked, why))
     del sparse  # its memory is the masked network's now
     return kept, *sparse_speed(bench, dense_net, kept, ways)
@@ -162,6 +188,21 @@ def _dense_side(timed: DenseTiming) -> dict[str, Any]:
         "dense_variant": timed.execution.name,
         "fused_dense_latency_ms": None if timed.fused_latency is None else timed.fused_latency.median_ms,
         "gpu_clock_mhz": timed.clock_mhz,
+        **_low_side(timed),
+    }
+
+
+def _low_side(timed: DenseTiming) -> dict[str, Any]:
+    """Of the dense network in a low precision, where it was timed."""
+    if (low := timed.low) is None:
+        return {}
+    return {
+        **latency_fields("dense_low", low.latency),
+        **({} if low.speedup is None else low.speedup.to_json(SPEEDUP_OVER["dense_low"])),
+        "throughput_dense_low_samples_per_s": timed.batch_size / low.latency.median_ms * 1e3,
+        "execution_mode_dense_low": low.execution.fastest.name,
+        "dense_low_variant": low.execution.name,
+        "dense_low_precision": low.precision,
     }
 
 
@@ -218,12 +259,15 @@ def _measure(
         "dense_weights_sha256": weights_digest(dense_net),
     }
     bench = EvalContext.of(experiment, dense_net)
-    qualities = {"dense": evaluate_dense(store, keys, bench, dense_net)}
+    qualities = {"dense": evaluate_stored(store, keys.dense_quality, bench, "dense", lambda: dense_net)}
     bench.ready(dense_net)
     prunable = experiment.model.prunable(dense_net)
     if recovered is None or exported is None:
         achieved, reasons = achieved_sparsity(dense_net, {}, prunable), {name: "pattern=dense" for name in prunable}
-        groups, samples_ms = _dense_alone(bench, dense_net)
+        if experiment.precision.is_low:
+            groups, samples_ms, qualities["sparse"] = _dense_in_low(bench, dense_net)
+        else:
+            groups, samples_ms = _dense_alone(bench, dense_net)
     else:
         export = read_export(exported.path)
         digests["masks_sha256"] = tensors_digest(export.masks)
@@ -240,6 +284,10 @@ def _measure(
             groups, samples_ms, qualities["sparse"] = found
         else:
             groups, samples_ms = _dense_alone(bench, dense_net)
+    if experiment.dense_low:
+        precision = groups["speed"].setdefault("dense_low_precision", experiment.dense_low[0])
+        make_low = partial(dense_in, bench, dense_net, precision)
+        qualities["dense_low"] = evaluate_low(store, keys, bench, precision, make_low)
     clock = groups["speed"].pop("gpu_clock_mhz")
     content = groups | {
         "sparsity": _sparsity(achieved, reasons),
@@ -278,6 +326,29 @@ def _dense_alone(bench: EvalContext, net: nn.Module) -> tuple[dict[str, Any], Sa
     of_dataset, there = dataset_latency(bench, ways)
     speed |= {"curve": curve} | of_dataset
     return {"speed": speed, "size": _size("dense", net, bench), "kernels": {}}, samples_ms | on_curve | there
+
+
+def _dense_in_low(bench: EvalContext, dense_net: nn.Module) -> tuple[dict[str, Any], Samples, SplitQuality]:
+    """The dense network in the run's low precision beside itself in 16 bits: it takes the place of the sparse one."""
+
+    def made(point: EvalContext) -> SparseNetwork:
+        return SparseNetwork(
+            dense_in(point, dense_net, bench.experiment.precision.mode), SwapReport({}, {}, None, None)
+        )
+
+    if not bench.experiment.measure.latency:
+        groups, samples_ms = _dense_alone(bench, dense_net)
+        return groups, samples_ms, evaluate_splits(bench, made(bench).net, "sparse")
+    ways: Ways = {}
+    low = made(bench)
+    speed, samples_ms = sparse_speed(bench, dense_net, low, ways)
+    log.info("measure: accuracy in %s", bench.experiment.precision.mode)
+    quality = evaluate_splits(bench, low.net, "sparse")
+    size = _size("dense", dense_net, bench) | _size("sparse", low.net, bench)
+    of_dataset, there = dataset_latency(bench, ways)
+    curve, on_curve = latency_curve(bench, lambda point: sparse_speed(point, dense_net, made(point)))
+    speed |= {"curve": curve} | of_dataset
+    return {"speed": speed, "size": size, "kernels": {}}, samples_ms | on_curve | there, quality
 
 
 def _side_by_side(

@@ -35,6 +35,7 @@ from sparsefront.results.record import SCHEMA_VERSION, Identity, Result
 from sparsefront.runs import composable_overrides
 from sparsefront.stages.bench import EvalContext, SplitQuality, evaluate_splits
 from sparsefront.stages.keys import dense_recipe, stage_keys
+from sparsefront.stages.low_precision import dense_in
 from sparsefront.stages.measure import SparseNetwork, kernel_names, measured_swap, swap_in
 from sparsefront.stages.network import build_net, load_net, open_data, weights_digest
 from sparsefront.stages.report import choice_of
@@ -189,6 +190,10 @@ def measure_again(
         bench = EvalContext.of(experiment, dense)
         yield from _conditions(bench, result, given)
         yield from _evaluated("dense", bench, dense, result, outcomes)
+        yield from _evaluated_low(bench, dense, result, outcomes)
+        if experiment.precision.is_low:
+            low = dense_in(bench, bench.ready(dense), experiment.precision.mode)
+            yield from _evaluated("sparse", bench, low, result, outcomes)
         yield from _timed_alone(bench, result, dense)
         return
     masked, whole = build_net(experiment), build_net(experiment)
@@ -202,6 +207,7 @@ def measure_again(
         yield NO_DENSE
     else:
         yield from _evaluated("dense", bench, dense, result, outcomes)
+        yield from _evaluated_low(bench, dense, result, outcomes)
     yield from _continued(experiment, bench, result)
     yield from _evaluated("masked", bench, masked, result, outcomes)
     if same_dtype and result.size.weight_bytes_dense is not None:
@@ -247,6 +253,19 @@ def _evaluated(
 ) -> Iterator[Finding]:
     _tell_evaluating(side, result)
     return _compare(side, evaluate_splits(bench, bench.ready(net), side), result, outcomes)
+
+
+def _evaluated_low(
+    bench: EvalContext, dense: nn.Module, result: Result, outcomes: Mapping[str, Outcomes] | None
+) -> Iterator[Finding]:
+    """The dense network in the low precision of the record, where it has one."""
+    precision = result.speed.dense_low_precision
+    if result.quality.dense_low is None or precision is None:
+        return iter(())
+    if precision not in bench.experiment.dense_low:
+        told = f"{precision} in the record, and the command measures dense in no such precision"
+        return iter([Finding("accuracy, dense_low", SKIPPED, told, decides=False)])
+    return _evaluated("dense_low", bench, dense_in(bench, bench.ready(dense), precision), result, outcomes)
 
 
 def _timed_alone(bench: EvalContext, result: Result, dense: nn.Module) -> Iterator[Finding]:

@@ -28,7 +28,7 @@ from sparsefront.errors import Edited, InvalidSetting
 from sparsefront.export.checkpoint import MANIFEST, Export, damage_named, read_export
 from sparsefront.export.packed_layers import FORMAT_VERSION, Manifest, storage_of
 from sparsefront.masks.weight_view import as_matrix
-from sparsefront.measure.end_to_end import latency_over_batches, speedup_of
+from sparsefront.measure.end_to_end import SPEEDUP_OVER, latency_over_batches, speedup_of
 from sparsefront.measure.problems import dataset_size_text, size_text
 from sparsefront.measure.timers import summarise
 from sparsefront.networks import tensors_digest
@@ -52,7 +52,8 @@ from sparsefront.tasks.outcomes import Outcomes, load_outcomes
 
 CONFIG_FILE = Path(".hydra") / "config.yaml"
 COVERED = ("row.json", "samples.json", "outcomes.npz", "checkpoint", "checkpoint.txt", ".hydra")
-NETWORKS = ("dense", "masked", "sparse")
+NETWORKS = ("dense", "dense_low", "masked", "sparse")
+TIMED = ("dense", "dense_low", "sparse")
 CONTROLS = ("dense_continued", "dense_distilled")
 NAMED_AT_MOST = 8
 EQUAL = 1e-9  # relative: what reading and writing a number may change
@@ -133,7 +134,7 @@ def _check_places(result: Result) -> None:
     for field in others.get(device or "", ()):
         if getattr(identity, field) is not None:
             raise Edited("record", f"was edited: {field} is stated of a latency on {device}")
-    for side in ("dense", "sparse"):
+    for side in TIMED:
         mode, variant = getattr(speed, f"execution_mode_{side}"), getattr(speed, f"{side}_variant")
         if variant is None:
             continue  # not timed, or in an earlier result
@@ -163,7 +164,7 @@ def _check_samples(result: Result, file: Path) -> None:
     except (ValueError, TypeError, AttributeError, IndexError, RuntimeError) as error:
         raise Edited(file.name, f"was edited: it holds no samples of latencies ({error})") from error
     speed = result.speed
-    for side in ("dense", "sparse") if timed else ():
+    for side in TIMED if timed else ():
         if (repeats := timed.get(side)) is not None:
             _require("repeats", speed.repeats, len(repeats), file.name)
             _require("samples_per_repeat", {speed.samples_per_repeat}, set(map(len, repeats)), file.name)
@@ -200,7 +201,7 @@ def _check_dataset(speed: Speed, timed: Mapping[str, list[list[float]]], source:
 def _check_timing(
     stated: Mapping[str, Any], timed: dict[str, list[list[float]]], batch: int | None, source: str
 ) -> None:
-    for side in ("dense", "sparse"):
+    for side in TIMED:
         if side not in timed:
             if stated.get(f"latency_{side}_ms") is not None:
                 raise Edited(source, f"was edited: it has no samples for latency_{side}_ms, which the record states")
@@ -214,9 +215,10 @@ def _check_timing(
     if stated.get("fused_dense_latency_ms") is not None and "dense" in timed:
         fused = summarise(sum(timed.get("fused_dense", timed["dense"]), []))
         _require_close("fused_dense_latency_ms", stated["fused_dense_latency_ms"], fused.median_ms, source)
-    if {"dense", "sparse"} <= timed.keys():
-        for key, value in speedup_of(timed["dense"], timed["sparse"]).to_json().items():
-            _require_close(key, stated.get(key), value, source)
+    for side, name in SPEEDUP_OVER.items():
+        if {side, "sparse"} <= timed.keys():
+            for key, value in speedup_of(timed[side], timed["sparse"]).to_json(name).items():
+                _require_close(key, stated.get(key), value, source)
 
 
 def stored_outcomes(result: Result, row: Path) -> dict[str, Outcomes] | None:

@@ -23,7 +23,7 @@ function drawChart(svg, chart) {
   parts.push(`<path class="dominated" d="${grey.map(({ point, ...at }) => outline(point, at, 3.5)).join("")}"/>`);
   for (const line of chart.lines) parts.push(lineOf(line, chart, x, y));
   for (const spot of bright) {
-    const { point } = spot, color = colorOf(point), hollow = ["continued", "distilled"].includes(point.dense) || chart.hollow(point);
+    const { point } = spot, color = colorOf(point), hollow = ["continued", "distilled", "low"].includes(point.dense) || chart.hollow(point);
     parts.push(`<path class="bars" stroke="${color}" d="${barsOf(spot, chart, x, y)}"/>`);
     parts.push(`<path class="mark${point.dense ? " dense" : ""}${hollow ? " hollow" : ""}" d="${outline(point, spot, 5)}" stroke="${color}" fill="${hollow ? "#fff" : color}"/>`);
   }

@@ -43,7 +43,7 @@ function draw(name, chart) {
 
 // Whether a point is shown though the reader looks close to dense only; 90.1 - 3 is more than 87.1 in binary digits.
 function near(point, view) {
-  const baseline = view.dense.at(-1), { value } = splitOf(view.section);
+  const baseline = view.dense.filter((point) => point.dense !== "low").at(-1), { value } = splitOf(view.section);
   return state.within === null || !baseline || value(point) >= value(baseline) - state.within - EQUAL;
 }
 

@@ -82,16 +82,27 @@ function pickOf(point, section) {
   return { val: point.val, test: point.quality }[section.picked_by] ?? null;
 }
 
-// Dense, and dense trained on: medians over the runs of the seeds that the filter leaves, since every run has its own baseline.
+// The median over runs of the ratio of two fields; null where no run has both.
+function ratioOf(over, under, runs) {
+  return median(runs.filter((run) => valueOf(over, run) && valueOf(under, run)).map((run) => valueOf(over, run) / valueOf(under, run)));
+}
+
+const lowLabel = (runs) => `dense in ${[...new Set(known("dense_low_precision", runs))].join(" or ") || "low precision"}`;
+
+// Dense, dense trained on, and dense in low precision: medians over the runs of the seeds that the filter leaves, since every run has its own baseline.
 function densePoints(section) {
   const { seed } = state.filters, runs = section.runs.filter((run) => !seed.size || seed.has(textOf("seed", run)));
   const kinds = { dense: ["dense baseline", "dense"], continued: ["dense, trained on", "dense_continued"],
-    distilled: ["dense, trained on with the teacher", "dense_distilled"] };
+    distilled: ["dense, trained on with the teacher", "dense_distilled"], low: [lowLabel(runs), "dense_low"] };
   const latency_ms = median(known("latency_dense_ms", runs));
   return Object.entries(kinds).flatMap(([kind, [label, field]]) => {
     const [quality, val] = [field, `val_${field}`].map((name) => timesHundred(median(known(name, runs))));
     if (quality === null) return [];
     const point = { dense: kind, label, quality, val, latency_ms, runs: [], settings: "", intervals: {}, error: null };
+    if (kind === "low") {
+      const [speedup, speedup_dataset] = ["", "_dataset"].map((ending) => ratioOf(`latency_dense${ending}_ms`, `latency_dense_low${ending}_ms`, runs));
+      return [{ ...point, latency_ms: median(known("latency_dense_low_ms", runs)), speedup, speedup_dataset, pick: pickOf(point, section) }];
+    }
     const dense = latency_ms === null ? null : 1, own = known("speedup_dataset", runs).length ? 1 : null;
     return [{ ...point, speedup: dense, speedup_dataset: own, pick: pickOf(point, section) }];
   });

@@ -1,0 +1,154 @@
+"""Precision is measured, not trained: what a row holds, which stages are shared, and what is refused before training."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hydra.core.hydra_config import HydraConfig
+
+from sparsefront.config.validate import validate
+from sparsefront.errors import InvalidSetting
+from sparsefront.stages import low_precision
+from sparsefront.stages.bench import EvalContext
+from sparsefront.stages.network import build_net
+from sparsefront.tasks.outcomes import load_outcomes
+
+ON_CPU = ("trainer=cpu", "measure.device=cpu", "model.depth=1")
+BLOCKS = ("pattern=block_wise", "granularity=64")
+STORED = ("dense", "prune", "recover", "export")
+
+
+def folder() -> Path:
+    return Path(HydraConfig.get().runtime.output_dir)
+
+
+def stored(kind: str) -> list[str]:
+    return sorted(path.name for path in (folder().parents[1] / "cache" / kind).iterdir())
+
+
+def test_one_network_in_every_precision(run):
+    """What runs is evaluated, stages before the swap are those of the first run, and no latency is made up on a CPU."""
+    first = run(*ON_CPU, *BLOCKS)
+    kept = {kind: stored(kind) for kind in STORED}
+    assert first.speed.precision == first.speed.dtype == "fp32" and first.quality.dense_low is None
+    for precision, of_dense in (("fp8", "fp8"), ("fp8_static", "fp8"), ("int8", "int8")):
+        row = run(*ON_CPU, *BLOCKS, f"precision={precision}")
+        assert {kind: stored(kind) for kind in STORED} == kept
+        speed, quality = row.speed, row.quality
+        assert (speed.precision, speed.dtype, speed.dense_low_precision) == (precision, "fp32", of_dense)
+        assert speed.latency_dense_ms > 0 and speed.latency_kernel == "reference"
+        assert speed.latency_sparse_ms is speed.speedup is speed.latency_dense_low_ms is None
+        assert None not in (quality.sparse, quality.val_sparse, quality.dense_low, quality.val_dense_low)
+        assert (quality.dense, quality.masked) == (first.quality.dense, first.quality.masked)
+        outcomes = load_outcomes(folder() / quality.outcomes_file)
+        assert set(outcomes) == {"dense", "dense_low", "masked", "sparse"}
+        samples = np.arange(quality.evaluated_samples)
+        assert outcomes["dense_low"].metric_over(samples) == pytest.approx(quality.dense_low)
+        assert {side.partition(" ")[0] for side in json.loads((folder() / "samples.json").read_text())} <= {
+            *("dense", "fused_dense")
+        }
+
+
+@pytest.mark.parametrize("precision", ["fp8", "fp8_static"])
+def test_the_dense_network_in_low_precision_is_a_result_of_its_own(run, precision):
+    row = run(*ON_CPU, "pattern=dense", f"precision={precision}")
+    assert row.speed.precision == precision and row.quality.masked is None and row.quality.dense_low is None
+    assert None not in (row.quality.dense, row.quality.sparse, row.quality.val_sparse, row.speed.latency_dense_ms)
+    assert row.choice.recovery is None and row.sparsity.sparsity_target == 0
+
+
+@pytest.mark.parametrize("options", [("pattern=depth", "sparsity=0.5", "model.depth=2"), ("pattern=uniform",)])
+def test_smaller_dense_networks_run_in_it_too(run, options):
+    row = run(*ON_CPU, *options, "precision=fp8")
+    assert row.speed.precision == "fp8" and row.quality.sparse is not None
+
+
+def test_without_kernels_dense_is_measured_in_what_is_asked_for(run):
+    row = run(*ON_CPU, "kernel=none", "measure.latency=false", "measure.dense_low=[int8,fp8]")
+    assert row.speed.precision == "fp32" and row.speed.dense_low_precision == "int8"
+    assert row.quality.dense_low is not None and row.quality.sparse is None
+
+
+def test_calibration_reads_what_prune_reads_and_is_the_same_each_time(composed, monkeypatch):
+    experiment = validate(composed("debug=tiny", *ON_CPU, "precision=fp8_static", "precision.batches=3"))
+    net, taken = build_net(experiment), []
+    bench = EvalContext.of(experiment, net)
+
+    def amax(net, batches):
+        taken.append([batch["x"].clone() for batch in batches])
+        return {}
+
+    monkeypatch.setattr(low_precision, "activation_amax", amax)
+    for _ in range(2):
+        torch.rand(1)  # whatever was drawn before
+        low_precision.calibration_of(bench, bench.ready(net))
+    assert len(taken[0]) == 3 and all(map(torch.equal, *taken))
+    other = validate(composed("debug=tiny", *ON_CPU, "precision=fp8"))
+    assert low_precision.calibration_of(SimpleNamespace(experiment=other), net) is None
+
+
+REFUSED = {
+    "no kernels": (
+        ["precision=fp8", "kernel=none"],
+        r"^kernel=none: swaps nothing in, and precision=fp8 is .*kernel=auto",
+    ),
+    "forced to dense": (
+        ["precision=int8", "kernel=sparse", "kernel.family=dense"],
+        r"^kernel=sparse: swaps nothing in",
+    ),
+    "no swap": (["precision=fp8", "stages=[dense,prune,recover,export,measure,report]"], r"^stages=without swap: "),
+    "another kernel": (
+        ["precision=fp8", "kernel=sparse", "kernel.name=gathered_triton"],
+        r"^kernel\.name=gathered_triton: does not run in precision=fp8",
+    ),
+    "unknown": (["precision.mode=fp4"], r"^precision\.mode=fp4: must be one of none, fp8, fp8_static, int8"),
+    "no batches": (["precision=fp8_static", "precision.batches=0"], r"^precision\.batches=0: "),
+    "dense low": (["measure.dense_low=[fp8_static]"], r"^measure\.dense_low=.*fp8, int8"),
+    "dense low twice": (["measure.dense_low=[fp8,fp8]"], r"^measure\.dense_low=\['fp8', 'fp8'\]: names a value twice"),
+    "untimed": (["precision=fp8", "measure.latency=false"], r"^measure\.latency=False: kernels are chosen by timing"),
+}
+
+
+@pytest.mark.parametrize(("overrides", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_refused_before_training(composed, overrides, message):
+    with pytest.raises(InvalidSetting, match=message) as refused:
+        validate(composed(*ON_CPU, *overrides))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("capability", "dtype", "overrides", "message"),
+    [
+        (
+            (8, 0),
+            "fp16",
+            ["precision=fp8"],
+            r"^precision=fp8: needs a GPU of compute capability 8\.9, and Card has 8\.0",
+        ),
+        ((8, 0), "fp16", ["precision=fp8_static"], r"^precision=fp8_static: needs a GPU of compute capability 8\.9"),
+        ((7, 5), "fp16", ["precision=int8"], r"^precision=int8: needs a GPU of compute capability 8\.0"),
+        ((9, 0), "fp32", ["precision=int8"], r"^precision=int8: goes with 16 bits on a GPU: add measure\.dtype=fp16"),
+        ((8, 0), "fp16", ["measure.dense_low=[fp8]"], r"^measure\.dense_low=\['fp8'\]: needs a GPU of compute"),
+        ((8, 0), "fp16", [], ()),
+        ((9, 0), "fp32", [], ()),
+        ((9, 0), "fp16", [], ("fp8",)),
+        ((9, 0), "bf16", ["precision=int8"], ("fp8", "int8")),
+        ((9, 0), "bf16", ["measure.dense_low=[]", "precision=fp8"], ()),
+        ((9, 0), "fp16", ["kernel=none", "measure.latency=false"], ()),
+        ((9, 0), "fp16", ["pattern=dense", "precision=fp8"], ()),
+    ],
+)
+def test_what_a_gpu_can_run(composed, monkeypatch, capability, dtype, overrides, message):
+    """Either it is refused, or dense is measured in these."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: "Card")
+    config = composed("trainer=cpu", "measure.device=cuda", f"measure.dtype={dtype}", *overrides)
+    if isinstance(message, str):
+        with pytest.raises(InvalidSetting, match=message):
+            validate(config)
+    else:
+        assert validate(config).dense_low == message
