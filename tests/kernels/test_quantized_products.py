@@ -1,12 +1,24 @@
 """Products in low precision, against float64 of the operands that they multiply."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
 from drawn_masks import blocks, free, n_of_m
 from random_problems import TOLERANCE, fault_of
-from sparsefront_kernels import FORMATS, Problem, best_kernel, entries, entry, find, labeled, names, reference
+from sparsefront_kernels import (
+    FORMATS,
+    Problem,
+    UnsupportedProblem,
+    best_kernel,
+    entries,
+    entry,
+    find,
+    labeled,
+    names,
+    reference,
+)
 from sparsefront_kernels.common.epilogue import with_epilogue
 from sparsefront_kernels.quantized.quantize import PRECISIONS, Quantized, dequantize, quantize
 
@@ -18,6 +30,8 @@ WEIGHTS = {
     "semi_structured": (n_of_m(2, 4), {}),
 }
 LOW = [kernel for precision in PRECISIONS for kernel in entries(precision)]
+
+REFERENCES = [kernel for kernel in LOW if kernel.is_reference]
 
 
 def weight_of(family, dtype=torch.float32):
@@ -41,8 +55,19 @@ def operands(kernel, dtype, device, m=45):
 
 
 def test_entries_of_a_precision():
-    assert names("fp8")[:3] == ("dense_fp8_reference", "blocked_fp8_reference", "semi_structured_fp8_reference")
-    assert names("int8")[:2] == ("dense_int8_reference", "semi_structured_int8_reference")
+    assert names("fp8") == (
+        "dense_fp8_reference",
+        "dense_fp8",
+        "blocked_fp8_reference",
+        "semi_structured_fp8_reference",
+        "semi_structured_fp8",
+    )
+    assert names("int8") == (
+        "dense_int8_reference",
+        "dense_int8",
+        "semi_structured_int8_reference",
+        "semi_structured_int8",
+    )
     assert all(kernel.precision == "none" for kernel in entries())
     assert not set(names()) & {kernel.name for kernel in LOW}
     for kernel in LOW:
@@ -69,7 +94,7 @@ def test_a_cpu_takes_the_reference():
     )
 
 
-@pytest.mark.parametrize("kernel", [kernel for kernel in LOW if kernel.is_reference], ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("kernel", REFERENCES, ids=lambda kernel: kernel.name)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_reference_is_the_product_of_the_quantised_operands(kernel, dtype):
     x, stored, packed = operands(kernel, dtype, CPU)
@@ -82,7 +107,7 @@ def test_reference_is_the_product_of_the_quantised_operands(kernel, dtype):
     assert 1e-3 < error < 0.05, "what quantising costs"
 
 
-@pytest.mark.parametrize("kernel", [kernel for kernel in LOW if kernel.is_reference], ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("kernel", REFERENCES, ids=lambda kernel: kernel.name)
 def test_reference_takes_x_quantised_in_each_way(kernel):
     x, _, packed = operands(kernel, torch.float16, CPU)
     ways = {"row": quantize(x, kernel.precision), "group128": quantize(x, kernel.precision, group=128)}
@@ -94,14 +119,12 @@ def test_reference_takes_x_quantised_in_each_way(kernel):
         y = kernel.run(quantized, packed)
         assert y.dtype == torch.float16 and not fault_of(y, exact(kernel, quantized, packed), 1e-3), way
     other = quantize(x, "int8" if kernel.precision == "fp8" else "fp8")
-    with pytest.raises(ValueError, match="x is quantised to"):
+    with pytest.raises(ValueError, match="x is torch.* the weight torch"):
         kernel.run(other, packed)
 
 
 def test_nan_and_infinities_reach_their_rows_alone():
-    for kernel in LOW:
-        if not kernel.is_reference:
-            continue
+    for kernel in REFERENCES:
         x, _, packed = operands(kernel, torch.float16, CPU, m=5)
         x[1, 3], x[3, 5], x[4] = math.nan, math.inf, 0.0
         lost = kernel.run(x, packed).isnan().all(dim=1)
@@ -118,3 +141,91 @@ def test_a_kernel_may_quantise_for_the_next_product():
     expected = exact(kernel, x, packed, bias, "gelu")
     step = y.scales.double().repeat_interleave(128, dim=1) * 448 * 2**-4
     assert ((dequantize(y).double() - expected).abs() <= step).all()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "changes", "reason"),
+    [
+        ("dense_fp8", {}, "needs a CUDA device, not cpu"),
+        ("dense_fp8", {"n": 40}, r"takes N and K in multiples of 16, the weight is \[40, 384\]"),
+        ("dense_fp8", {"dtype": torch.float64}, "quantises float16, bfloat16 or float32, not torch.float64"),
+        ("dense_int8", {}, "needs a CUDA device, not cpu"),
+        ("dense_int8", {"k": 20}, r"takes N and K in multiples of 8, the weight is \[256, 20\]"),
+        ("dense_int8", {"m": 16}, "takes at least 17 rows of X, not 16"),
+        ("semi_structured_fp8", {}, "needs a CUDA device, not cpu"),
+        ("semi_structured_fp8", {"k": 48}, r"cuSPARSELt needs N and K in multiples of 32 .* \[256, 48\]"),
+        ("semi_structured_int8", {"m": 3_000_000}, "cuSPARSELt takes X of 2097120 rows"),
+    ],
+)
+def test_unsupported_problems_say_why(kernel, changes, reason):
+    problem = Problem(**({"m": 64, "k": K, "n": N, "dtype": torch.float16, "device": CPU} | changes))
+    shape = problem.n, problem.k
+    stored = FORMATS[entry(kernel).family].from_dense(torch.zeros(shape), torch.zeros(shape) > 0)
+    with pytest.raises(UnsupportedProblem, match=f"{kernel}: {reason}"):
+        entry(kernel).require_supported(stored, problem)
+
+
+def test_a_gpu_without_fp8_is_unsupported(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (8, 0))
+    problem = Problem(64, K, N, torch.float16, "cuda")
+    for family in ("dense", "semi_structured"):
+        reason = entry(f"{family}_fp8").unsupported_reason(weight_of(family, torch.float16), problem)
+        assert reason == "needs compute capability 8.9 or newer, this GPU has 8.0"
+    assert entry("dense_int8").supports(weight_of("dense", torch.float16), problem)
+
+
+@pytest.mark.parametrize("name", ["dense_fp8", "dense_int8"])
+def test_operands_that_do_not_fit_are_rejected(name):
+    kernel = entry(name)
+    x, _, packed = operands(kernel, torch.float16, CPU)
+    for wrong, bias, message in (
+        (x[:, :-16], None, f"with K = {K}"),
+        (x, torch.ones(3), r"bias must be a float \[256\]"),
+        (Quantized(quantize(x, kernel.precision)[0], torch.ones(7, 1)), None, r"scales must be \[45, groups\]"),
+        (quantize(x, kernel.precision, group=128), None, "takes scales per row"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            kernel.run(wrong, packed, bias)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kernel", [kernel for kernel in LOW if kernel.requires_cuda], ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("m", [17, 45, 256])
+def test_kernel_is_the_product_of_the_quantised_operands(kernel, dtype, m):
+    device = torch.device("cuda")
+    x, stored, packed = operands(kernel, dtype, device, m)
+    kernel.require_supported(stored, Problem(m, K, N, dtype, device))
+    bias, residual = torch.randn(N, device=device), torch.randn(m, N, device=device).to(dtype)
+    allowed = max(TOLERANCE[dtype], 1e-3)  # sums in fp8 have fewer bits than float32
+    for epilogue in ({}, {"activation": "gelu", "residual": residual}):
+        for added in (None, bias, bias.to(dtype)):
+            y = kernel.run(x, packed, added, **epilogue)
+            assert y.dtype == dtype and not fault_of(y, exact(kernel, x, packed, added, **epilogue), allowed)
+    ways = [quantize(x, kernel.precision)]
+    if "static" in kernel.takes_scales:
+        ways.append(quantize(x, scale=torch.tensor(1e4 / 448, device=device)))
+    for quantized in ways:
+        y = kernel.run(quantized, packed, bias)
+        assert y.dtype == dtype and not fault_of(y, exact(kernel, quantized, packed, bias), allowed)
+    x[3, 7], x[5, 9] = math.nan, -math.inf
+    lost = kernel.run(x, packed).isnan()
+    assert lost.all(dim=1).nonzero().flatten().tolist() == [3, 5] and int(lost.sum()) == 2 * N
+
+
+@pytest.mark.gpu
+def test_compiled_and_recorded():
+    device = torch.device("cuda")
+    for kernel in (entry("dense_fp8"), entry("semi_structured_fp8"), entry("semi_structured_int8")):
+        x, _, packed = operands(kernel, torch.bfloat16, device)
+        bias = torch.randn(N, device=device)
+        expected = exact(kernel, x, packed, bias, "gelu")
+        run = partial(kernel.run, packed=packed, bias=bias, activation="gelu")
+        assert not fault_of(torch.compile(run, fullgraph=True)(x), expected, 5e-3), kernel.name
+        run(x)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = run(x)
+        graph.replay()
+        assert not fault_of(y, expected, 5e-3), kernel.name

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sparsefront_kernels.common.epilogue import check_activation, with_epilogue
+from sparsefront_kernels.common.operands import check_epilogue, check_operands
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.quantized.quantize import Quantized, dequantize, quantize, quantize_weight
 
@@ -26,6 +28,11 @@ class QuantizedWeight:
     scales: Tensor
     dtype: torch.dtype
 
+    @property
+    def precision(self) -> str:
+        """Either "fp8" or "int8"."""
+        return Quantized(self.values, self.scales).precision
+
 
 def pack_quantized(stored: SparseFormat, precision: str) -> QuantizedWeight:
     """The whole weight, zeros included, in float16, bfloat16 or float32 before, quantised per output."""
@@ -33,25 +40,43 @@ def pack_quantized(stored: SparseFormat, precision: str) -> QuantizedWeight:
     return QuantizedWeight(*stored.shape, *quantize_weight(weight, precision), weight.dtype)
 
 
-def quantized_x(x: Tensor | Quantized, precision: str) -> Quantized:
-    """X as it came where it is quantised, else with a scale per row.
+def quantized_x(x: Tensor | Quantized, packed: QuantizedWeight) -> Quantized:
+    """X as it came where it is quantised, else quantised as the weight is, with a scale per row."""
+    return x if isinstance(x, Quantized) else quantize(x, packed.precision)
 
-    Raises:
-        ValueError: X is quantised to another precision.
-    """
-    if not isinstance(x, Quantized):
-        return quantize(x, precision)
-    if x.precision != precision:
-        raise ValueError(f"x is quantised to {x.precision}, the weight to {precision}")
-    return x
+
+def check_quantized_operands(x: Quantized, packed: QuantizedWeight, bias: Tensor | None) -> None:
+    """Raise ValueError unless x, in the precision of the weight, the weight and the bias fit together."""
+    check_operands(x.values, packed.values, bias, k=packed.k, n=packed.n)
+    if x.scales.device != x.values.device or x.scales.dtype != torch.float32:
+        raise ValueError(f"scales must be float32 on {x.values.device}, not {x.scales.dtype} on {x.scales.device}")
+    if x.scales.ndim != 2 or x.scales.shape[0] not in (1, x.values.shape[0]):
+        raise ValueError(f"scales must be [{x.values.shape[0]}, groups] or [1, 1], not {list(x.scales.shape)}")
 
 
 def multiplied(x: Tensor | Quantized, packed: QuantizedWeight) -> tuple[Tensor, Tensor]:
     """float32 X [M, K] and W [N, K] as they are multiplied: after quantisation."""
-    weight = Quantized(packed.values, packed.scales)
-    return dequantize(quantized_x(x, weight.precision)), dequantize(weight)
+    quantized = quantized_x(x, packed)
+    check_quantized_operands(quantized, packed, None)
+    return dequantize(quantized), dequantize(Quantized(packed.values, packed.scales))
 
 
 def output_dtype(x: Tensor | Quantized, packed: QuantizedWeight) -> torch.dtype:
     """Of Y: that of X, or of the weight before it was quantised where X comes quantised."""
     return packed.dtype if isinstance(x, Quantized) else x.dtype
+
+
+def with_checked_epilogue(
+    sums: Tensor, bias: Tensor | None, activation: str, residual: Tensor | None, dtype: torch.dtype
+) -> Tensor:
+    """activation(sums + bias) + residual in float32, rounded to a dtype; in plain operations, which a compiled graph fuses.
+
+    Raises:
+        ValueError: no such activation, or a residual that is not of the sums' shape and this dtype.
+    """
+    check_activation(activation)
+    if residual is not None:
+        check_epilogue(sums.new_empty(sums.shape, dtype=dtype), activation, residual)
+    if bias is None and activation == "none" and residual is None:
+        return sums.to(dtype)
+    return with_epilogue(sums.float(), bias, activation, residual).to(dtype)

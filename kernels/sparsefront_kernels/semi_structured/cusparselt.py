@@ -159,18 +159,22 @@ class Algorithm:
 DEFAULT = Algorithm()
 
 
-def searched(compressed: Tensor, x: Tensor) -> Algorithm:
+def searched(
+    compressed: Tensor, x: Tensor, alpha: Tensor | None = None, out_dtype: torch.dtype | None = None
+) -> Algorithm:
     """What cuSPARSELt's search finds for W · x; it times its algorithms, so that nothing else may run beside it.
 
     Args:
         compressed: from `torch._cslt_compress`.
         x: [K, M] in the strides of the product; M a multiple of 8.
+        alpha, out_dtype: of the product in low precision.
     """
     library = getattr(torch._C, "_cusparselt", None)
     if hasattr(library, "mm_search"):
-        return Algorithm(*library.mm_search(compressed, x, None, None, None, False)[:3])
+        return Algorithm(*library.mm_search(compressed, x, None, alpha, out_dtype, False)[:3])
     # PyTorch's older function tells only a part of it
-    return Algorithm(int(torch._cslt_sparse_mm_search(compressed, x)))
+    settings = {} if out_dtype is None else {"alpha": alpha, "out_dtype": out_dtype}
+    return Algorithm(int(torch._cslt_sparse_mm_search(compressed, x, **settings)))
 
 
 @dataclass(frozen=True)
