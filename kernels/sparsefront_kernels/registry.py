@@ -33,6 +33,7 @@ from sparsefront_kernels.n_m import small_m as n_m_small_m
 from sparsefront_kernels.packing import FORMATS
 from sparsefront_kernels.performance_model import Product, predict
 from sparsefront_kernels.problem import Problem, kernel_and_layout
+from sparsefront_kernels.quantized import blocked as quantized_blocked
 from sparsefront_kernels.quantized import dense as quantized_dense
 from sparsefront_kernels.quantized.reference import reference_entry
 from sparsefront_kernels.semi_structured import cusparselt
@@ -94,6 +95,7 @@ _LOW_PRECISION = (
     reference_entry("dense", "int8"),
     quantized_dense.INT8_ENTRY,
     reference_entry("blocked", "fp8"),
+    quantized_blocked.ENTRY,
     reference_entry("semi_structured", "fp8"),
     low_precision_2_4.FP8_ENTRY,
     reference_entry("semi_structured", "int8"),

@@ -1,7 +1,7 @@
 """Dense products in low precision: cuBLASLt's row-wise fp8 and its int8, the baselines that sparse kernels have to beat.
 
-Both are calls of PyTorch with plain operations around them, so that a compiled graph fuses the quantisation with what comes
-before it and the epilogue with what comes after.
+Both are calls of PyTorch. In a compiled graph there are plain operations around them, so that the quantisation fuses with
+what comes before it and the epilogue with what comes after.
 """
 
 from functools import partial
@@ -13,6 +13,7 @@ from sparsefront_kernels.common.device_support import cuda_unsupported_reason
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.problem import Problem
+from sparsefront_kernels.quantized.epilogue import finished
 from sparsefront_kernels.quantized.quantize import Quantized
 from sparsefront_kernels.quantized.reference import dtype_unsupported_reason
 from sparsefront_kernels.quantized.weight import (
@@ -22,7 +23,6 @@ from sparsefront_kernels.quantized.weight import (
     output_dtype,
     pack_quantized,
     quantized_x,
-    with_checked_epilogue,
 )
 
 FP8_MULTIPLE = 16  # cuBLASLt's rule for K and N
@@ -69,7 +69,7 @@ def dense_fp8(
         out_dtype=dtype,
         use_fast_accum=True,
     )
-    return with_checked_epilogue(y, None if adds_bias else bias, activation, residual, dtype)
+    return finished(y, None if adds_bias else bias, activation, residual, dtype)
 
 
 def dense_int8(
@@ -88,8 +88,8 @@ def dense_int8(
     quantized = quantized_x(x, packed)
     check_quantized_operands(quantized, packed, bias)
     sums = torch._int_mm(quantized.values.contiguous(), packed.values.t())
-    y = sums.float() * quantized.row_scales() * packed.scales.t()
-    return with_checked_epilogue(y, bias, activation, residual, dtype)
+    scales = {"row_scales": quantized.row_scales(), "output_scales": packed.scales}
+    return finished(sums, bias, activation, residual, dtype, **scales)
 
 
 def _fp8_unsupported(stored: SparseFormat, problem: Problem) -> str | None:

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.epilogue import check_activation, with_epilogue
-from sparsefront_kernels.common.operands import check_epilogue, check_operands
+from sparsefront_kernels.common.operands import check_operands
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.quantized.quantize import Quantized, dequantize, quantize, quantize_weight
 
@@ -64,19 +63,3 @@ def multiplied(x: Tensor | Quantized, packed: QuantizedWeight) -> tuple[Tensor, 
 def output_dtype(x: Tensor | Quantized, packed: QuantizedWeight) -> torch.dtype:
     """Of Y: that of X, or of the weight before it was quantised where X comes quantised."""
     return packed.dtype if isinstance(x, Quantized) else x.dtype
-
-
-def with_checked_epilogue(
-    sums: Tensor, bias: Tensor | None, activation: str, residual: Tensor | None, dtype: torch.dtype
-) -> Tensor:
-    """activation(sums + bias) + residual in float32, rounded to a dtype; in plain operations, which a compiled graph fuses.
-
-    Raises:
-        ValueError: no such activation, or a residual that is not of the sums' shape and this dtype.
-    """
-    check_activation(activation)
-    if residual is not None:
-        check_epilogue(sums.new_empty(sums.shape, dtype=dtype), activation, residual)
-    if bias is None and activation == "none" and residual is None:
-        return sums.to(dtype)
-    return with_epilogue(sums.float(), bias, activation, residual).to(dtype)
