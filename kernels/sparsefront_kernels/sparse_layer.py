@@ -70,7 +70,8 @@ class SparseLayer(nn.Module):
         """X [M, K] as the kernel is given it: quantised already where its scale is static."""
         if self._static_scale is None or isinstance(x, Quantized):
             return x
-        return quantize(x, self.precision, scale=self._static_scale)
+        found = quantize(x, self.precision, scale=self._static_scale)
+        return found if "static" in self._entry.takes_scales else Quantized(found.values, found.row_scales())
 
     def multiplied(self, x: Tensor | Quantized) -> tuple[Tensor, Tensor]:
         """Of a kernel in low precision: X [M, K] and W [N, K] in float32, as they are after quantisation."""
@@ -80,7 +81,7 @@ class SparseLayer(nn.Module):
     def emulated(self, x: Tensor | Quantized, activation: str = "none", residual: Tensor | None = None) -> Tensor:
         """[M, K] -> [M, N] in the weight's dtype: activation(X · Wᵀ + bias) + residual of the quantised operands."""
         of_x, of_w = self.multiplied(x)
-        return with_epilogue(of_x @ of_w.t(), self.bias, activation, residual).to(self.format.dtype)
+        return with_epilogue(of_x.float() @ of_w.float().t(), self.bias, activation, residual).to(self.format.dtype)
 
     @property
     def tunable(self) -> tuple[Tunable | None, Any]:

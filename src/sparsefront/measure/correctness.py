@@ -207,7 +207,7 @@ def within(x: Tensor, amax: float | None) -> Tensor:
 
 
 def limit_of(candidate: nn.Module, limit: float) -> float:
-    """The limit of a product, of a kernel in low precision that of what it rounds to: cuBLASLt gives bf16 alone."""
+    """The limit of a product; of a kernel in low precision at least that of bf16, since cuBLASLt sums up in fewer bits."""
     if has_low_precision(candidate) and limit == PRODUCT_ERROR_LIMIT[torch.float16]:
         return PRODUCT_ERROR_LIMIT[torch.bfloat16]
     return limit
