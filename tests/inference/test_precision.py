@@ -120,6 +120,8 @@ def test_the_dense_graph_multiplies_quantised_operands(precision, bert):
     kernels = {part.kernel_name for part in fused.modules() if isinstance(part, FusedProduct)}
     assert kernels == {f"dense_{precision.removesuffix('_static')}_reference"}
     assert not any(block.feature_major for block in fused.modules() if isinstance(block, FusedBlock))
+    handed_over = sum(isinstance(part, HandsOver) for part in fused.modules())
+    assert handed_over == (2 if precision == "fp8" else 0)
     names = [name for name in linears(bert) if name != "classifier"]
     expected = emulation(bert, names, precision, ranges)
     assert apart(fused, expected, TOKENS) < CLOSE < apart(fused, bert, TOKENS) * (1 if precision != "int8" else 10)
@@ -259,7 +261,7 @@ def test_a_wrong_kernel_is_refused():
 
     assert check.evaluate(product_by(right))[1] is None
     assert 0.01 < check.quantization_error(product_by(right)) < 0.1
-    assert "steps beside" in check.evaluate(product_by(replace(right, quantized_run=doubled)))[1]
+    assert "a step beside" in check.evaluate(product_by(replace(right, quantized_run=doubled)))[1]
     assert "relative error" in check.evaluate(product_by(replace(right, product=beside)))[1]
 
 

@@ -9,7 +9,7 @@ from sparsefront_kernels.common.epilogue import ACTIVATIONS
 from sparsefront_kernels.dense.format import DenseFormat
 from sparsefront_kernels.pointwise import contiguous_transpose, epilogue
 from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR, Y_FEATURE_MAJOR
-from sparsefront_kernels.quantized.quantize import Quantized
+from sparsefront_kernels.quantized.quantize import Quantized, quantize_activated
 from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor
 from torch.nn.functional import linear
@@ -94,14 +94,17 @@ class FusedProduct(SparseLayer):
         return layout_name(x_feature_major=self.x_feature_major, y_feature_major=self.y_feature_major)
 
     @property
-    def quantises_for_next(self) -> bool:
-        """Whether its kernel can quantise what it computes, per row and 128 outputs."""
-        return self._entry.quantized_run is not None and self.out_features % HANDED_OVER == 0
+    def handed_over(self) -> str | None:
+        """The scales of what it can quantise for the next product, as `takes_scales` calls them: its kernel per row and 128
+        outputs; where the kernel cannot, one pass with the activation, per row. None in 16 bits, or without a pass to save.
+        """
+        if self._entry.quantized_run is not None and self.out_features % HANDED_OVER == 0:
+            return "group128"
+        return "row" if self.precision == "fp8" and self.activation != "none" else None
 
-    @property
-    def takes_groups(self) -> bool:
-        """Whether x may come quantised so; a static scale is kept to."""
-        return "group128" in self._entry.takes_scales and self.x_scale is None
+    def takes(self, scales: str) -> bool:
+        """Whether x may come in e4m3 with scales so; a static scale is kept to."""
+        return self.precision == "fp8" and scales in self._entry.takes_scales and self.x_scale is None
 
     def forward(self, x: Tensor | Quantized, residual: Tensor | None = None) -> Tensor:
         """In the weight's dtype, whatever autocast says."""
@@ -113,12 +116,15 @@ class FusedProduct(SparseLayer):
         return self._forward(x, residual)
 
     def for_next(self, x: Tensor | Quantized) -> Quantized:
-        """act(x · Wᵀ + bias) as another product reads it: values [..., N], and scales per row and 128 outputs."""
-        run = self._entry.quantized_run
-        assert run is not None  # see `quantises_for_next`
+        """act(x · Wᵀ + bias) as another product reads it: values [..., N], and scales as `handed_over` says."""
         with torch.autocast(_values(x).device.type, enabled=False):
             rows = self.entered(self._rows(self._cast(x)))
-            y = run(rows, self._operand, self.bias, activation=self.activation)
+            if self.handed_over == "group128":
+                run = self._entry.quantized_run
+                assert run is not None  # see `handed_over`
+                y = run(rows, self._operand, self.bias, activation=self.activation)
+            else:
+                y = quantize_activated(self._entry.run(rows, self._operand, self.bias), self.activation)
         return Quantized(y.values.view(*_values(x).shape[:-1], self.out_features), y.scales)
 
     def _cast(self, x: Tensor | Quantized) -> Tensor | Quantized:

@@ -9,18 +9,18 @@ from torch import Tensor, fx, nn
 from sparsefront.inference.fusion.fused_product import FusedProduct
 from sparsefront.inference.fusion.sites import ProductSite, hidden_pairs
 
-# The first of two products quantises what it computes, in its epilogue, where the second alone reads it.
+# The first of two products quantises what it computes, in its epilogue or with its activation, where the second alone reads it.
 
 
 class HandsOver(nn.Module):
-    """A product whose result the next one reads quantised: no 16-bit tensor lies between them."""
+    """A product whose result the next one reads quantised."""
 
     def __init__(self, product: FusedProduct) -> None:
         super().__init__()
         self.product = product
 
     def forward(self, x: Tensor | Quantized) -> Tensor | Quantized:
-        """Values [..., N] with scales per row and 128 outputs; as they are where the product emulates its kernel."""
+        """Values [..., N] with their scales; as they are where the product emulates its kernel."""
         return self.product(x) if self.product.emulates else self.product.for_next(x)
 
 
@@ -36,7 +36,7 @@ def handing_over(sites: Mapping[str, ProductSite], products: Mapping[str, FusedP
     return {
         up: HandsOver(products[up])
         for up, down in pairs
-        if products[up].quantises_for_next and products[down].precision == "fp8" and products[down].takes_groups
+        if (scales := products[up].handed_over) is not None and products[down].takes(scales)
     }
 
 

@@ -209,6 +209,7 @@ def tile_lengths(stored: SparseFormat) -> list[int]:
 
 CPU_ROWS = 64  # M on a CPU: references do the same for every row
 CHUNK_ROWS = 8192  # of the fp64 product at a time
+E4M3_STEP = 2.0**-3  # from a value to the next, relative
 SEPARATE = 2.0  # times the limit where an epilogue follows the product, with roundings of its own
 
 
@@ -255,8 +256,8 @@ class FusedCorrectnessCheck:
             error = max(error, self._error(found, candidate, x))
         if not error <= limit:
             return error, f"relative error {error:.1e} against the fp64 product, more than {limit:.0e}"
-        if self._hands_over(candidate) and (steps := self._steps_apart(candidate)) > 1:  # type: ignore[arg-type]
-            return error, f"quantises for the next product {steps} steps beside the fp64 product"
+        if self._hands_over(candidate) and (share := self._beside(candidate)) > 0:  # type: ignore[arg-type]
+            return error, f"quantises {share:.1%} for the next product by more than a step beside the fp64 product"
         return error, None
 
     @torch.no_grad()
@@ -269,26 +270,26 @@ class FusedCorrectnessCheck:
     def _forms(self, candidate: nn.Module) -> list[Tensor | Quantized]:
         """X as it may reach the candidate: in 16 bits, and as a product before it hands it over."""
         forms: list[Tensor | Quantized] = [self.x]
-        groups = _is_low(candidate) and candidate.precision == "fp8" and candidate.takes_groups  # type: ignore[operator]
-        if groups and self.x.shape[1] % HANDED_OVER == 0:
+        if _is_low(candidate) and candidate.takes("group128") and self.x.shape[1] % HANDED_OVER == 0:  # type: ignore[operator]
             forms.append(quantize(self.x, group=HANDED_OVER))
         return forms
 
     def _hands_over(self, candidate: nn.Module) -> bool:
-        return _is_low(candidate) and bool(candidate.quantises_for_next) and not self.spec.residual
+        return _is_low(candidate) and candidate.handed_over is not None and not self.spec.residual
 
-    def _steps_apart(self, candidate: FusedProduct) -> int:
-        """By how many e4m3 values the furthest one lies from the rounded fp64 result, in the scales that were found."""
+    def _beside(self, candidate: FusedProduct) -> float:
+        """Fraction of the values for the next product that lie further from the fp64 result than an e4m3 step and the error that
+        sums may have, which is of their group's largest value: near zero it is more than a step.
+        """
         values, scales = candidate.for_next(self.x)
-        furthest = 0
+        limit, wrong = limit_of(candidate, self.limit), 0
         for first in range(0, len(self.x), CHUNK_ROWS):
             part = slice(first, first + CHUNK_ROWS)
-            expected = self._expected(candidate, self.x[part], None)
-            by_group = expected.view(len(expected), -1, HANDED_OVER) / scales[part, :, None].double()
-            rounded = by_group.view_as(expected).clamp(-LARGEST["fp8"], LARGEST["fp8"]).float().to(values.dtype)
-            apart = (_step(values[part]) - _step(rounded)).abs().max()
-            furthest = max(furthest, int(apart))
-        return furthest
+            expected = self._expected(candidate, self.x[part], None).view(len(scales[part]), scales.shape[1], -1)
+            found = values[part].double().view_as(expected) * scales[part, :, None].double()
+            room = expected.abs() * E4M3_STEP + expected.abs().amax(dim=2, keepdim=True) * limit
+            wrong += int(((found - expected).abs() <= room).logical_not().sum())
+        return wrong / values.numel()
 
     def _expected(self, low: FusedProduct | None, x: Tensor | Quantized, residual: Tensor | None) -> Tensor:
         """fp64 [M, N]; `low` is the candidate where its operands after quantisation are multiplied."""
@@ -320,12 +321,6 @@ class FusedCorrectnessCheck:
 
 def _is_low(candidate: nn.Module) -> bool:
     return isinstance(candidate, FusedProduct) and candidate.precision != "none"
-
-
-def _step(values: Tensor) -> Tensor:
-    """The number of an e4m3 value among all of them in order, 0 for both zeros."""
-    bits = values.view(torch.uint8).to(torch.int32)
-    return torch.where(bits < 128, bits, 128 - bits)
 
 
 # Which products were timed: equal ones share their times, nearly equal ones only time what was fast in one of them.
