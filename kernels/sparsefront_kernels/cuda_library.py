@@ -29,6 +29,7 @@ PACKAGE = Path(__file__).parent
 SHARED = PACKAGE / "cuda"  # headers that the families' sources include
 SOURCES = {
     "blocked_sm90": PACKAGE / "blocked" / "csrc" / "blocked_sm90.cu",
+    "blocked_fp8_sm90": PACKAGE / "blocked" / "csrc" / "blocked_fp8_sm90.cu",
     "gathered_sm90_cluster": PACKAGE / "gathered" / "csrc" / "gathered_sm90_cluster.cu",
     "gathered_sm90_persistent": PACKAGE / "gathered" / "csrc" / "gathered_sm90_persistent.cu",
     "gathered_indexed": PACKAGE / "gathered" / "csrc" / "gathered_indexed.cu",

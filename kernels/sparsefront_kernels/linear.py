@@ -23,9 +23,14 @@ class SparseLinear(SparseLayer):
     _rows: int | None = None  # M that the kernel is chosen for, anew on every device; None: the kernel stays
 
     def __init__(
-        self, entry: KernelEntry, format: SparseFormat, bias: Tensor | None, layout: str | None = None
+        self,
+        entry: KernelEntry,
+        format: SparseFormat,
+        bias: Tensor | None,
+        layout: str | None = None,
+        x_scale: float | None = None,
     ) -> None:
-        super().__init__(entry, format, bias, layout)
+        super().__init__(entry, format, bias, layout, x_scale)
         self.out_features, self.in_features = format.shape
 
     @classmethod
@@ -61,9 +66,16 @@ class SparseLinear(SparseLayer):
         return layer
 
     @classmethod
-    def replacing(cls, layer: nn.Linear, entry: KernelEntry, format: SparseFormat, layout: str | None = None) -> Self:
+    def replacing(
+        cls,
+        layer: nn.Linear,
+        entry: KernelEntry,
+        format: SparseFormat,
+        layout: str | None = None,
+        x_scale: float | None = None,
+    ) -> Self:
         """A layer with the stored weight of another, which gives it its bias."""
-        return cls(entry, format, layer.bias, layout)
+        return cls(entry, format, layer.bias, layout, x_scale)
 
     def forward(self, input: Tensor) -> Tensor:
         """`input` is called as nn.Linear calls it."""

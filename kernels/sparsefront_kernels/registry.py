@@ -33,8 +33,11 @@ from sparsefront_kernels.n_m import small_m as n_m_small_m
 from sparsefront_kernels.packing import FORMATS
 from sparsefront_kernels.performance_model import Product, predict
 from sparsefront_kernels.problem import Problem, kernel_and_layout
+from sparsefront_kernels.quantized import blocked as quantized_blocked
+from sparsefront_kernels.quantized import dense as quantized_dense
 from sparsefront_kernels.quantized.reference import reference_entry
 from sparsefront_kernels.semi_structured import cusparselt
+from sparsefront_kernels.semi_structured import low_precision as low_precision_2_4
 
 DTYPE_NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
 
@@ -88,10 +91,15 @@ _ALL = (
 # The same families in low precision, the reference of each family and precision first.
 _LOW_PRECISION = (
     reference_entry("dense", "fp8"),
+    quantized_dense.FP8_ENTRY,
     reference_entry("dense", "int8"),
+    quantized_dense.INT8_ENTRY,
     reference_entry("blocked", "fp8"),
+    quantized_blocked.ENTRY,
     reference_entry("semi_structured", "fp8"),
+    low_precision_2_4.FP8_ENTRY,
     reference_entry("semi_structured", "int8"),
+    low_precision_2_4.INT8_ENTRY,
 )
 _ENTRIES: dict[str, KernelEntry] = {entry.name: entry for entry in (*_ALL, *_LOW_PRECISION)}
 

@@ -7,10 +7,12 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from sparsefront_kernels.common.epilogue import with_epilogue
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.pointwise import contiguous_transpose
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR
+from sparsefront_kernels.quantized.quantize import Quantized, quantize
 from sparsefront_kernels.tuning.launches import Tunable
 
 
@@ -26,14 +28,24 @@ class SparseLayer(nn.Module):
         format: W as this kernel's family stores it.
         bias: [N] or None, as the dense layer had it.
         layout: of X and Y as the kernel takes and gives them, `kernel_layout` afterwards; by default its first one.
+        x_scale: of a kernel in low precision, the one scale of all X; None: each row has its own, found at run time.
+    Attributes:
+        emulates: while True, a kernel in low precision is replaced by its quantised operands multiplied in float32.
     """
 
     format: SparseFormat
+    emulates = False
 
     def __init__(
-        self, entry: KernelEntry, format: SparseFormat, bias: Tensor | None, layout: str | None = None
+        self,
+        entry: KernelEntry,
+        format: SparseFormat,
+        bias: Tensor | None,
+        layout: str | None = None,
+        x_scale: float | None = None,
     ) -> None:
         super().__init__()
+        self.x_scale = x_scale
         self.kernel_layout = layout or entry.layouts[0]
         self.bias = None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
         self._entry, self._released = entry, False
@@ -50,6 +62,28 @@ class SparseLayer(nn.Module):
         return self._entry.label(self.kernel_layout)
 
     @property
+    def precision(self) -> str:
+        """What the kernel multiplies in: "none" (as X and W come), "fp8" or "int8"."""
+        return self._entry.precision
+
+    def entered(self, x: Tensor | Quantized) -> Tensor | Quantized:
+        """X [M, K] as the kernel is given it: quantised already where its scale is static."""
+        if self._static_scale is None or isinstance(x, Quantized):
+            return x
+        found = quantize(x, self.precision, scale=self._static_scale)
+        return found if "static" in self._entry.takes_scales else Quantized(found.values, found.row_scales())
+
+    def multiplied(self, x: Tensor | Quantized) -> tuple[Tensor, Tensor]:
+        """Of a kernel in low precision: X [M, K] and W [N, K] in float32, as they are after quantisation."""
+        assert self._entry.multiplied is not None  # as every kernel in low precision has it
+        return self._entry.multiplied(self.entered(x), self._operand)
+
+    def emulated(self, x: Tensor | Quantized, activation: str = "none", residual: Tensor | None = None) -> Tensor:
+        """[M, K] -> [M, N] in the weight's dtype: activation(X · Wᵀ + bias) + residual of the quantised operands."""
+        of_x, of_w = self.multiplied(x)
+        return with_epilogue(of_x.float() @ of_w.float().t(), self.bias, activation, residual).to(self.format.dtype)
+
+    @property
     def tunable(self) -> tuple[Tunable | None, Any]:
         """The kernel's launch parameters, or None where it has none, and the packed weight that they are chosen for."""
         return self._entry.tunable_in(self.kernel_layout), self._operand
@@ -64,8 +98,10 @@ class SparseLayer(nn.Module):
     def _run(self, x: Tensor) -> Tensor:
         """Row-major and contiguous in the end, so that whatever a layout costs is paid, and timed, inside the layer."""
         layout = self.kernel_layout
+        if self.emulates:
+            return self.emulated(x)
         x = contiguous_transpose(x) if layout in X_FEATURE_MAJOR else x
-        y = self._entry.run(x, self._operand, self.bias, layout=layout)
+        y = self._entry.run(self.entered(x), self._operand, self.bias, layout=layout)
         return contiguous_transpose(y) if layout in Y_FEATURE_MAJOR else y.contiguous()
 
     def release_format(self) -> None:
@@ -93,6 +129,8 @@ class SparseLayer(nn.Module):
 
     def _set_format(self, format: SparseFormat) -> None:
         self._device, self._operand = format.device, self._entry.pack(format)
+        scale = self.x_scale
+        self._static_scale = None if scale is None else torch.full((1, 1), scale, device=format.device)
         self.format = self._kept(format)
 
     def _kept(self, format: SparseFormat) -> SparseFormat:

@@ -1,14 +1,27 @@
 """Products in low precision, against float64 of the operands that they multiply."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
 from drawn_masks import blocks, free, n_of_m
 from random_problems import TOLERANCE, fault_of
-from sparsefront_kernels import FORMATS, Problem, best_kernel, entries, entry, find, labeled, names, reference
+from sparsefront_kernels import (
+    FORMATS,
+    Problem,
+    UnsupportedProblem,
+    best_kernel,
+    entries,
+    entry,
+    find,
+    labeled,
+    names,
+    reference,
+)
 from sparsefront_kernels.common.epilogue import with_epilogue
 from sparsefront_kernels.quantized.quantize import PRECISIONS, Quantized, dequantize, quantize
+from sparsefront_kernels.quantized.weight import pack_quantized
 
 CPU = torch.device("cpu")
 N, K = 256, 384
@@ -18,6 +31,8 @@ WEIGHTS = {
     "semi_structured": (n_of_m(2, 4), {}),
 }
 LOW = [kernel for precision in PRECISIONS for kernel in entries(precision)]
+
+REFERENCES = [kernel for kernel in LOW if kernel.is_reference]
 
 
 def weight_of(family, dtype=torch.float32):
@@ -41,16 +56,43 @@ def operands(kernel, dtype, device, m=45):
 
 
 def test_entries_of_a_precision():
-    assert names("fp8")[:3] == ("dense_fp8_reference", "blocked_fp8_reference", "semi_structured_fp8_reference")
-    assert names("int8")[:2] == ("dense_int8_reference", "semi_structured_int8_reference")
+    assert names("fp8") == (
+        "dense_fp8_reference",
+        "dense_fp8",
+        "blocked_fp8_reference",
+        "blocked_fp8_sm90",
+        "semi_structured_fp8_reference",
+        "semi_structured_fp8",
+    )
+    assert names("int8") == (
+        "dense_int8_reference",
+        "dense_int8",
+        "semi_structured_int8_reference",
+        "semi_structured_int8",
+    )
     assert all(kernel.precision == "none" for kernel in entries())
     assert not set(names()) & {kernel.name for kernel in LOW}
     for kernel in LOW:
         assert entry(kernel.name) is kernel and labeled(kernel.name) == (kernel, None)
-        assert kernel.multiplied is not None and "row" in kernel.takes_scales
+        assert kernel.multiplied is not None and "row" in kernel.takes_scales and kernel.layouts[0] == "row_major"
     assert reference("blocked", "fp8").name == "blocked_fp8_reference"
     with pytest.raises(ValueError, match="gathered has no kernel in fp8; there are dense, blocked, semi_structured"):
         reference("gathered", "fp8")
+
+
+def test_blocks_are_packed_for_both_outputs():
+    kernel = entry("blocked_fp8_sm90")
+    stored = weight_of("blocked")
+    packed = kernel.pack(stored)
+    assert packed.adjacent.has_adjacent_halves and packed.dtype == torch.float32
+    of_x, of_w = kernel.multiplied(torch.randn(5, K), packed)
+    assert torch.allclose(
+        of_w.float(), entry("blocked_fp8_reference").multiplied(of_x, pack_quantized(stored, "fp8"))[1]
+    )
+    mask = torch.ones(192, K, dtype=torch.bool)
+    narrow = kernel.pack(FORMATS["blocked"].from_dense(torch.randn(192, K), mask, block=[64, 128]))
+    with pytest.raises(ValueError, match="quantises Y of outputs in multiples of 128, not 192"):
+        kernel.quantized_run(torch.randn(5, K), narrow)
 
 
 def test_a_cpu_takes_the_reference():
@@ -69,7 +111,7 @@ def test_a_cpu_takes_the_reference():
     )
 
 
-@pytest.mark.parametrize("kernel", [kernel for kernel in LOW if kernel.is_reference], ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("kernel", REFERENCES, ids=lambda kernel: kernel.name)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_reference_is_the_product_of_the_quantised_operands(kernel, dtype):
     x, stored, packed = operands(kernel, dtype, CPU)
@@ -82,7 +124,7 @@ def test_reference_is_the_product_of_the_quantised_operands(kernel, dtype):
     assert 1e-3 < error < 0.05, "what quantising costs"
 
 
-@pytest.mark.parametrize("kernel", [kernel for kernel in LOW if kernel.is_reference], ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("kernel", REFERENCES, ids=lambda kernel: kernel.name)
 def test_reference_takes_x_quantised_in_each_way(kernel):
     x, _, packed = operands(kernel, torch.float16, CPU)
     ways = {"row": quantize(x, kernel.precision), "group128": quantize(x, kernel.precision, group=128)}
@@ -94,14 +136,12 @@ def test_reference_takes_x_quantised_in_each_way(kernel):
         y = kernel.run(quantized, packed)
         assert y.dtype == torch.float16 and not fault_of(y, exact(kernel, quantized, packed), 1e-3), way
     other = quantize(x, "int8" if kernel.precision == "fp8" else "fp8")
-    with pytest.raises(ValueError, match="x is quantised to"):
+    with pytest.raises(ValueError, match="x is torch.* the weight torch"):
         kernel.run(other, packed)
 
 
 def test_nan_and_infinities_reach_their_rows_alone():
-    for kernel in LOW:
-        if not kernel.is_reference:
-            continue
+    for kernel in REFERENCES:
         x, _, packed = operands(kernel, torch.float16, CPU, m=5)
         x[1, 3], x[3, 5], x[4] = math.nan, math.inf, 0.0
         lost = kernel.run(x, packed).isnan().all(dim=1)
@@ -109,12 +149,119 @@ def test_nan_and_infinities_reach_their_rows_alone():
         assert not kernel.run(x, packed)[[0, 2, 4]].isnan().any()
 
 
-def test_a_kernel_may_quantise_for_the_next_product():
-    kernel = entry("blocked_fp8_reference")
-    x, _, packed = operands(kernel, torch.float16, CPU)
-    bias = torch.randn(N)
+@pytest.mark.parametrize("name", ["blocked_fp8_reference", pytest.param("blocked_fp8_sm90", marks=pytest.mark.gpu)])
+def test_a_kernel_may_quantise_for_the_next_product(name):
+    kernel, device = entry(name), CPU if name == "blocked_fp8_reference" else torch.device("cuda")
+    x, _, packed = operands(kernel, torch.float16, device)
+    bias = torch.randn(N, device=device)
     y = kernel.quantized_run(x, packed, bias, activation="gelu")
     assert isinstance(y, Quantized) and y.scales.shape == (45, N // 128)
     expected = exact(kernel, x, packed, bias, "gelu")
     step = y.scales.double().repeat_interleave(128, dim=1) * 448 * 2**-4
     assert ((dequantize(y).double() - expected).abs() <= step).all()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "changes", "reason"),
+    [
+        ("dense_fp8", {}, "needs a CUDA device, not cpu"),
+        ("dense_fp8", {"n": 40}, r"takes N and K in multiples of 16, the weight is \[40, 384\]"),
+        ("dense_fp8", {"dtype": torch.float64}, "quantises float16, bfloat16 or float32, not torch.float64"),
+        ("dense_int8", {}, "needs a CUDA device, not cpu"),
+        ("dense_int8", {"k": 20}, r"takes N and K in multiples of 8, the weight is \[256, 20\]"),
+        ("dense_int8", {"m": 16}, "takes at least 17 rows of X, not 16"),
+        ("blocked_fp8_sm90", {}, "needs a CUDA device, not cpu"),
+        ("blocked_fp8_sm90", {"dtype": torch.float32}, "takes float16 or bfloat16, not torch.float32"),
+        ("semi_structured_fp8", {}, "needs a CUDA device, not cpu"),
+        ("semi_structured_fp8", {"k": 48}, r"cuSPARSELt needs N and K in multiples of 32 .* \[256, 48\]"),
+        ("semi_structured_int8", {"m": 3_000_000}, "cuSPARSELt takes X of 2097120 rows"),
+    ],
+)
+def test_unsupported_problems_say_why(kernel, changes, reason):
+    problem = Problem(**({"m": 64, "k": K, "n": N, "dtype": torch.float16, "device": CPU} | changes))
+    shape, family = (problem.n, problem.k), entry(kernel).family
+    stored = FORMATS[family].from_dense(torch.zeros(shape), torch.zeros(shape) > 0, **WEIGHTS[family][1])
+    with pytest.raises(UnsupportedProblem, match=f"{kernel}: {reason}"):
+        entry(kernel).require_supported(stored, problem)
+
+
+def test_a_gpu_without_fp8_is_unsupported(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (8, 0))
+    problem = Problem(64, K, N, torch.float16, "cuda")
+    for family in ("dense", "semi_structured"):
+        reason = entry(f"{family}_fp8").unsupported_reason(weight_of(family, torch.float16), problem)
+        assert reason == "needs compute capability 8.9 or newer, this GPU has 8.0"
+    assert entry("dense_int8").supports(weight_of("dense", torch.float16), problem)
+
+
+@pytest.mark.parametrize("name", ["dense_fp8", "dense_int8"])
+def test_operands_that_do_not_fit_are_rejected(name):
+    kernel = entry(name)
+    x, _, packed = operands(kernel, torch.float16, CPU)
+    for wrong, bias, message in (
+        (x[:, :-16], None, f"with K = {K}"),
+        (x, torch.ones(3), r"bias must be a float \[256\]"),
+        (Quantized(quantize(x, kernel.precision)[0], torch.ones(7, 1)), None, r"scales must be \[45, groups\]"),
+        (quantize(x, kernel.precision, group=128), None, "takes scales per row"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            kernel.run(wrong, packed, bias)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kernel", [kernel for kernel in LOW if kernel.requires_cuda], ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("m", [17, 45, 256])
+def test_kernel_is_the_product_of_the_quantised_operands(kernel, dtype, m):
+    device = torch.device("cuda")
+    x, stored, packed = operands(kernel, dtype, device, m)
+    if (reason := kernel.unsupported_reason(stored, Problem(m, K, N, dtype, device))) is not None:
+        assert (kernel.name, dtype) == ("blocked_fp8_sm90", torch.float32), reason
+        return
+    bias, residual = torch.randn(N, device=device), torch.randn(m, N, device=device).to(dtype)
+    allowed = max(TOLERANCE[dtype], 1e-3)  # sums in fp8 have fewer bits than float32
+    for epilogue in ({}, {"activation": "gelu", "residual": residual}):
+        for added in (None, bias, bias.to(dtype)):
+            y = kernel.run(x, packed, added, **epilogue)
+            assert y.dtype == dtype and not fault_of(y, exact(kernel, x, packed, added, **epilogue), allowed)
+    ways = [quantize(x, kernel.precision)]
+    if "group128" in kernel.takes_scales:
+        ways.append(quantize(x, kernel.precision, group=128))
+    if "static" in kernel.takes_scales:
+        ways.append(quantize(x, scale=torch.tensor(1e4 / 448, device=device)))
+    for quantized in ways:
+        y = kernel.run(quantized, packed, bias)
+        assert y.dtype == dtype and not fault_of(y, exact(kernel, quantized, packed, bias), allowed)
+    x[3, 7], x[5, 9] = math.nan, -math.inf
+    lost = kernel.run(x, packed).isnan()
+    assert lost.any(dim=1).nonzero().flatten().tolist() == [3, 5]
+    kept = kernel.multiplied(x, packed)[1] != 0  # by some weight, which 2:4 has not for each
+    assert lost[3, kept[:, 7]].all() and lost[5, kept[:, 9]].all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_2_4_gives_each_layout(precision):
+    kernel, device = entry(f"semi_structured_{precision}"), torch.device("cuda")
+    x, _, packed = operands(kernel, torch.float16, device)
+    residual = torch.randn(N, len(x), device=device).half()
+    y = kernel.run(x, packed, layout="row_to_feature", activation="relu", residual=residual)
+    assert y.is_contiguous() and not fault_of(y.t(), exact(kernel, x, packed, None, "relu", residual.t()), 1e-3)
+
+
+@pytest.mark.gpu
+def test_compiled_and_recorded():
+    device = torch.device("cuda")
+    for kernel in map(entry, ("dense_fp8", "blocked_fp8_sm90", "semi_structured_fp8", "semi_structured_int8")):
+        x, _, packed = operands(kernel, torch.bfloat16, device)
+        bias = torch.randn(N, device=device)
+        expected = exact(kernel, x, packed, bias, "gelu")
+        run = partial(kernel.run, packed=packed, bias=bias, activation="gelu")
+        assert not fault_of(torch.compile(run, fullgraph=True)(x), expected, 5e-3), kernel.name
+        run(x)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = run(x)
+        graph.replay()
+        assert not fault_of(y, expected, 5e-3), kernel.name

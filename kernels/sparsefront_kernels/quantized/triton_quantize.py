@@ -4,15 +4,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sparsefront_kernels.common.triton_device import INTERPRETED
+from sparsefront_kernels.common.triton_device import INTERPRETED, activated
 
 MOST_INPUTS = 8192  # of a row in registers
 
 
 @triton.jit
-def _load(row_ptr, column, columns):
-    """The inputs in float32, and which of them are finite."""
+def _load(row_ptr, column, columns, ACTIVATION: tl.constexpr):
+    """The inputs in float32 after the activation, and which of them are finite."""
     x = tl.load(row_ptr + column, mask=column < columns, other=0.0).to(tl.float32)
+    x = activated(x, ACTIVATION, True)
     return x, tl.abs(x) < float("inf")
 
 
@@ -53,6 +54,7 @@ def _quantize_kernel(
     SMALLEST_SCALE: tl.constexpr,
     TO_INT8: tl.constexpr,
     STATIC: tl.constexpr,
+    ACTIVATION: tl.constexpr,
     GROUP: tl.constexpr,  # 0: a whole row
     BLOCK: tl.constexpr,
     ONE_BLOCK: tl.constexpr,
@@ -65,7 +67,7 @@ def _quantize_kernel(
     if STATIC:
         reciprocal = _reciprocal(tl.load(scale_ptr), INTERPRETED)
         for start in range(0, columns, BLOCK):
-            x, finite = _load(x_ptr, start + lane, columns)
+            x, finite = _load(x_ptr, start + lane, columns, ACTIVATION)
             _store(values_ptr, start + lane, columns, x * reciprocal, finite, LARGEST, TO_INT8)
     elif GROUP > 0:
         groups = columns // GROUP
@@ -73,7 +75,7 @@ def _quantize_kernel(
         for start in range(0, columns, BLOCK):
             group = start // GROUP + tl.arange(0, BLOCK // GROUP)
             column = group[:, None] * GROUP + member
-            x, finite = _load(x_ptr, column, columns)
+            x, finite = _load(x_ptr, column, columns, ACTIVATION)
             scale = _scale_of(tl.max(tl.where(finite, tl.abs(x), 0.0), axis=1), LARGEST, SMALLEST_SCALE)
             reciprocal = _reciprocal(scale, INTERPRETED)
             _store(values_ptr, column, columns, x * reciprocal[:, None], finite, LARGEST, TO_INT8)
@@ -81,7 +83,7 @@ def _quantize_kernel(
                 scale = tl.where(tl.min(finite.to(tl.int32), axis=1) == 1, scale, float("nan"))
             tl.store(scales_ptr + row * groups + group, scale, mask=group < groups)
     elif ONE_BLOCK:
-        x, finite = _load(x_ptr, lane, columns)
+        x, finite = _load(x_ptr, lane, columns, ACTIVATION)
         scale = _scale_of(tl.max(tl.where(finite, tl.abs(x), 0.0), axis=0), LARGEST, SMALLEST_SCALE)
         _store(values_ptr, lane, columns, x * _reciprocal(scale, INTERPRETED), finite, LARGEST, TO_INT8)
         if TO_INT8:
@@ -91,13 +93,13 @@ def _quantize_kernel(
         amax = tl.zeros([BLOCK], tl.float32)
         all_finite = tl.full([BLOCK], 1, tl.int32)
         for start in range(0, columns, BLOCK):
-            x, finite = _load(x_ptr, start + lane, columns)
+            x, finite = _load(x_ptr, start + lane, columns, ACTIVATION)
             amax = tl.maximum(amax, tl.where(finite, tl.abs(x), 0.0))
             all_finite = tl.minimum(all_finite, finite.to(tl.int32))
         scale = _scale_of(tl.max(amax, axis=0), LARGEST, SMALLEST_SCALE)
         reciprocal = _reciprocal(scale, INTERPRETED)
         for start in range(0, columns, BLOCK):
-            x, finite = _load(x_ptr, start + lane, columns)
+            x, finite = _load(x_ptr, start + lane, columns, ACTIVATION)
             _store(values_ptr, start + lane, columns, x * reciprocal, finite, LARGEST, TO_INT8)
         if TO_INT8:
             scale = tl.where(tl.min(all_finite, axis=0) == 1, scale, float("nan"))
@@ -112,6 +114,7 @@ def launch_quantize(
     scale: Tensor | None,
     largest: float,
     smallest_scale: float,
+    activation: str = "none",
 ) -> None:
     """Write values, and scales unless there is a static one, on the current device.
 
@@ -122,6 +125,7 @@ def launch_quantize(
         scale: the static one, or None.
         largest: magnitude of a value.
         smallest_scale: of any scale found here.
+        activation: of x before it is quantised.
     """
     rows, columns = x.shape
     block = max(min(triton.next_power_of_2(columns), MOST_INPUTS), group or 1)
@@ -136,6 +140,7 @@ def launch_quantize(
         SMALLEST_SCALE=smallest_scale,
         TO_INT8=not values.is_floating_point(),
         STATIC=scale is not None,
+        ACTIVATION=activation,
         GROUP=group or 0,
         BLOCK=block,
         ONE_BLOCK=columns <= block,

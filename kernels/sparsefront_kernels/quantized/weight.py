@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sparsefront_kernels.common.operands import check_operands
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.quantized.quantize import Quantized, dequantize, quantize, quantize_weight
 
@@ -26,6 +27,11 @@ class QuantizedWeight:
     scales: Tensor
     dtype: torch.dtype
 
+    @property
+    def precision(self) -> str:
+        """Either "fp8" or "int8"."""
+        return Quantized(self.values, self.scales).precision
+
 
 def pack_quantized(stored: SparseFormat, precision: str) -> QuantizedWeight:
     """The whole weight, zeros included, in float16, bfloat16 or float32 before, quantised per output."""
@@ -33,23 +39,25 @@ def pack_quantized(stored: SparseFormat, precision: str) -> QuantizedWeight:
     return QuantizedWeight(*stored.shape, *quantize_weight(weight, precision), weight.dtype)
 
 
-def quantized_x(x: Tensor | Quantized, precision: str) -> Quantized:
-    """X as it came where it is quantised, else with a scale per row.
+def quantized_x(x: Tensor | Quantized, packed: QuantizedWeight) -> Quantized:
+    """X as it came where it is quantised, else quantised as the weight is, with a scale per row."""
+    return x if isinstance(x, Quantized) else quantize(x, packed.precision)
 
-    Raises:
-        ValueError: X is quantised to another precision.
-    """
-    if not isinstance(x, Quantized):
-        return quantize(x, precision)
-    if x.precision != precision:
-        raise ValueError(f"x is quantised to {x.precision}, the weight to {precision}")
-    return x
+
+def check_quantized_operands(x: Quantized, packed: QuantizedWeight, bias: Tensor | None) -> None:
+    """Raise ValueError unless x, in the precision of the weight, the weight and the bias fit together."""
+    check_operands(x.values, packed.values, bias, k=packed.k, n=packed.n)
+    if x.scales.device != x.values.device or x.scales.dtype != torch.float32:
+        raise ValueError(f"scales must be float32 on {x.values.device}, not {x.scales.dtype} on {x.scales.device}")
+    if x.scales.ndim != 2 or x.scales.shape[0] not in (1, x.values.shape[0]):
+        raise ValueError(f"scales must be [{x.values.shape[0]}, groups] or [1, 1], not {list(x.scales.shape)}")
 
 
 def multiplied(x: Tensor | Quantized, packed: QuantizedWeight) -> tuple[Tensor, Tensor]:
     """float32 X [M, K] and W [N, K] as they are multiplied: after quantisation."""
-    weight = Quantized(packed.values, packed.scales)
-    return dequantize(quantized_x(x, weight.precision)), dequantize(weight)
+    quantized = quantized_x(x, packed)
+    check_quantized_operands(quantized, packed, None)
+    return dequantize(quantized), dequantize(Quantized(packed.values, packed.scales))
 
 
 def output_dtype(x: Tensor | Quantized, packed: QuantizedWeight) -> torch.dtype:

@@ -9,9 +9,10 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -159,18 +160,22 @@ class Algorithm:
 DEFAULT = Algorithm()
 
 
-def searched(compressed: Tensor, x: Tensor) -> Algorithm:
+def searched(
+    compressed: Tensor, x: Tensor, alpha: Tensor | None = None, out_dtype: torch.dtype | None = None
+) -> Algorithm:
     """What cuSPARSELt's search finds for W · x; it times its algorithms, so that nothing else may run beside it.
 
     Args:
         compressed: from `torch._cslt_compress`.
         x: [K, M] in the strides of the product; M a multiple of 8.
+        alpha, out_dtype: of the product in low precision.
     """
     library = getattr(torch._C, "_cusparselt", None)
     if hasattr(library, "mm_search"):
-        return Algorithm(*library.mm_search(compressed, x, None, None, None, False)[:3])
+        return Algorithm(*library.mm_search(compressed, x, None, alpha, out_dtype, False)[:3])
     # PyTorch's older function tells only a part of it
-    return Algorithm(int(torch._cslt_sparse_mm_search(compressed, x)))
+    settings = {} if out_dtype is None else {"alpha": alpha, "out_dtype": out_dtype}
+    return Algorithm(int(torch._cslt_sparse_mm_search(compressed, x, **settings)))
 
 
 @dataclass(frozen=True)
@@ -258,8 +263,18 @@ def fast_with_transposed_store(problem: Problem) -> list[Algorithm]:
     """
     asked = {"m": problem.m, "k": problem.k, "n": problem.n, "dtype": str(problem.dtype).removeprefix("torch.")}
     asked["device"] = torch.cuda.current_device() if problem.device.index is None else problem.device.index
+    return fastest_elsewhere(_OTHER_PROCESS, asked)
+
+
+def fastest_elsewhere(program: str, asked: dict[str, Any]) -> list[Algorithm]:
+    """The `MOST_TRANSPOSED` fastest algorithms that a program in another process timed before it ended.
+
+    Args:
+        program: Python source that prints a JSON line of alg_id and latency_us for each.
+        asked: its argument, as JSON.
+    """
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    command = [sys.executable, "-c", _OTHER_PROCESS, json.dumps(asked)]
+    command = [sys.executable, "-c", program, json.dumps(asked)]
     try:
         ended = subprocess.run(
             command,
@@ -289,20 +304,28 @@ def time_transposed_store(problem: str) -> None:
     Args:
         problem: a JSON object of m, k, n, dtype and device.
     """
-    from sparsefront_kernels.bench.timing import time_calls  # measuring is no part of a product
-
     asked = json.loads(problem)
     torch.cuda.set_device(asked["device"])
     like = {"dtype": getattr(torch, asked["dtype"]), "device": "cuda"}
     weight = torch.randn(asked["n"], asked["k"], **like)
     weight.view(asked["n"], -1, 4)[..., :2] = 0
     compressed, x = torch._cslt_compress(weight), torch.randn(asked["k"], padded_rows(asked["m"]), **like)
-    for number in range(TRANSPOSED_NUMBERS):
-        product = partial(torch._cslt_sparse_mm, compressed, x, transpose_result=True, **asdict(Algorithm(number)))
+    product = partial(torch._cslt_sparse_mm, compressed, x, transpose_result=True)
+    time_each(range(TRANSPOSED_NUMBERS), lambda algorithm: product(**asdict(algorithm)))
+
+
+def time_each(numbers: Iterable[int], product: Callable[[Algorithm], Tensor]) -> None:
+    """Time a product with algorithm after algorithm by replays of a graph; print a JSON line for each that runs.
+
+    The process ends where one breaks the device.
+    """
+    from sparsefront_kernels.bench.timing import time_calls  # measuring is no part of a product
+
+    for number in numbers:
         try:
-            latency_us = time_calls([product], samples=SAMPLES).median_us
+            latency_us = time_calls([partial(product, Algorithm(number))], samples=SAMPLES).median_us
         except RuntimeError as error:
-            if "CUDA error" in str(error):
+            if "CUDA error" in str(error) and "not supported" not in str(error):
                 os._exit(1)  # the device is lost to this process, which has nothing to tidy up
             continue  # there is no such algorithm, or it does not support this product
         print(json.dumps({"alg_id": number, "latency_us": latency_us}), flush=True)

@@ -1,21 +1,26 @@
 """Autotune one layer: every kernel that can run it, checked for correctness, then timed."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from sparsefront_kernels import FORMATS, KernelEntry, Problem, SparseFormat, entries
+from sparsefront_kernels.dense.format import DenseFormat
 from sparsefront_kernels.linear import SparseLinear
+from sparsefront_kernels.quantized.quantize import LARGEST
 from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
 from sparsefront.gpu import alone, give_way
-from sparsefront.inference.network_modules import DENSE_CONV2D, DENSE_LINEAR, SparseConv2d
+from sparsefront.inference.network_modules import DENSE_CONV2D, DENSE_LINEAR, SparseConv2d, replace_module
+from sparsefront.inference.precision import LAST, Precision
 from sparsefront.measure.correctness import CorrectnessCheck
-from sparsefront.measure.problems import LayerInput
+from sparsefront.measure.problems import LayerInput, observe_problems
 from sparsefront.measure.timers import Check, time_layer, unchecked
+from sparsefront.networks import layer_weight
+from sparsefront.pruning.layers import layer_unsupported_reason, nested_tensor_reason
 
 # Which kernels could run a layer: every family that can store its mask, every kernel that takes its problem.
 
@@ -46,7 +51,11 @@ class Candidates:
 
 
 def find_candidates(
-    canonical: SparseFormat, mask: Tensor, problem: Problem, wants: Callable[[KernelEntry, str], bool]
+    canonical: SparseFormat,
+    mask: Tensor,
+    problem: Problem,
+    wants: Callable[[KernelEntry, str], bool],
+    low: Sequence[KernelEntry] = (),
 ) -> Candidates:
     """Sort the wanted kernels, each in its wanted layouts, into usable and unsupported ones.
 
@@ -55,10 +64,12 @@ def find_candidates(
         mask: bool [N, K] on the same device, True = keep.
         problem: of the layer, row-major; asked in each wanted layout, since the layer transposes where needed.
         wants: (kernel, layout) -> whether to try it at all.
+        low: kernels in low precision, which are tried before those of 16 bits.
     """
     formats: dict[str, SparseFormat | str] = {}  # or why the family cannot store the mask
     usable, unsupported = [], {}
-    wanted = ((kernel, layout) for kernel in entries() for layout in kernel.layouts if wants(kernel, layout))
+    kernels = (*low, *entries())
+    wanted = ((kernel, layout) for kernel in kernels for layout in kernel.layouts if wants(kernel, layout))
     for kernel, layout in wanted:
         if kernel.family not in formats:
             formats[kernel.family] = _held(kernel.family, canonical, mask)
@@ -75,6 +86,8 @@ def find_candidates(
 def _held(family: str, canonical: SparseFormat, mask: Tensor) -> SparseFormat | str:
     if family == canonical.family:
         return canonical
+    if family == DenseFormat.family:
+        return DenseFormat.from_dense(canonical.to_dense(), mask)
     if family not in TAKES_ANY_PATTERN:
         families = dict.fromkeys((canonical.family, *TAKES_ANY_PATTERN))
         return f"these masks are stored as {', '.join(families)}, not as {family}"
@@ -97,7 +110,8 @@ class Autotuned:
     Args:
         dense: what the dense layer is called: dense_linear or dense_conv2d.
         modules: kernel -> the layer that calls it; only kernels whose result is right.
-        errors: kernel -> relative error against the fp64 product.
+        errors: kernel -> relative error against the fp64 product, in low precision that of the quantised operands.
+        quantization_errors: kernel in low precision -> likewise, of the operands before quantisation.
         unsupported: kernel -> why it cannot be used.
         latencies_us: kernel -> microseconds, `dense` included; empty on a CPU.
         notes: kernel -> what to know about its time.
@@ -106,6 +120,7 @@ class Autotuned:
     dense: str
     modules: dict[str, nn.Module] = field(default_factory=dict)
     errors: dict[str, float] = field(default_factory=dict)
+    quantization_errors: dict[str, float] = field(default_factory=dict)
     unsupported: dict[str, str] = field(default_factory=dict)
     latencies_us: dict[str, float] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
@@ -120,7 +135,7 @@ class Autotuned:
     def reject(self, kernel: str, reason: str) -> None:
         """A kernel whose result is right, but which cannot be used after all."""
         self.unsupported[kernel] = reason
-        for known in (self.modules, self.errors, self.latencies_us, self.notes):
+        for known in (self.modules, self.errors, self.quantization_errors, self.latencies_us, self.notes):
             known.pop(kernel, None)
 
     def note(self, kernel: str, text: str) -> None:
@@ -147,6 +162,7 @@ def autotune_layer(
     *,
     timed: bool = True,
     adds_shortcut: bool | None = None,
+    x_scale: float | None = None,
 ) -> Autotuned:
     """Check every candidate; on a CUDA device time those that are right, and the dense layer.
 
@@ -154,12 +170,14 @@ def autotune_layer(
         layer: with the masked weight, on the device and in the dtype that are measured.
         timed: False where the kernel was chosen before.
         adds_shortcut: of a convolution that ReLU follows: whether a shortcut is added in between; None: nothing follows.
+        x_scale: of candidates in low precision, the static scale of what the layer receives.
     """
     tuned = Autotuned(dense_name(layer), unsupported=dict(candidates.unsupported))
-    check = CorrectnessCheck(layer, received.input_shape)
+    amax = None if x_scale is None else x_scale * LARGEST["fp8"]
+    check = CorrectnessCheck(layer, received.input_shape, amax)
     for candidate in candidates.usable:
         give_way(layer.weight.device)
-        _check(tuned, check, layer, candidate)
+        _check(tuned, check, layer, candidate, x_scale if candidate.entry.precision != "none" else None)
     if layer.weight.is_cuda and timed:
         time_candidates(tuned, layer, check.x, check.evaluate)
         if isinstance(layer, nn.Conv2d) and adds_shortcut is not None:
@@ -238,7 +256,13 @@ class _Ending(nn.Module):
         return y.relu() if shortcut is None else y + shortcut
 
 
-def _check(tuned: Autotuned, check: CorrectnessCheck, layer: nn.Linear | nn.Conv2d, candidate: Candidate) -> None:
+def _check(
+    tuned: Autotuned,
+    check: CorrectnessCheck,
+    layer: nn.Linear | nn.Conv2d,
+    candidate: Candidate,
+    x_scale: float | None,
+) -> None:
     kernel = candidate.label
     held = candidate.entry, candidate.format
     module: SparseLayer
@@ -246,7 +270,7 @@ def _check(tuned: Autotuned, check: CorrectnessCheck, layer: nn.Linear | nn.Conv
         if isinstance(layer, nn.Conv2d):
             module = SparseConv2d.replacing(layer, *held, candidate.layout)
         else:
-            module = SparseLinear.replacing(layer, *held, candidate.layout)
+            module = SparseLinear.replacing(layer, *held, candidate.layout, x_scale)
         error, reason = check.evaluate(module)
     except (
         Exception
@@ -256,3 +280,70 @@ def _check(tuned: Autotuned, check: CorrectnessCheck, layer: nn.Linear | nn.Conv
         tuned.unsupported[kernel] = reason
     else:
         tuned.modules[kernel], tuned.errors[kernel] = module, error
+        if (quantised := check.quantization_error(module)) is not None:
+            tuned.quantization_errors[kernel] = quantised
+
+
+# Linears that run dense in low precision: those that are not pruned, and all of a dense baseline.
+
+
+def called_linears(net: nn.Module, inputs: dict[str, Tensor]) -> dict[str, LayerInput]:
+    """Linears that one forward calls -> what they receive, in the order of their first calls."""
+    names = [name for name, module in net.named_modules() if isinstance(module, nn.Linear)]
+    return observe_problems(net, inputs, names)
+
+
+def stays_in_16_bits(net: nn.Module, name: str, last: str | None, precision: Precision) -> str | None:
+    """Why a Linear that is not pruned is not even tried in low precision, or None.
+
+    Args:
+        last: the Linear that is called last.
+    """
+    layer = net.get_submodule(name)
+    weight = layer_weight(layer)
+    reason = layer_unsupported_reason(layer) or nested_tensor_reason(net, name)
+    reason = reason or (LAST if name == last else None)
+    return reason or precision.unsupported_layer([name], (weight.shape[0], weight.shape[1]), weight.dtype)
+
+
+def low_dense_candidates(layer: nn.Linear, received: LayerInput, precision: Precision, *, plain: bool) -> Candidates:
+    """Dense kernels in low precision.
+
+    Args:
+        plain: whether references run.
+    """
+    weight = layer.weight.detach()
+    stored, problem = DenseFormat((weight.shape[0], weight.shape[1]), weight), received.problem
+    kernels = [kernel for kernel in precision.kernels() if kernel.family == "dense" and kernel.is_reference == plain]
+    reasons = {kernel: kernel.unsupported_reason(stored, problem) for kernel in kernels}
+    usable = [Candidate(kernel, "row_major", stored) for kernel, reason in reasons.items() if reason is None]
+    return Candidates(usable, {kernel.name: reason for kernel, reason in reasons.items() if reason is not None})
+
+
+def quantize_linears(
+    net: nn.Module, linears: dict[str, LayerInput], known: Container[str], precision: Precision
+) -> dict[str, str]:
+    """Run each Linear in low precision that can be, in place, whatever time it takes.
+
+    Args:
+        linears: from `called_linears`, of the network before blocks were rewritten.
+        known: those that are not to be touched.
+    Returns:
+        Linear that stays in 16 bits -> why.
+    """
+    last, reasons = next(reversed(linears), None), {}
+    for name, received in linears.items():
+        if name in known:
+            continue
+        if (reason := stays_in_16_bits(net, name, last, precision)) is None:
+            layer = net.get_submodule(name)
+            assert isinstance(layer, nn.Linear)  # as `called_linears` finds them
+            candidates = low_dense_candidates(layer, received, precision, plain=not layer.weight.is_cuda)
+            tuned = autotune_layer(layer, candidates, received, timed=False, x_scale=precision.x_scale([name]))
+            chosen = tuned.fastest(dense_allowed=False)
+            reason = tuned.why_dense() if chosen is None else None
+            if chosen is not None:
+                replace_module(net, layer, tuned.modules[chosen])
+        if reason is not None:
+            reasons[name] = reason
+    return reasons

@@ -98,6 +98,8 @@ class KernelChoice:
             return False
         if self.family is not None:
             return kernel.family == self.family
+        if kernel.precision != "none" and kernel.family == "dense" and self.dense_allowed and not plain:
+            return True  # all weights in low precision may be faster than those that are kept
         return kernel.family in ((canonical,) if plain else (canonical, *TAKES_ANY_PATTERN))
 
     def check_against(

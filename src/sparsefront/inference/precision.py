@@ -1,26 +1,165 @@
-"""Stub."""
+"""What a network is multiplied in: 16 bits, fp8 or int8; where that can run, and what calibration finds."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
+from sparsefront_kernels import KernelEntry, entries
+from sparsefront_kernels.quantized.quantize import LARGEST
+from sparsefront_kernels.sparse_layer import SparseLayer
+from torch import Tensor, nn
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.networks import before_forward, first_argument
+
+PRECISIONS = {
+    "none": "all in the network's dtype",
+    "fp8": "weights e4m3 with a scale per output, activations e4m3 with a scale per row that is found at run time",
+    "fp8_static": "likewise, but one scale for all activations of a layer, from calibration",
+    "int8": "weights int8 with a scale per output, activations int8 with a scale per row that is found at run time",
+}
+CAPABILITY = {"fp8": (8, 9), "int8": (8, 0)}  # the least compute capability of a GPU
+MULTIPLE = 16  # of inputs and outputs: what products in 8 bits need
+CONVOLUTION = "convolutions stay in 16 bits"
+LAST = "the last Linear, which gives the network's output, stays in 16 bits"
 
 
-def activation_amax(net, batches):
-    found = {}
+@dataclass(frozen=True)
+class Precision:
+    """What Linears are multiplied in; attention, norms and convolutions stay as they are.
 
-    def hook(name):
-        def note(module, args):
-            found[name] = max(found.get(name, 0.0), float(args[0].abs().max()))
+    Args:
+        name: one of PRECISIONS.
+        calibration: of fp8_static, Linear -> the largest absolute value that it receives, from `activation_amax`.
+    Raises:
+        InvalidSetting: no such name; or a calibration for another precision than fp8_static.
+    """
 
-        return note
+    name: str = "none"
+    calibration: Mapping[str, float] = field(default_factory=dict)
 
-    handles = [m.register_forward_pre_hook(hook(n)) for n, m in net.named_modules() if isinstance(m, torch.nn.Linear)]
-    with torch.inference_mode():
+    def __post_init__(self) -> None:
+        if self.name not in PRECISIONS:
+            raise InvalidSetting("precision", self.name, f"is one of {', '.join(PRECISIONS)}")
+        if self.calibration and self.name != "fp8_static":
+            raise InvalidSetting(
+                "calibration", f"of {len(self.calibration)} layers", "is for precision=fp8_static alone"
+            )
+
+    @property
+    def is_low(self) -> bool:
+        """Whether anything is quantised."""
+        return self.name != "none"
+
+    @property
+    def of_kernels(self) -> str:
+        """What the kernel package calls it: none, fp8 or int8."""
+        return self.name.removesuffix("_static")
+
+    def kernels(self) -> tuple[KernelEntry, ...]:
+        """All that multiply in it beside those of 16 bits; none where nothing is quantised."""
+        return entries(self.of_kernels) if self.is_low else ()
+
+    def x_scale(self, layers: Iterable[str]) -> float | None:
+        """The static scale of what these Linears, which are one product, read; None where it is found at run time."""
+        if self.name != "fp8_static":
+            return None
+        return max(self.calibration[name] for name in layers) / LARGEST["fp8"]
+
+    def unsupported_layer(self, layers: Iterable[str], shape: tuple[int, int], dtype: torch.dtype) -> str | None:
+        """Why Linears that are one product stay in 16 bits whatever their kernel, or None.
+
+        Args:
+            shape: [N, K] of the product.
+            dtype: of its weight.
+        """
+        n, k = shape
+        if n % MULTIPLE or k % MULTIPLE:
+            return f"its weight is [N, K] = [{n}, {k}]: {self.name} needs multiples of {MULTIPLE}"
+        if dtype == torch.float64:
+            return "float64 is not quantised"
+        if self.name != "fp8_static":
+            return None
+        amax = {name: self.calibration.get(name, math.nan) for name in layers}
+        missing = [name for name, largest in amax.items() if not 0 < largest < math.inf]
+        return f"calibration has no finite range for {', '.join(missing)}" if missing else None
+
+
+IN_16_BITS = Precision()
+
+
+def unsupported_reason(precision: str, device: torch.device, dtype: torch.dtype) -> str | None:
+    """Why networks of this dtype cannot run so on a device, or None. A CPU runs references, which tell the accuracy alone.
+
+    Args:
+        dtype: of what is not quantised.
+    """
+    if precision == "none" or device.type != "cuda":
+        return None
+    if dtype not in (torch.float16, torch.bfloat16):
+        return f"runs beside fp16 or bf16 on a GPU, not {str(dtype).removeprefix('torch.')}: set measure.dtype"
+    needed = CAPABILITY[Precision(precision).of_kernels]
+    if (there := torch.cuda.get_device_capability(device)) < needed:
+        has, least = (".".join(map(str, version)) for version in (there, needed))
+        return f"needs a GPU of compute capability {least} or more, not {has} of {torch.cuda.get_device_name(device)}"
+    return None
+
+
+def require_supported(precision: Precision, device: torch.device, dtype: torch.dtype) -> None:
+    """Raise InvalidSetting, of key `precision`, where `unsupported_reason` has one, or fp8_static lacks a calibration."""
+    if (reason := unsupported_reason(precision.name, device, dtype)) is not None:
+        raise InvalidSetting("precision", precision.name, reason)
+
+
+def network_dtype(net: nn.Module) -> torch.dtype:
+    """Of the weights of its Linears: the first 16-bit one, else that of the first of them, else float32."""
+    dtypes = [module.weight.dtype for module in net.modules() if isinstance(module, nn.Linear)]
+    halves = [dtype for dtype in dtypes if dtype in (torch.float16, torch.bfloat16)]
+    return next(iter(halves or dtypes), torch.float32)
+
+
+# The ranges of activations, for static scales.
+
+
+@torch.no_grad()
+def activation_amax(net: nn.Module, batches: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """The largest absolute value that reaches each Linear, over batches.
+
+    Args:
+        net: in eval mode.
+        batches: keyword arguments of the net, on its device.
+    Returns:
+        Linear -> its range, infinite or NaN where an activation was; those that are not called are absent.
+    """
+    seen: dict[str, Tensor] = {}
+
+    def note(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        x = first_argument(args, kwargs)
+        if x.numel():
+            amax = x.detach().abs().amax().float()
+            seen[name] = torch.maximum(seen[name], amax) if name in seen else amax
+
+    linears = {name: module for name, module in net.named_modules() if isinstance(module, nn.Linear)}
+    with before_forward(linears, note):
         for batch in batches:
             net(**batch)
-    for handle in handles:
-        handle.remove()
-    return found
+    return {name: amax.item() for name, amax in seen.items()}
 
 
-def rounded(x):
-    scale = x.float().abs().amax(-1, keepdim=True).clamp(min=1e-12) / 448
-    return ((x.float() / scale).to(torch.float8_e4m3fn).float() * scale).to(x.dtype)
+# The network's own reference in the same precision: quantised and dequantised in the same places.
+
+
+@contextmanager
+def emulation(net: nn.Module) -> Iterator[None]:
+    """Meanwhile every layer in low precision multiplies its quantised operands in float32."""
+    layers = [part for part in net.modules() if isinstance(part, SparseLayer) and part.precision != "none"]
+    for layer in layers:
+        layer.emulates = True
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.emulates

@@ -1,6 +1,6 @@
 """Swap sparse kernels into a pruned network: `sf.swap`, the swap of each layer, and networks that stay dense after all."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,15 @@ from sparsefront.errors import InvalidSetting, keys_of
 from sparsefront.export.checkpoint import read_export
 from sparsefront.export.packed_layers import PackedWeights, masks_stored_dense, pack_layers
 from sparsefront.gpu import sharing
-from sparsefront.inference.autotune import Autotuned, autotune_layer, dense_name, find_candidates
+from sparsefront.inference.autotune import (
+    Autotuned,
+    autotune_layer,
+    called_linears,
+    dense_name,
+    find_candidates,
+    low_dense_candidates,
+    stays_in_16_bits,
+)
 from sparsefront.inference.choice import MODES, KernelChoice
 from sparsefront.inference.fusion.block_pass import fuse_blocks
 from sparsefront.inference.fusion.plan import FusionPlan, FusionReport
@@ -26,8 +34,22 @@ from sparsefront.inference.network_modules import (
     replace_module,
     shorten_compiler_messages,
 )
-from sparsefront.inference.swap_report import LayerSwap, SwapReport, fused_layer
-from sparsefront.measure.correctness import floating_tensors, network_error_limit, output_error
+from sparsefront.inference.precision import (
+    CONVOLUTION,
+    IN_16_BITS,
+    Precision,
+    emulation,
+    network_dtype,
+    require_supported,
+)
+from sparsefront.inference.swap_report import LayerSwap, SwapReport, fused_layer, fused_precision, why_16_bits
+from sparsefront.measure.correctness import (
+    LOW_PRECISION_ERROR_LIMIT,
+    floating_tensors,
+    has_low_precision,
+    network_error_limit,
+    output_error,
+)
 from sparsefront.measure.memory import stored_bytes
 from sparsefront.measure.problems import LayerInput, observe_problems, theoretical_dense_flops, weight_flops
 from sparsefront.measure.timers import launch_in_use
@@ -57,6 +79,7 @@ def swap_layers(
     inputs: Mapping[str, Tensor] | None = None,
     plan: FusionPlan | None = None,
     timed: TimedProducts | None = None,
+    precision: Precision = IN_16_BITS,
 ) -> SwapReport:
     """Load the exported weights into the net and replace its pruned layers by kernel calls, in place.
 
@@ -73,6 +96,7 @@ def swap_layers(
         plan: choices of an earlier swap of these weights (`SwapReport.plan`): the same is done again, and nothing is timed.
         timed: times of products of earlier swaps on this device, to which those of this one are added: the same weights under
             another choice of kernels are not timed again.
+        precision: of kernels that may run beside those of 16 bits, also in Linears that are not pruned; the last Linear stays.
     Raises:
         InvalidSetting: a forced kernel runs on none of the pruned layers (key `name` or `family`).
         RuntimeError: the export's weights do not fit the net.
@@ -86,7 +110,8 @@ def swap_layers(
     dense_layers = dict(export.manifest.dense_layers)
     # as they are before blocks are rewritten
     masked = {name: net.get_submodule(name) for name in export.manifest.layers}
-    fusion = _fuse(net, export, choice, inputs, plan, timed)
+    linears = _linears(net, problems, inputs, precision)
+    fusion = _fuse(net, export, choice, inputs, plan, timed, precision)
     endings = adds_shortcut(net) if any(isinstance(layer, nn.Conv2d) for layer in masked.values()) else {}
     for name, layer in bar(masked.items(), description="swap", unit="layer"):
         density = export.manifest.layers[name].density
@@ -97,17 +122,25 @@ def swap_layers(
             continue
         reason = narrower.get(name) or _stays_dense(layer, export, name, choice, called=name in problems)
         reason = reason or nested_tensor_reason(net, name)
-        tuned = (
-            Autotuned(dense_name(layer))
-            if reason is not None
-            else _try(layer, export, name, problems[name], choice, plan, adds_shortcut=endings.get(name))
-        )
-        chosen = tuned.fastest(dense_allowed=choice.dense_allowed)
+        if reason is None:
+            ending = endings.get(name)
+            tuned = _try(layer, export, name, problems[name], choice, plan, precision, adds_shortcut=ending)
+        else:
+            tuned = _try_low_dense(net, name, linears, choice, plan, precision)
+        chosen = tuned.fastest(dense_allowed=choice.dense_allowed or reason is not None)
         layers[name] = record_layer(layer, tuned, chosen, problems.get(name), density=density)
         if chosen is None:
             dense_layers[name] = reason or tuned.why_dense()
         else:
             replace_module(net, layer, tuned.modules[chosen])
+            if not layers[name].is_sparse:
+                dense_layers[name] = reason or f"{chosen} is faster than its sparse kernels"
+    others: dict[str, str] = {}
+    low_precision_layers: dict[str, str] = {}
+    if precision.is_low:
+        others, low_precision_layers = _quantize_others(net, linears, {*masked}, fusion, choice, plan, precision)
+        low_precision_layers |= {name: _precision_of(layer, precision) for name, layer in layers.items()}
+        low_precision_layers |= {name: CONVOLUTION for name, layer in masked.items() if isinstance(layer, nn.Conv2d)}
     leave_fast_path(net)
     shorten_compiler_messages()
     _require_forced_kernel_runs(choice, layers)
@@ -115,7 +148,16 @@ def swap_layers(
         isinstance(module, SparseConv2d) for module in net.modules()
     ):  # the dense convolutions between them then copy nothing
         net.to(memory_format=torch.channels_last)
-    report = SwapReport(layers, dense_layers, *_shares(layers, dense_layers, problems), fusion, problems)
+    report = SwapReport(
+        layers,
+        dense_layers,
+        *_shares(layers, dense_layers, problems),
+        fusion,
+        problems,
+        precision=precision,
+        low_precision_layers=low_precision_layers,
+        other_kernels=others,
+    )
     return replace(report, sparse_flops_share=None) if narrower else report  # fewer flops, all of them dense
 
 
@@ -126,16 +168,18 @@ def _fuse(
     inputs: Mapping[str, Tensor] | None,
     plan: FusionPlan | None,
     timed: TimedProducts | None,
+    precision: Precision,
 ) -> FusionReport:
     """Rewrite blocks, where that is wanted."""
     records = export.manifest.layers.items()
     pruned = [
         name for name, record in records if record.family != "dense" and isinstance(net.get_submodule(name), nn.Linear)
     ]
-    if inputs is None or not choice.fuse or choice.swaps_nothing or not pruned:
+    if inputs is None or not choice.fuse or choice.swaps_nothing or not (pruned or precision.is_low):
         return FusionReport()
     formats = {name: export.format(name) for name in pruned}
-    return fuse_blocks(net, formats, export.masks, inputs, choice, plan=plan, timed=timed)
+    masks = {name: export.masks[name] for name in pruned}
+    return fuse_blocks(net, formats, masks, inputs, choice, plan=plan, timed=timed, precision=precision)
 
 
 def _stays_dense(
@@ -160,6 +204,7 @@ def _try(
     received: LayerInput,
     choice: KernelChoice,
     plan: FusionPlan | None,
+    precision: Precision,
     *,
     adds_shortcut: bool | None,
 ) -> Autotuned:
@@ -171,8 +216,93 @@ def _try(
         if planned == dense_name(layer):
             return Autotuned(dense_name(layer), unsupported={"the others": "dense was chosen before"})
         wants = partial(_is_planned, *labeled(planned))
-    candidates = find_candidates(stored, export.masks[name].to(device), received.problem, wants)
-    return autotune_layer(layer, candidates, received, timed=plan is None, adds_shortcut=adds_shortcut)
+    low, x_scale = precision.kernels(), None
+    reasons: dict[str, str] = {}
+    if isinstance(layer, nn.Conv2d):
+        low = ()
+    elif (reason := precision.unsupported_layer([name], stored.shape, stored.dtype)) is not None:
+        reasons = {kernel.name: reason for kernel in low if wants(kernel, "row_major")}
+        low = ()
+    else:
+        x_scale = precision.x_scale([name])
+    candidates = find_candidates(stored, export.masks[name].to(device), received.problem, wants, low)
+    candidates.unsupported.update(reasons)
+    return autotune_layer(layer, candidates, received, timed=plan is None, adds_shortcut=adds_shortcut, x_scale=x_scale)
+
+
+# Linears that no sparse kernel runs, in low precision: not pruned, or smaller already.
+
+
+def _linears(
+    net: nn.Module, problems: Mapping[str, LayerInput], inputs: Mapping[str, Tensor] | None, precision: Precision
+) -> dict[str, LayerInput]:
+    """What all Linears receive, in the order of their calls, where any may be quantised; else nothing."""
+    if not precision.is_low:
+        return {}
+    if inputs is not None:
+        return called_linears(net, dict(inputs))
+    return {name: seen for name, seen in problems.items() if isinstance(net.get_submodule(name), nn.Linear)}
+
+
+def _try_low_dense(
+    net: nn.Module,
+    name: str,
+    linears: dict[str, LayerInput],
+    choice: KernelChoice,
+    plan: FusionPlan | None,
+    precision: Precision,
+) -> Autotuned:
+    """Dense kernels in low precision; without a module where the layer stays as it is."""
+    layer = net.get_submodule(name)
+    if name not in linears or choice.swaps_nothing:
+        return Autotuned(dense_name(layer))
+    if (reason := stays_in_16_bits(net, name, next(reversed(linears)), precision)) is not None:
+        return Autotuned(dense_name(layer), unsupported={kernel.name: reason for kernel in precision.kernels()[:1]})
+    assert isinstance(layer, nn.Linear)  # as `called_linears` finds them
+    plain = choice.mode == "reference" or not layer.weight.is_cuda
+    candidates = low_dense_candidates(layer, linears[name], precision, plain=plain)
+    if plan is not None:
+        planned = plan.layers.get(name, dense_name(layer))
+        candidates = replace(candidates, usable=[one for one in candidates.usable if one.label == planned])
+    scale = precision.x_scale([name])
+    return autotune_layer(layer, candidates, linears[name], timed=plan is None, x_scale=scale)
+
+
+def _quantize_others(
+    net: nn.Module,
+    linears: dict[str, LayerInput],
+    pruned: Container[str],
+    fusion: FusionReport,
+    choice: KernelChoice,
+    plan: FusionPlan | None,
+    precision: Precision,
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Linear that is not pruned and runs in low precision outside of blocks -> kernel; all of those that are not pruned -> their
+    precision, or why they stay in 16 bits.
+    """
+    kernels, found = {}, {}
+    kept = {layer: product for block in fusion.faster_dense for layer, product in fusion.layers_of(block).items()}
+    for name in linears:
+        if name in pruned:
+            continue
+        if (product := fusion.product_of.get(name)) is not None:
+            found[name] = fused_precision(product, precision)
+        elif name in kept:
+            found[name] = "its block stays as it is, which is faster"
+        else:
+            layer = net.get_submodule(name)
+            tuned = _try_low_dense(net, name, linears, choice, plan, precision)
+            chosen = tuned.fastest(dense_allowed=True)
+            record = record_layer(layer, tuned, chosen, linears[name], density=1.0)
+            found[name] = _precision_of(record, precision)
+            if chosen is not None:
+                kernels[name] = chosen
+                replace_module(net, layer, tuned.modules[chosen])
+    return kernels, found
+
+
+def _precision_of(layer: LayerSwap, precision: Precision) -> str:
+    return precision.name if layer.quantization_error is not None else why_16_bits(layer, precision)
 
 
 def _is_planned(planned: KernelEntry, planned_layout: str | None, kernel: KernelEntry, layout: str) -> bool:
@@ -203,6 +333,7 @@ def record_layer(
         notes=tuned.notes,
         launch=launch,
         relative_error=None if chosen is None else tuned.errors[chosen],
+        quantization_error=None if chosen is None else tuned.quantization_errors.get(chosen),
     )
 
 
@@ -276,6 +407,7 @@ def _dense(layer: LayerSwap, module: nn.Module) -> LayerSwap:
         latency_us=layer.candidates.get(kernel),
         launch={},
         relative_error=None,
+        quantization_error=None,
     )
 
 
@@ -312,8 +444,20 @@ def load_sparse(
     load_state(net, export.state_dict())
     net.to(device=device, dtype=dtype).eval()
     problems = observe_problems(net, dict(inputs), [*export.manifest.layers, *export.manifest.dense_layers])
+    precision = Precision(plan.precision, plan.calibration)
+    require_supported(precision, device, dtype)
     # kernels of the plan are named one by one; what is dense stays dense
-    return swap_layers(net, export, problems, KernelChoice(), device=device, dtype=dtype, inputs=inputs, plan=plan)
+    return swap_layers(
+        net,
+        export,
+        problems,
+        KernelChoice(),
+        device=device,
+        dtype=dtype,
+        inputs=inputs,
+        plan=plan,
+        precision=precision,
+    )
 
 
 # Swap sparse kernels into a pruned network.
@@ -327,7 +471,7 @@ def swap(
     kernel: str | KernelChoice = "auto",
     packed: PackedWeights | None = None,
     precision: str = "none",
-    calibration=None,
+    calibration: Mapping[str, float] | None = None,
 ) -> SwapReport:
     """Replace every masked layer by the kernel that suits it best, in place; the network is then for inference only.
 
@@ -343,6 +487,10 @@ def swap(
             tensor, such as use_cache=False.
         kernel: auto, sparse (never dense), reference, none; the name of a kernel or of a storage family; or a KernelChoice.
         packed: the same layers in their storage formats, as an export holds them; None: they are packed now.
+        precision: none, fp8, fp8_static or int8: of kernels that may run beside those of 16 bits, also in Linears that are not
+            pruned. Attention, norms, convolutions and the last Linear stay in 16 bits.
+        calibration: of fp8_static, Linear -> the largest absolute value that it receives, from
+            `inference.precision.activation_amax`; Linears that are not named stay in 16 bits.
     Returns:
         which kernel runs each layer, and what stayed dense and why: `print(report)`.
     Raises:
@@ -352,6 +500,7 @@ def swap(
         RuntimeError: the network's outputs are not the same after the swap.
     """
     choice, net = kernel_choice(kernel), unwrapped(net)
+    chosen = Precision(precision, calibration or {})
     require_network(net)
     if any(isinstance(module, SparseLayer) for module in net.modules()):
         raise InvalidSetting("net", type(net).__name__, "was swapped already: give a copy of the pruned network")
@@ -362,21 +511,20 @@ def swap(
         masks, packed = Masks(masks_left(net, masks)), None
     require_masks_of(net, masks)
     inputs = named_inputs_on(net, example_inputs)
-    with sharing(next(iter(inputs.values())).device), modes_back_on_error(net):
-        report = _swap(net, Masks.of(masks), inputs, choice, packed)
-    if precision != "none":
-        from sparsefront.inference.precision import rounded
-
-        if precision == "fp8_static":
-            assert calibration
-        there = dict(net.named_modules())
-        for name in [n for n in masks if n in there]:
-            net.get_submodule(name).register_forward_pre_hook(lambda m, args: (rounded(args[0]), *args[1:]))
+    device = next(iter(inputs.values())).device
+    require_supported(chosen, device, network_dtype(net))
+    with sharing(device), modes_back_on_error(net):
+        report = _swap(net, Masks.of(masks), inputs, choice, packed, chosen)
     return replace(report, sparse_layer_share=None, sparse_flops_share=None) if smaller else report
 
 
 def _swap(
-    net: nn.Module, known: Masks, inputs: dict[str, Tensor], choice: KernelChoice, packed: PackedWeights | None
+    net: nn.Module,
+    known: Masks,
+    inputs: dict[str, Tensor],
+    choice: KernelChoice,
+    packed: PackedWeights | None,
+    precision: Precision,
 ) -> SwapReport:
     net.eval()
     limit = network_error_limit(net)
@@ -393,14 +541,23 @@ def _swap(
         expected = floating_tensors(net(**inputs))
     device, recorded = next(iter(inputs.values())).device, _recorded(net)
     with keys_of("kernel"):
-        report = swap_layers(net, packed, problems, choice, device=device, dtype=None, inputs=inputs)
+        report = swap_layers(
+            net, packed, problems, choice, device=device, dtype=None, inputs=inputs, precision=precision
+        )
     _refuse_lost(net, recorded)
     release_formats(net)
+    quantised = has_low_precision(net)
     with torch.inference_mode():
-        error = output_error(net(**inputs), expected)
+        outputs = floating_tensors(net(**inputs))
+        error = output_error(outputs, expected)
+        if quantised:
+            report, limit = replace(report, quantization_error=error), LOW_PRECISION_ERROR_LIMIT
+            with emulation(net):
+                error = output_error(outputs, net(**inputs))
     if not error <= limit:
+        likewise = ", quantised likewise" * quantised
         raise RuntimeError(
-            f"the swapped network disagrees with the masked one: relative error {error:.1e}, at most "
+            f"the swapped network disagrees with the masked one{likewise}: relative error {error:.1e}, at most "
             f"{limit:.0e} is rounding; nothing is measured"
         )
     return report.counting(flops, weights, read.names, others)

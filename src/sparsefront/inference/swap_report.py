@@ -6,8 +6,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from sparsefront.inference.fusion.plan import FusionPlan, FusionReport, ProductReport
-from sparsefront.inference.fusion.products import DENSE
+from sparsefront.inference.fusion.products import DENSE, is_dense, is_low
+from sparsefront.inference.precision import IN_16_BITS, Precision
 from sparsefront.measure.problems import LayerInput
+from sparsefront.progress import counted
 from sparsefront.pruning.layers import KEEPS_ALL, READ, UNREACHED
 
 
@@ -25,7 +27,9 @@ class LayerSwap:
         unsupported: kernel -> why it could not be used; a wrong result is one reason.
         notes: kernel -> what to know about its time.
         launch: launch parameters of the kernel that runs, by name: shipped, a user's own, timed now, or predicted.
-        relative_error: of the kernel that runs, against the fp64 product; None where the layer stayed dense.
+        relative_error: of the kernel that runs, against the fp64 product, in low precision that of the quantised operands; None
+            where the layer stayed dense in 16 bits.
+        quantization_error: of a kernel in low precision, against the fp64 product of the operands before quantisation.
     """
 
     kernel: str
@@ -38,6 +42,7 @@ class LayerSwap:
     notes: dict[str, str] = field(default_factory=dict)
     launch: dict[str, Any] = field(default_factory=dict)
     relative_error: float | None = None
+    quantization_error: float | None = None
 
     @property
     def is_sparse(self) -> bool:
@@ -65,6 +70,11 @@ class SwapReport:
         fusion: what was done to whole blocks.
         problems: prunable layer -> the product that it was asked for; a layer that is not called is absent.
         others: all else that has weights and stays dense, such as embeddings and layers without a mask -> why.
+        precision: of kernels that could run beside those of 16 bits.
+        low_precision_layers: where anything may be quantised, each Linear and Conv2d -> the precision that it runs in, or why it
+            stays in 16 bits.
+        other_kernels: Linears outside of rewritten blocks that are not pruned and run in low precision -> kernel.
+        quantization_error: relative, of the network's outputs against those before quantisation; None in 16 bits.
     """
 
     layers: dict[str, LayerSwap]
@@ -74,6 +84,10 @@ class SwapReport:
     fusion: FusionReport = field(default_factory=FusionReport)
     problems: Mapping[str, LayerInput] = field(default_factory=dict)
     others: dict[str, str] = field(default_factory=dict)
+    precision: Precision = IN_16_BITS
+    low_precision_layers: dict[str, str] = field(default_factory=dict)
+    other_kernels: dict[str, str] = field(default_factory=dict)
+    quantization_error: float | None = None
 
     @property
     def kernels(self) -> dict[str, int]:
@@ -88,7 +102,13 @@ class SwapReport:
             *self.fusion.product_of,
             *(layer for name in blocks.faster_dense for layer in self.fusion.layers_of(name)),
         }
-        return replace(blocks, layers={name: layer.kernel for name, layer in self.layers.items() if name not in inside})
+        layers = {name: layer.kernel for name, layer in self.layers.items() if name not in inside}
+        return replace(
+            blocks,
+            layers=layers | self.other_kernels,
+            precision=self.precision.name,
+            calibration=dict(self.precision.calibration),
+        )
 
     def counting(
         self, flops: Mapping[str, int], weights: Mapping[str, str], read: Container[str], others: Mapping[str, str]
@@ -116,7 +136,10 @@ class SwapReport:
             return {names.get(name, name): value for name, value in mapping.items()}
 
         dense_layers, problems = named(self.dense_layers), named(self.problems)
-        return replace(self, layers=named(self.layers), dense_layers=dense_layers, problems=problems)
+        low = named(self.low_precision_layers)
+        return replace(
+            self, layers=named(self.layers), dense_layers=dense_layers, problems=problems, low_precision_layers=low
+        )
 
     def __str__(self) -> str:
         """A line per layer: what runs it, and why it stayed dense where it did."""
@@ -129,6 +152,14 @@ class SwapReport:
             "sparse_layer_share": self.sparse_layer_share,
             "sparse_flops_share": self.sparse_flops_share,
             **self.fusion.to_json(),
+            **(self._low_precision() if self.precision.is_low else {}),
+        }
+
+    def _low_precision(self) -> dict[str, Any]:
+        return {
+            "precision": self.precision.name,
+            "low_precision_layers": self.low_precision_layers,
+            "quantization_error": self.quantization_error,
         }
 
 
@@ -148,7 +179,17 @@ def swap_text(report: SwapReport) -> str:
     lines |= {name: f"dense: {why}" for name, why in report.others.items()}
     width = max(map(len, lines), default=0)
     table = [f"  {name:<{width}}  {line}" for name, line in lines.items()]
-    return "\n".join((head, *table, *(f"  {count} x {what}" for what, count in report.fusion.summary().items())))
+    blocks = (f"  {count} x {what}" for what, count in report.fusion.summary().items())
+    return "\n".join((head, *table, *blocks, *_low_precision_lines(report)))
+
+
+def _low_precision_lines(report: SwapReport) -> list[str]:
+    """How many layers run in low precision, and for each reason against it a line."""
+    if not report.precision.is_low:
+        return []
+    name, counts = report.precision.name, Counter(report.low_precision_layers.values())
+    head = f"  {counts.pop(name, 0)} of {len(report.low_precision_layers)} layers run in {name}"
+    return [head, *(f"  {counted(count, 'layer')} in 16 bits: {why}" for why, count in counts.items())]
 
 
 def _line(layer: LayerSwap, why_dense: str | None) -> str:
@@ -178,26 +219,42 @@ def fused_layer(fusion: FusionReport, name: str, density: float) -> tuple[LayerS
 def _swap(product: ProductReport, density: float, kernel: str) -> LayerSwap:
     share = 1 / len(product.layers)
     times = {name: time * share for name, time in product.candidates.items()}
-    dense = kernel == DENSE
+    plain = kernel == DENSE
     return LayerSwap(
         kernel=kernel,
-        family="dense" if dense else product.family,
+        family="dense" if plain else product.family,
         density=density,
         weight_bytes=round(product.weight_bytes * share),
         latency_us=times.get(kernel),
         candidates=times,
         unsupported=product.unsupported,
-        launch={} if dense else product.launch,
+        launch={} if plain else product.launch,
         notes={kernel: "; ".join(filter(None, (f"in its block: {product.describe()}", product.timing())))},
-        relative_error=None if dense else product.relative_error,
+        relative_error=None if plain else product.relative_error,
+        quantization_error=None if plain else product.quantization_error,
     )
 
 
 def _why_dense(product: ProductReport) -> str:
-    others = {name: time for name, time in product.candidates.items() if name != DENSE}
-    if not others and not product.unsupported:
+    others = {name: time for name, time in product.candidates.items() if not is_dense(name)}
+    if not others and all(map(is_dense, product.unsupported)):
         return KEEPS_ALL
     if not others:
         return "no kernel can run it: " + "; ".join(f"{kernel}: {why}" for kernel, why in product.unsupported.items())
     best = min(others, key=others.__getitem__)
-    return f"{DENSE} is faster: {product.latency_us:.1f} us against {others[best]:.1f} us of {best}"
+    return f"{product.kernel} is faster: {product.latency_us:.1f} us against {others[best]:.1f} us of {best}"
+
+
+def fused_precision(product: ProductReport, precision: Precision) -> str:
+    """The precision that a product of a rewritten block runs in, or why it stays in 16 bits."""
+    return precision.name if is_low(product.kernel) else why_16_bits(product, precision)
+
+
+def why_16_bits(chosen: ProductReport | LayerSwap, precision: Precision) -> str:
+    """Why a layer, for which a kernel was looked for, runs none in low precision."""
+    low = {name for name in chosen.candidates if is_low(name)}
+    if low:
+        best = min(low, key=chosen.candidates.__getitem__)
+        return f"{chosen.kernel} was chosen, {best} takes {chosen.candidates[best]:.1f} us"
+    reasons = [f"{name}: {why}" for name, why in chosen.unsupported.items() if is_low(name)]
+    return "; ".join(reasons) or f"no kernel runs weights stored as {chosen.family} in {precision.of_kernels}"

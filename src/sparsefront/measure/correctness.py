@@ -6,6 +6,7 @@ from dataclasses import fields, is_dataclass
 
 import torch
 import torch.nn.functional as F
+from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting
@@ -19,6 +20,10 @@ TF32_ERROR_LIMIT = 1e-3  # an fp32 product on tensor cores that read 10 bits of 
 
 # A whole network, one way of running it against another: roundings of many layers pile up, wrong results lie far off.
 NETWORK_ERROR_LIMIT = {torch.float64: 1e-6, torch.float32: 5e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+# One that multiplies in low precision, against the same in another mode or its own emulation. A value that lies between two
+# steps is rounded to either, by 6 % of it, and the next layers round what comes of that: a loose limit, which only tells right
+# from wrong.
+LOW_PRECISION_ERROR_LIMIT = 0.3
 
 
 def product_error_limit(dtype: torch.dtype) -> float:
@@ -32,6 +37,11 @@ def network_error_limit(net: nn.Module) -> float:
     """What rounding may do to the outputs of a network: as in the coarsest dtype of its parameters."""
     dtypes = {parameter.dtype for parameter in net.parameters()}
     return max(limit for dtype, limit in NETWORK_ERROR_LIMIT.items() if dtype in dtypes)
+
+
+def has_low_precision(net: nn.Module) -> bool:
+    """Whether any of its layers multiplies in low precision."""
+    return any(isinstance(part, SparseLayer) and part.precision != "none" for part in net.modules())
 
 
 def relative_error(actual: Tensor, expected: Tensor) -> float:
@@ -94,18 +104,22 @@ class CorrectnessCheck:
     it cannot pass with what it returned before, nor by handing out one output buffer twice; memory for its outputs was
     filled with NaN, so it cannot leave elements unwritten either.
 
+    A layer in low precision is compared with the product of its operands as they are after quantisation.
+
     Args:
         layer: nn.Linear or nn.Conv2d with the masked weight, in the dtype and on the device that are measured.
         input_shape: what the layer receives in the network; shortened on a CPU.
+        amax: the largest absolute value of the random inputs, where a static scale is made for it.
     """
 
-    def __init__(self, layer: nn.Linear | nn.Conv2d, input_shape: tuple[int, ...]) -> None:
+    def __init__(self, layer: nn.Linear | nn.Conv2d, input_shape: tuple[int, ...], amax: float | None = None) -> None:
         self.layer = layer
         weight = layer.weight
         generator = torch.Generator(weight.device).manual_seed(0)
         shape = _checked_shape(layer, input_shape)
         self._inputs = [
-            torch.randn(shape, generator=generator, device=weight.device, dtype=weight.dtype) for _ in range(2)
+            within(torch.randn(shape, generator=generator, device=weight.device, dtype=weight.dtype), amax)
+            for _ in range(2)
         ]
 
     @property
@@ -119,6 +133,13 @@ class CorrectnessCheck:
         return product_error_limit(self.layer.weight.dtype)
 
     @torch.inference_mode()
+    def quantization_error(self, candidate: nn.Module) -> float | None:
+        """Likewise against the fp64 product of the operands as they are before quantisation; None where there is none."""
+        if not has_low_precision(candidate):
+            return None
+        return self._distance(candidate(self._inputs[0].clone()), self._inputs[0], None)
+
+    @torch.inference_mode()
     def error(self, candidate: nn.Module) -> float:
         """||candidate(x) - fp64 product|| / ||fp64 product||, the worse of two inputs; inf for NaN or a wrong shape.
 
@@ -130,16 +151,18 @@ class CorrectnessCheck:
         for x in self._inputs:
             buffer.copy_(x)
             outputs.append(candidate(buffer))
-        return max(self._distance(output, x) for output, x in zip(outputs, self._inputs, strict=True))
+        low = candidate if isinstance(candidate, SparseLayer) and candidate.precision != "none" else None
+        return max(self._distance(output, x, low) for output, x in zip(outputs, self._inputs, strict=True))
 
     def evaluate(self, candidate: nn.Module) -> tuple[float, str | None]:
         """The relative error, and why the candidate must not be used or None."""
-        error = self.error(candidate)
-        if error <= self.limit:
+        error, limit = self.error(candidate), limit_of(candidate, self.limit)
+        if error <= limit:
             return error, None
-        return error, f"relative error {error:.1e} against the fp64 product, more than {self.limit:.0e}"
+        return error, f"relative error {error:.1e} against the fp64 product, more than {limit:.0e}"
 
-    def _distance(self, output: Tensor, x: Tensor) -> float:
+    def _distance(self, output: Tensor, x: Tensor, low: SparseLayer | None) -> float:
+        """As of `error`; `low` is the candidate where its quantised operands are what to multiply."""
         if isinstance(self.layer, nn.Conv2d) and len(x) > IMAGES:
             if len(output) != len(x) or not output.isfinite().all():
                 return math.inf
@@ -148,7 +171,7 @@ class CorrectnessCheck:
         rows = max(1, CHUNK_ELEMENTS * len(x) // max(1, x.numel(), output.numel()))
         difference, scale, first = 0.0, 0.0, 0
         for part in x.split(rows):
-            expected = self._expected(part.double())
+            expected = self._expected(part.double()) if low is None else self._of_quantised(low, part)
             actual = output[first : first + len(part)].double()
             first += len(part)
             if actual.shape != expected.shape:
@@ -167,10 +190,27 @@ class CorrectnessCheck:
             return F.linear(x, layer.weight.double(), bias)
         return F.conv2d(x, layer.weight.double(), bias, layer.stride, layer.padding, layer.dilation)
 
+    def _of_quantised(self, low: SparseLayer, x: Tensor) -> Tensor:
+        of_x, of_w = low.multiplied(x)
+        bias = None if self.layer.bias is None else self.layer.bias.double()
+        return F.linear(of_x.double(), of_w.double(), bias)
+
     def _poison(self) -> None:
         """Leave NaN in the memory that the allocator will hand out next for outputs of this size."""
         spoiled = [torch.full_like(self.layer(x), math.nan) for x in self._inputs]
         del spoiled
+
+
+def within(x: Tensor, amax: float | None) -> Tensor:
+    """Random values scaled so that this is the largest absolute one; None: as they are."""
+    return x if amax is None else x.mul_(amax / x.abs().amax().clamp(min=torch.finfo(x.dtype).tiny))
+
+
+def limit_of(candidate: nn.Module, limit: float) -> float:
+    """The limit of a product; of a kernel in low precision at least that of bf16, since cuBLASLt sums up in fewer bits."""
+    if has_low_precision(candidate) and limit == PRODUCT_ERROR_LIMIT[torch.float16]:
+        return PRODUCT_ERROR_LIMIT[torch.bfloat16]
+    return limit
 
 
 def _checked_shape(layer: nn.Linear | nn.Conv2d, input_shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -22,7 +22,12 @@ from torch.overrides import TorchFunctionMode
 
 from sparsefront.errors import InvalidSetting, failure_reason
 from sparsefront.gpu import alone, aside, give_way, sharing
-from sparsefront.measure.correctness import NETWORK_ERROR_LIMIT, output_error
+from sparsefront.measure.correctness import (
+    LOW_PRECISION_ERROR_LIMIT,
+    NETWORK_ERROR_LIMIT,
+    has_low_precision,
+    output_error,
+)
 from sparsefront.measure.timers import record, summarise, time_interleaved
 
 # torch.compile that lets other processes time while it traces and generates code, for seconds without the GPU.
@@ -256,7 +261,7 @@ def fastest_execution_mode(
         original: the network that `net` is another form of: all have to agree with it, eager too. None: `net` itself.
         inputs: keyword arguments of the net, on `device`; copied, so that graphs own what they read.
         execution_modes: names out of EXECUTION_MODES, tried in this order.
-        dtype: bounds how far a mode's output may lie from eager's.
+        dtype: bounds how far a mode's output may lie from eager's; a network with layers in low precision has a wider bound.
     Raises:
         NothingRuns: none of them ran; the message holds each one's reason.
         InvalidSetting: the network returns nothing that can be compared.
@@ -273,7 +278,8 @@ def fastest_execution_mode(
                 with alone(device) if name.startswith("max_autotune") else nullcontext():  # its compiler times kernels
                     ready[name] = call_in_mode(name, net, static)
                     if name != "eager" or original is not None:
-                        reason = _disagreement(ready[name], original or net, static, dtype)
+                        limit = LOW_PRECISION_ERROR_LIMIT if has_low_precision(net) else NETWORK_ERROR_LIMIT[dtype]
+                        reason = _disagreement(ready[name], original or net, static, limit)
             except InvalidSetting:  # nothing to compare is no fault of a mode
                 raise
             except Exception as error:  # a compiler or a capture may fail in any way; the reason stands in the result
@@ -320,7 +326,7 @@ def _replayed(call: Callable[[], Any], device: torch.device) -> Callable[[], Any
     return replay
 
 
-def _disagreement(call: Callable[[], Any], net: nn.Module, static: dict[str, Tensor], dtype: torch.dtype) -> str | None:
+def _disagreement(call: Callable[[], Any], net: nn.Module, static: dict[str, Tensor], limit: float) -> str | None:
     """Why this mode is wrong, or None: it must follow eager on its inputs and, against stale results, on others."""
     eager = call_in_mode("eager", net, static)
     original = {name: value.clone() for name, value in static.items()}
@@ -329,8 +335,8 @@ def _disagreement(call: Callable[[], Any], net: nn.Module, static: dict[str, Ten
             _fill(static, values)
             expected = eager()
             error = output_error(call(), expected)
-            if not error <= NETWORK_ERROR_LIMIT[dtype]:
-                return f"relative error {error:.1e} against eager, more than {NETWORK_ERROR_LIMIT[dtype]:.0e}"
+            if not error <= limit:
+                return f"relative error {error:.1e} against eager, more than {limit:.0e}"
     finally:
         _fill(static, original)
     return None

@@ -12,9 +12,11 @@ from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting, failure_reason
 from sparsefront.gpu import alone, give_way
+from sparsefront.inference.autotune import called_linears, quantize_linears
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.capture import BlockCall, Unfusable, find_chains, observe_calls, observe_traced_calls
-from sparsefront.inference.fusion.fused import FusedBlock, FusedResidualNorm, activation_in_layout
+from sparsefront.inference.fusion.fused import FusedBlock, FusedResidualNorm
+from sparsefront.inference.fusion.fused_product import activation_in_layout
 from sparsefront.inference.fusion.norms import NormChooser, observed_norms
 from sparsefront.inference.fusion.plan import (
     ALL_PARTS,
@@ -29,7 +31,13 @@ from sparsefront.inference.fusion.prepared_block import BlockCaptures, PreparedB
 from sparsefront.inference.fusion.product_choice import ChosenProduct, ProductChooser
 from sparsefront.inference.fusion.products import TimedProducts
 from sparsefront.inference.network_modules import replace_module, shorten_compiler_messages
-from sparsefront.measure.correctness import NETWORK_ERROR_LIMIT, output_error
+from sparsefront.inference.precision import IN_16_BITS, Precision, emulation, network_dtype, require_supported
+from sparsefront.measure.correctness import (
+    LOW_PRECISION_ERROR_LIMIT,
+    NETWORK_ERROR_LIMIT,
+    has_low_precision,
+    output_error,
+)
 from sparsefront.measure.execution_mode import compile_unshared, first_call
 from sparsefront.measure.problems import LayerInput, observe_problems
 from sparsefront.measure.timers import time_layer
@@ -41,6 +49,21 @@ from sparsefront.progress import counted
 
 log = logging.getLogger(__name__)
 AS_THEY_ARE = "as_they_are"
+
+
+@dataclass(frozen=True)
+class Way:
+    """How the blocks of a chain may be rewritten.
+
+    Args:
+        layout: of the residual stream.
+        low: whether products run in low precision wherever they can; else the fastest kernel of any precision runs, alone.
+        name: for the record.
+    """
+
+    layout: str
+    low: bool
+    name: str
 
 
 @dataclass(frozen=True)
@@ -79,6 +102,8 @@ def chain_time_ms(
     groups: Mapping[str, object],
     counts: Mapping[str, float],
     device: torch.device,
+    *,
+    compiled: bool = False,
 ) -> float | None:
     """Estimated milliseconds of a chain; None where a block cannot run or cannot be timed.
 
@@ -88,6 +113,8 @@ def chain_time_ms(
         groups: block -> what equal blocks have in common.
         counts: block -> how many it stands for; the variant has to hold them all.
         device: of the blocks.
+        compiled: whether row-major blocks are timed through torch.compile too, which fuses norms and activations with the
+            quantisation behind them: the faster time counts.
     """
     if any(name not in variant.blocks for name in counts):
         return None
@@ -97,6 +124,9 @@ def chain_time_ms(
         for group, name in first.items():
             block = variant.blocks[name]
             whole = block_time_ms(block, calls[name], feature_major=block.feature_major)
+            if compiled and not block.feature_major:
+                times = (whole, block_time_ms(_Compiled(block), calls[name]))
+                whole = min((time for time in times if time is not None), default=None)
             if whole is None:
                 return None
             rest[group] = whole - variant.products_ms(name)
@@ -226,7 +256,8 @@ class BlockPass:
     def _is_wanted(self, name: str) -> bool:
         if self.plan is not None:
             return name in self.plan.blocks
-        return self.chooser.dense or any(layer.startswith(f"{name}.") for layer in self.formats)
+        every = self.chooser.dense or self.chooser.precision.is_low
+        return every or any(layer.startswith(f"{name}.") for layer in self.formats)
 
     def _problems(self, blocks: Sequence[str]) -> dict[str, LayerInput]:
         layers = [
@@ -257,29 +288,34 @@ class BlockPass:
         layouts: Sequence[str],
         plain: bool,
     ) -> Variant:
-        """The way of this chain, its fastest rewriting where its blocks stay as they are, which is noted."""
+        """The fastest way of this chain, its fastest rewriting where its blocks stay as they are, which is noted."""
         if self.plan is not None:
             layout_of = {name: self.plan.blocks[name].layout for name in prepared}
             return self._variant("planned", layout_of, blocks, prepared)
+        ways = self._ways(layouts)
         if not self.chooser.times_on(self.device):
-            return self._variant(layouts[0], dict.fromkeys(prepared, layouts[0]), blocks, prepared)
+            return self._in_way(ways[0], blocks, prepared)
         times: dict[str, float | None] = {}
-        if len(layouts) > 1:
+        compiled = self.chooser.precision.is_low
+        if len(ways) > 1:
             # blocks whose weights are stored otherwise stand for themselves, whatever they are built like
             kinds = {name: (self._captures.groups[name], stored_as(block)) for name, block in prepared.items()}
             counts = representatives(prepared, kinds)
             few = {name: prepared[name] for name in counts}
-            for layout in layouts:
-                variant = self._variant(layout, dict.fromkeys(few, layout), blocks, few)
+            for way in ways:
+                variant = self._in_way(way, blocks, few)
                 self._norms.choose(variant.blocks, calls, self._captures.groups)
-                times[layout] = chain_time_ms(variant, calls, self._captures.groups, counts, self.device)
-        timed = {layout: time for layout, time in times.items() if time is not None}
-        layout = min(layouts, key=lambda layout: timed.get(layout, math.inf))
-        chosen = self._variant(layout, dict.fromkeys(prepared, layout), blocks, prepared)
+                times[way.name] = chain_time_ms(
+                    variant, calls, self._captures.groups, counts, self.device, compiled=compiled
+                )
+        timed = {name: time for name, time in times.items() if time is not None}
+        way = min(ways, key=lambda way: timed.get(way.name, math.inf))
+        chosen = self._in_way(way, blocks, prepared)
         self._norms.choose(chosen.blocks, calls, self._captures.groups)
         if plain and chosen.blocks:
-            times[layout] = chain_time_ms(
-                chosen, calls, self._captures.groups, dict.fromkeys(prepared, 1.0), self.device
+            counts = dict.fromkeys(prepared, 1.0)
+            times[way.name] = chain_time_ms(
+                chosen, calls, self._captures.groups, counts, self.device, compiled=compiled
             )
             modules = {name: self.net.get_submodule(name) for name in prepared}
             times[AS_THEY_ARE] = plain_time_ms(modules, calls, self._captures.groups)
@@ -287,6 +323,20 @@ class BlockPass:
         if known := {name: time for name, time in times.items() if time is not None}:
             self.report.variants_ms[chain] = known
         return chosen
+
+    def _ways(self, layouts: Sequence[str]) -> list[Way]:
+        """Among which time decides, the first where nothing is timed. Low precision is row-major, the dense baseline in low
+        precision runs in it wherever it can.
+        """
+        ways = [Way(layout, False, layout) for layout in layouts]
+        precision = self.chooser.precision
+        if not precision.is_low or "row_major" not in layouts:
+            return ways
+        low = Way("row_major", True, f"row_major_{precision.name}")
+        return [low] if self.chooser.dense else [low, *ways]
+
+    def _in_way(self, way: Way, chain: Sequence[str], prepared: Mapping[str, PreparedBlock]) -> Variant:
+        return self._variant(way.name, dict.fromkeys(prepared, way.layout), chain, prepared, low=way.low)
 
     def _keep_faster_dense(self, chosen: Variant, times: Mapping[str, float | None]) -> None:
         """Note that the chain stays as it is where that is faster."""
@@ -297,7 +347,13 @@ class BlockPass:
             self.report.faster_dense.update(dict.fromkeys(chosen.blocks, why))
 
     def _variant(
-        self, name: str, layout_of: Mapping[str, str], chain: Sequence[str], prepared: Mapping[str, PreparedBlock]
+        self,
+        name: str,
+        layout_of: Mapping[str, str],
+        chain: Sequence[str],
+        prepared: Mapping[str, PreparedBlock],
+        *,
+        low: bool = False,
     ) -> Variant:
         """Blocks rewritten in these layouts; one without a kernel is left out, which is noted."""
         blocks, products = {}, {}
@@ -305,7 +361,7 @@ class BlockPass:
             following = chain[chain.index(block) + 1] if block != chain[-1] else None
             try:
                 feature_major = layout_of[block] == "feature_major"
-                made = self._products(block, content, feature_major=feature_major)
+                made = self._products(block, content, feature_major=feature_major, low=low)
                 layers = [chosen.report.layers_in(block) for chosen in made]
                 blocks[block] = FusedBlock(
                     content.bare,
@@ -327,7 +383,7 @@ class BlockPass:
                 blocks.pop(block, None)
         return Variant(name, blocks, products)
 
-    def _products(self, block: str, content: PreparedBlock, *, feature_major: bool) -> list[ChosenProduct]:
+    def _products(self, block: str, content: PreparedBlock, *, feature_major: bool, low: bool) -> list[ChosenProduct]:
         kernels = {} if self.plan is None else self.plan.blocks[block].kernels
         made = []
         for spec in content.specs:
@@ -335,7 +391,8 @@ class BlockPass:
             if self.plan is not None and names not in kernels:
                 raise Unfusable(f"has no kernel for {names} in the plan, which is of other masks or another network")
             rows = self._rows[spec.weight.layers[0]]
-            made.append(self.chooser.choose(spec, rows, feature_major=feature_major, kernel=kernels.get(names)))
+            planned = kernels.get(names)
+            made.append(self.chooser.choose(spec, rows, feature_major=feature_major, kernel=planned, low=low))
         return made
 
     def _serve(self, block: FusedBlock, name: str, call: BlockCall) -> None:
@@ -353,10 +410,14 @@ class BlockPass:
         with torch.no_grad():
             with observed_norms(block) as norms:
                 output = block(*call.args, **call.kwargs)
-            error = output_error(output, original(*call.args, **call.kwargs))
-        limit = NETWORK_ERROR_LIMIT[next(iter(block.product_of.values())).format.dtype]
-        if not error <= limit:
+            error = quantised = output_error(output, original(*call.args, **call.kwargs))
+            if low := has_low_precision(block):
+                with emulation(block):
+                    error = output_error(output, block(*call.args, **call.kwargs))
+        dtype = torch.bfloat16 if low else next(iter(block.product_of.values())).format.dtype
+        if not error <= NETWORK_ERROR_LIMIT[dtype] or (low and not quantised <= LOW_PRECISION_ERROR_LIMIT):
             self.report.unsupported[name] = f"computes something else when rewritten: relative error {error:.1e}"
+            self.report.unsupported[name] += f", {quantised:.1e} with quantisation" * low
             self.report.faster_dense.pop(name, None)
             return
         self.report.unsupported.pop(name, None)  # of a way that was not chosen
@@ -366,7 +427,8 @@ class BlockPass:
         layout = "feature_major" if block.feature_major else "row_major"
         residual_norms = sum(isinstance(norm, FusedResidualNorm) for norm in block.norms)
         launches = tuple(str(norm.launch) for norm in norms)
-        self.report.blocks[name] = BlockReport(layout, products, len(block.norms), error, residual_norms, launches)
+        norms_there = len(block.norms), error, residual_norms, launches
+        self.report.blocks[name] = BlockReport(layout, products, *norms_there, quantised if low else None)
 
 
 # Rewrite the repeated blocks of a network, in place: the entry of this folder.
@@ -382,6 +444,7 @@ def fuse_blocks(
     plan: FusionPlan | None = None,
     parts: FusionParts = ALL_PARTS,
     timed: TimedProducts | None = None,
+    precision: Precision = IN_16_BITS,
 ) -> FusionReport:
     """Give every encoder block of the net fused products in the layout that is fastest, in place.
 
@@ -403,42 +466,67 @@ def fuse_blocks(
         plan: choices of an earlier call (`FusionReport.plan`): nothing is timed, kernels and layouts are those.
         parts: what may be done; a plan is used with those that it was made with.
         timed: times of earlier calls on this device, to which those of this one are added.
+        precision: of kernels that may run beside those of 16 bits, in blocks that are row-major; all blocks are rewritten
+            then, also those without a pruned layer.
     """
-    chooser = ProductChooser(choice, timed=TimedProducts() if timed is None else timed)
+    chooser = ProductChooser(choice, timed=TimedProducts() if timed is None else timed, precision=precision)
     task = BlockPass(net, formats, masks, inputs, chooser, plan, parts)
     return task.run(parts.layouts, plain=choice.dense_allowed)
 
 
 def fuse_dense(
-    net: nn.Module, inputs: Mapping[str, Any], *, layout: str | None = None, plan: FusionPlan | None = None
+    net: nn.Module,
+    inputs: Mapping[str, Any],
+    *,
+    layout: str | None = None,
+    plan: FusionPlan | None = None,
+    precision: Precision = IN_16_BITS,
 ) -> FusionReport:
     """The same rewriting with every product dense, through cuBLAS: the baseline that shows what fusion alone gives.
 
     Args:
         net, inputs, plan: as in `fuse_blocks`.
         layout: "feature_major" or "row_major" for the residual stream; None: per chain the faster one (on a CPU
-            feature-major).
+            feature-major), in low precision row-major.
+        precision: every product runs in it that can.
     Raises:
         InvalidSetting: no such layout.
     """
     if layout not in (None, *LAYOUTS):
         raise InvalidSetting("layout", layout, f"is one of {', '.join(LAYOUTS)}, or null for the faster one")
-    task = BlockPass(net, {}, {}, inputs, ProductChooser(KernelChoice("auto"), dense=True), plan)
+    chooser = ProductChooser(KernelChoice("auto"), dense=True, precision=precision)
+    task = BlockPass(net, {}, {}, inputs, chooser, plan)
     return task.run(LAYOUTS if layout is None else (layout,), plain=False)
 
 
-def fused_dense_graph(net: nn.Module, inputs: dict[str, Tensor]) -> nn.Module:
+def fused_dense_graph(
+    net: nn.Module,
+    inputs: dict[str, Tensor],
+    precision: str = "none",
+    calibration: Mapping[str, float] | None = None,
+) -> nn.Module:
     """A network with the same outputs whose encoder blocks are rewritten, every product dense: a `variants.Fuse`.
+
+    In low precision every Linear of the blocks that can be quantised is, and so are the others but the last one, which
+    also holds for networks without such blocks: the dense baseline in this precision.
 
     Args:
         net: in eval mode, on the inputs' device; left as it is, parameters are shared where they stay in one piece.
         inputs: keyword arguments of one forward pass.
+        precision, calibration: as of `sf.swap`.
     Raises:
-        DoesNotApply: no block can be rewritten.
+        DoesNotApply: no block can be rewritten; in low precision, no Linear can be quantised.
+        InvalidSetting: the precision cannot run on this device beside the network's dtype.
     """
+    chosen = Precision(precision, calibration or {})
+    require_supported(chosen, next(iter(inputs.values())).device, network_dtype(net))
     shorten_compiler_messages()
     fused = copy_sharing_weights(net)
-    report = fuse_dense(fused, inputs)
-    if not report.rewritten:
+    linears = called_linears(fused, inputs) if chosen.is_low else {}
+    report = fuse_dense(fused, inputs, precision=chosen)
+    reasons = quantize_linears(fused, linears, report.product_of, chosen)
+    if chosen.is_low and not has_low_precision(fused):
+        raise DoesNotApply("; ".join({*reasons.values(), *report.summary()}) or "the network has no Linear")
+    if not chosen.is_low and not report.rewritten:
         raise DoesNotApply("; ".join(report.summary()) or "the network has no encoder blocks")
     return fused.eval()

@@ -36,12 +36,16 @@ class FusionPlan:
     Args:
         blocks: block -> how it is rewritten.
         faster_dense: blocks that stay as they are.
-        layers: pruned layer outside of these -> its kernel.
+        layers: pruned layer outside of these, or one in low precision -> its kernel.
+        precision: of kernels beside those of 16 bits.
+        calibration: of precision fp8_static, Linear -> the largest absolute value that it receives.
     """
 
     blocks: dict[str, BlockPlan] = field(default_factory=dict)
     faster_dense: tuple[str, ...] = ()
     layers: dict[str, str] = field(default_factory=dict)
+    precision: str = "none"
+    calibration: dict[str, float] = field(default_factory=dict)
 
     def save(self, file: Path) -> None:
         file.write_text(
@@ -68,7 +72,8 @@ class FusionPlan:
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "FusionPlan":
         blocks = {name: BlockPlan(**block) for name, block in content["blocks"].items()}
-        return cls(blocks, tuple(content["faster_dense"]), content["layers"])
+        low = content.get("precision", "none"), content.get("calibration", {})
+        return cls(blocks, tuple(content["faster_dense"]), content["layers"], *low)
 
 
 @settings_class()
@@ -121,7 +126,9 @@ class ProductReport:
         candidates: kernel -> microseconds, dense included.
         unsupported: kernel -> why it cannot be used.
         launch: launch parameters of the kernel that runs, by name.
-        relative_error: against the fp64 product; None where it was not checked.
+        relative_error: against the fp64 product, in low precision that of the quantised operands; None where it was not
+            checked.
+        quantization_error: against the fp64 product of the operands before quantisation; None in 16 bits.
         timed_as: another product, equal in shape, epilogue and tile lengths, whose times these are.
         timed_like: another product, nearly equal, whose slow kernels were not timed for this one.
     """
@@ -144,6 +151,7 @@ class ProductReport:
     unsupported: dict[str, str] = field(default_factory=dict)
     launch: dict[str, Any] = field(default_factory=dict)
     relative_error: float | None = None
+    quantization_error: float | None = None
     timed_as: str | None = None
     timed_like: str | None = None
 
@@ -199,6 +207,8 @@ class BlockReport:
         residual_norms: of these, those that add a residual to what a product computes.
         relative_error: of its output against the block with masked dense weights; None where it was not checked.
         norm_launches: that the feature-major norms run through; none where plain PyTorch runs them.
+        quantization_error: of a block in low precision, of its output against the block with masked dense weights; its
+            `relative_error` is then against quantised operands multiplied in float32.
     """
 
     layout: str
@@ -207,6 +217,7 @@ class BlockReport:
     relative_error: float | None = None
     residual_norms: int = 0
     norm_launches: tuple[str, ...] = ()
+    quantization_error: float | None = None
 
     @property
     def plan(self) -> BlockPlan:

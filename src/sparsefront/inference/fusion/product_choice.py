@@ -14,7 +14,7 @@ from sparsefront.errors import failure_reason
 from sparsefront.gpu import alone
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.capture import Unfusable, find_chains, observe_calls
-from sparsefront.inference.fusion.fused import FusedProduct
+from sparsefront.inference.fusion.fused_product import FusedProduct
 from sparsefront.inference.fusion.plan import ProductReport
 from sparsefront.inference.fusion.prepared_block import BlockCaptures, ProductSpec
 from sparsefront.inference.fusion.products import (
@@ -28,9 +28,12 @@ from sparsefront.inference.fusion.products import (
     Work,
     any_kernel,
     dense_candidate,
+    is_dense,
+    low_dense_candidates,
     only,
     sparse_candidates,
 )
+from sparsefront.inference.precision import IN_16_BITS, Precision
 from sparsefront.measure.problems import observe_problems
 from sparsefront.measure.timers import KernelTime, launch_of, time_layer, time_where_it_is
 
@@ -61,64 +64,73 @@ class ProductChooser:
         dense: True for the baseline with every product dense.
         on_cpu: references are timed too, where there is no GPU: a search needs times of any device.
         timed: what was timed so far.
+        precision: of kernels that may run beside those of 16 bits, in row-major blocks.
     """
 
     choice: KernelChoice
     dense: bool = False
     on_cpu: bool = False
     timed: TimedProducts = field(default_factory=TimedProducts)
+    precision: Precision = IN_16_BITS
 
-    def choose(self, spec: ProductSpec, m: int, *, feature_major: bool, kernel: str | None = None) -> ChosenProduct:
+    def choose(
+        self, spec: ProductSpec, m: int, *, feature_major: bool, kernel: str | None = None, low: bool = False
+    ) -> ChosenProduct:
         """The product with its kernel; a residual that the kernel cannot fuse is left to a feature-major norm behind it.
 
         Args:
             m: rows of X.
             feature_major: layout of the residual stream.
             kernel: chosen before; nothing is timed.
+            low: whether a kernel in low precision runs wherever one can, even if one of 16 bits is faster alone: inside a block
+                quantisation may cost less than between 16-bit tensors.
         Raises:
             Unfusable: no kernel that may run is right, or not the one that was chosen before.
         """
-        chosen = self._fastest(spec, m, feature_major, kernel)
+        chosen = self._fastest(spec, m, feature_major, kernel, low)
         name = chosen.report.kernel
         if not feature_major or not spec.normed or labeled(name)[0].fuses_epilogue:
             return chosen
         with_bias = name != DENSE  # cuBLAS adds one to rows only, the others add it before they store
-        alone = self._fastest(spec.before_norm(with_bias=with_bias), m, feature_major, name)
+        alone = self._fastest(spec.before_norm(with_bias=with_bias), m, feature_major, name, low)
         report = replace(chosen.report, residual=False, relative_error=alone.report.relative_error)
         return ChosenProduct(alone.product, report, True, None if with_bias else spec.weight.bias)
 
-    def _fastest(self, spec: ProductSpec, m: int, feature_major: bool, kernel: str | None) -> ChosenProduct:
+    def _fastest(self, spec: ProductSpec, m: int, feature_major: bool, kernel: str | None, low: bool) -> ChosenProduct:
         """Of the kernels that are right, or the one that was chosen before."""
-        tuning = ProductTuning(spec, m, feature_major)
+        tuning = ProductTuning(spec, m, feature_major, self.precision)
         if kernel is not None or not self.times_on(tuning.problem.device):
-            return self._first_right(tuning, self._candidates(tuning, kernel), None)
-        work = Work.of(spec, tuning.problem)
+            return self._first_right(tuning, self._candidates(tuning, kernel), None, low)
+        work = Work.of(spec, tuning.problem, self.precision.name)
         equal, nearly = self.timed.equal(work), self.timed.nearly_equal(work)
         if equal is not None:
-            fastest = equal.fastest(dense_allowed=self.choice.dense_allowed)
+            fastest = equal.fastest(dense_allowed=self.choice.dense_allowed, low=low)
             candidates = self._candidates(tuning, None, only(fastest))
             tuning.launches, tuning.unsupported = equal.launches, dict(equal.unsupported)
             with suppress(Unfusable):
-                return self._first_right(tuning, candidates, equal)
+                return self._first_right(tuning, candidates, equal, low)
         elif nearly is not None:
             candidates = self._candidates(tuning, None, nearly.why_not)
             tuning.launches = nearly.launches
             with suppress(Unfusable):
-                return self._first_right(tuning, candidates, self._times(tuning, candidates, work, nearly))
+                return self._first_right(tuning, candidates, self._times(tuning, candidates, work, nearly), low)
         candidates = self._candidates(tuning, None)
-        return self._first_right(tuning, candidates, equal or self._times(tuning, candidates, work, None))
+        return self._first_right(tuning, candidates, equal or self._times(tuning, candidates, work, None), low)
 
     def _first_right(
-        self, tuning: ProductTuning, candidates: list[Candidate], times: TimedProduct | None
+        self, tuning: ProductTuning, candidates: list[Candidate], times: TimedProduct | None, low: bool
     ) -> ChosenProduct:
-        """The fastest candidate that is right, the first one where nothing was timed.
+        """The fastest candidate that is right, the first one where nothing was timed; with `low` those in low precision first.
 
         Raises:
             Unfusable: none is.
         """
         latencies = {} if times is None else times.latencies_us
         # untimed ones last: they failed in the product whose times these are (without times the order stays)
-        for candidate in sorted(candidates, key=lambda candidate: latencies.get(candidate.label, math.inf)):
+        ordered = sorted(candidates, key=lambda candidate: latencies.get(candidate.label, math.inf))
+        if low:
+            ordered.sort(key=lambda candidate: candidate.entry.precision == "none")
+        for candidate in ordered:
             if (product := tuning.product(candidate)) is not None:
                 return ChosenProduct(product, tuning.report(product, times))
         reasons = "; ".join(f"{name}: {why}" for name, why in tuning.unsupported.items()) or "none may run"
@@ -132,19 +144,27 @@ class ProductChooser:
         self, tuning: ProductTuning, kernel: str | None, why_not: Callable[[str], str | None] = any_kernel
     ) -> list[Candidate]:
         """Those that may run; `why_not` gives the reason of each that is not to be tried."""
-        weight, dense = tuning.spec.weight, dense_candidate(tuning.spec.weight)
-        if self.dense or weight.stored is None or kernel == DENSE:
-            return [dense]
-        sparse, unsupported = sparse_candidates(weight, tuning.problem, self.choice, why_not)
-        tuning.unsupported = unsupported
+        weight, problem = tuning.spec.weight, tuning.problem
+        dense, unsupported = low_dense_candidates(weight, problem, self.choice, self.precision)
+        if self.dense or weight.stored is None or (kernel is not None and is_dense(kernel)):
+            tuning.unsupported = unsupported
+            dense.append(dense_candidate(weight))
+            planned = [candidate for candidate in dense if candidate.label == kernel]
+            return planned or (dense if kernel is None else dense[-1:])
+        sparse, tuning.unsupported = sparse_candidates(weight, problem, self.choice, why_not, self.precision)
         if kernel is not None:
             return [candidate for candidate in sparse if candidate.label == kernel]
-        dense_too = self.choice.dense_allowed and self.times_on(tuning.problem.device)
-        if dense_too and (reason := why_not(DENSE)) is not None:
-            tuning.unsupported[DENSE] = reason
-            dense_too = False
-        # where no kernel can run, dense does; where they are only not tried, the caller asks again
-        return [*sparse, dense] if dense_too or not (sparse or why_not is not any_kernel) else sparse
+        if not (self.choice.dense_allowed and self.times_on(problem.device)):
+            # where no kernel can run, dense does; where they are only not tried, the caller asks again
+            return sparse if sparse or why_not is not any_kernel else [*dense, dense_candidate(weight)]
+        tuning.unsupported |= unsupported
+        dense.append(dense_candidate(weight))
+        reasons = {candidate.label: why_not(candidate.label) for candidate in dense}
+        tuning.unsupported |= {label: reason for label, reason in reasons.items() if reason is not None}
+        allowed = [candidate for candidate in dense if reasons[candidate.label] is None]
+        if not (sparse or allowed) and why_not is any_kernel:
+            return dense
+        return [*sparse, *allowed]
 
     def _times(
         self, tuning: ProductTuning, candidates: list[Candidate], work: Work, nearly: TimedProduct | None
@@ -176,7 +196,7 @@ class ProductChooser:
                     tuning.checked_again(name, time.relative_error)
                 in_use = launch_of(product, tuning.problem)
                 launches[name] = time.launches[:MOST_LAUNCHES] or ((in_use,) if in_use is not None else ())
-                if name != DENSE:
+                if not is_dense(name):
                     fastest_us = min(fastest_us, time.latency_us)
         like = None if nearly is None else nearly.name
         timed = TimedProduct(work, latencies, launches, dict(tuning.unsupported), like)

@@ -14,24 +14,26 @@ from sparsefront_kernels.dense.format import DenseFormat
 from sparsefront_kernels.gathered.format import GatheredFormat
 from sparsefront_kernels.gathered_2_4.format import Gathered24Format
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR
+from sparsefront_kernels.quantized.quantize import LARGEST, Quantized, quantize
 from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
 from sparsefront.gpu import give_way
 from sparsefront.inference.autotune import Candidate
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion.fused import FusedProduct, in_layout, layout_name
+from sparsefront.inference.fusion.fused_product import HANDED_OVER, FusedProduct, in_layout, layout_name
 from sparsefront.inference.fusion.plan import ProductReport
 from sparsefront.inference.fusion.prepared_block import ProductSpec
 from sparsefront.inference.fusion.sites import ProductWeight, stored_parameters
-from sparsefront.measure.correctness import product_error_limit
+from sparsefront.inference.precision import IN_16_BITS, Precision
+from sparsefront.measure.correctness import limit_of, product_error_limit, within
 from sparsefront.measure.memory import stored_bytes
 from sparsefront.measure.timers import assume_launch, assume_none, launch_in_use
 from sparsefront.progress import counted
 
 # Which kernels could run a product of a block: in its layouts, or in others with what the change of layout costs.
 
-DENSE = "dense_linear"
+DENSE = "dense_linear"  # in 16 bits
 SHORT = 16  # kept inputs: tiles differ by more than this, and by more than a block, before they count as different
 # Family of the pattern -> others that can store such masks and may be faster: blocks are tiles, half of n:m is 2:4.
 ALSO_HELD = {"blocked": ("gathered",), "n_m": ("semi_structured",)}
@@ -51,6 +53,38 @@ def dense_candidate(weight: ProductWeight) -> Candidate:
     )
 
 
+def low_dense_candidates(
+    weight: ProductWeight, problem: Problem, choice: KernelChoice, precision: Precision
+) -> tuple[list[Candidate], dict[str, str]]:
+    """Dense kernels in low precision that can run the whole weight, and label -> reason for the others."""
+    kernels = [kernel for kernel in precision.kernels() if kernel.family == "dense"]
+    kernels = [kernel for kernel in kernels if kernel.is_reference == _is_plain(problem.device, choice)]
+    dense = dense_candidate(weight).format
+    reasons = {kernel: _low_reason(kernel, dense, weight, problem, precision) for kernel in kernels}
+    usable = [Candidate(kernel, "row_major", dense) for kernel, reason in reasons.items() if reason is None]
+    return usable, {kernel.name: reason for kernel, reason in reasons.items() if reason is not None}
+
+
+def _low_reason(
+    kernel: KernelEntry, stored: SparseFormat, weight: ProductWeight, problem: Problem, precision: Precision
+) -> str | None:
+    """Why a kernel in low precision cannot run a product, or None."""
+    if problem.layout != "row_major":
+        return f"takes row-major activations, not {problem.layout}"
+    reason = precision.unsupported_layer(weight.layers, (problem.n, problem.k), problem.dtype)
+    return reason or kernel.unsupported_reason(stored, problem)
+
+
+def is_dense(label: str) -> bool:
+    """Whether a kernel multiplies by the whole weight, zeros included, in any precision."""
+    return labeled(label)[0].family == "dense"
+
+
+def is_low(label: str) -> bool:
+    """Whether a kernel multiplies in low precision."""
+    return labeled(label)[0].precision != "none"
+
+
 def any_kernel(label: str) -> str | None:
     """The `why_not` where every kernel is tried."""
     return None
@@ -61,12 +95,15 @@ def sparse_candidates(
     problem: Problem,
     choice: KernelChoice,
     why_not: Callable[[str], str | None] = any_kernel,
+    precision: Precision = IN_16_BITS,
 ) -> tuple[list[Candidate], dict[str, str]]:
-    """Usable kernels in the registry's order, and label -> reason for the others that were wanted.
+    """Usable kernels in the registry's order, those in low precision first, and label -> reason for the others that were
+    wanted.
 
     Args:
         problem: with the product's layout.
         why_not: label -> why it is not to be tried, or None; the weight is then not stored for it either.
+        precision: of kernels that may run beside those of 16 bits.
     """
     usable: list[Candidate] = []
     unsupported: dict[str, str] = {}
@@ -78,9 +115,13 @@ def sparse_candidates(
         if kernel.family not in formats:
             formats[kernel.family] = _held(kernel.family, weight)
         stored = formats[kernel.family]
-        return stored if isinstance(stored, str) else kernel.unsupported_reason(stored, replace(problem, layout=layout))
+        if isinstance(stored, str):
+            return stored
+        if kernel.precision != "none":
+            return _low_reason(kernel, stored, weight, problem, precision)
+        return kernel.unsupported_reason(stored, replace(problem, layout=layout))
 
-    for kernel in entries():
+    for kernel in (*precision.kernels(), *entries()):
         if not _allowed(kernel, weight.family, problem.device, choice):
             continue
         for layouts in _in_its_layout_then_others(kernel, problem.layout):
@@ -118,12 +159,16 @@ def _in_its_layout_then_others(kernel: KernelEntry, layout: str) -> Iterator[lis
 def _allowed(kernel: KernelEntry, canonical: str, device: torch.device, choice: KernelChoice) -> bool:
     if choice.name is not None:
         return kernel.name == labeled(choice.name)[0].name
-    plain = choice.mode == "reference" or device.type == "cpu"
+    plain = _is_plain(device, choice)
     if kernel.is_reference != plain:
         return False
     if choice.family is not None:
         return kernel.family == choice.family
     return kernel.family in ((canonical,) if plain else (canonical, *ALSO_HELD.get(canonical, ())))
+
+
+def _is_plain(device: torch.device, choice: KernelChoice) -> bool:
+    return choice.mode == "reference" or device.type == "cpu"
 
 
 def _held(family: str, weight: ProductWeight) -> SparseFormat | str:
@@ -164,23 +209,29 @@ def tile_lengths(stored: SparseFormat) -> list[int]:
 
 CPU_ROWS = 64  # M on a CPU: references do the same for every row
 CHUNK_ROWS = 8192  # of the fp64 product at a time
+E4M3_STEP = 2.0**-3  # from a value to the next, relative
 SEPARATE = 2.0  # times the limit where an epilogue follows the product, with roundings of its own
 
 
 class FusedCorrectnessCheck:
     """Random operands in the layouts of a product's place, and the largest relative error that passes.
 
-    Memory for outputs holds NaN before a candidate is called, so that it cannot leave elements unwritten.
+    Memory for outputs holds NaN before a candidate is called, so that it cannot leave elements unwritten. A candidate in low
+    precision is compared with the product of its operands as they are after quantisation.
+
+    Args:
+        amax: the largest absolute value of x, where a static scale is made for it.
     """
 
-    def __init__(self, spec: ProductSpec, m: int, *, feature_major: bool) -> None:
+    def __init__(self, spec: ProductSpec, m: int, *, feature_major: bool, amax: float | None = None) -> None:
         weight = spec.weight.weight
         generator = torch.Generator(weight.device).manual_seed(0)
         n, k = weight.shape
         m = min(m, CPU_ROWS) if weight.device.type == "cpu" else m
         options: dict[str, Any] = {"generator": generator, "device": weight.device, "dtype": weight.dtype}
         self.spec = spec
-        self.x = in_layout(torch.randn(m, k, **options), feature_major=feature_major and spec.x_stream)
+        x = within(torch.randn(m, k, **options), amax)
+        self.x = in_layout(x, feature_major=feature_major and spec.x_stream)
         self.residual = None
         if spec.residual:
             self.residual = in_layout(torch.randn(m, n, **options), feature_major=feature_major and spec.y_stream)
@@ -199,29 +250,77 @@ class FusedCorrectnessCheck:
         """The relative error, and why the candidate must not be used or None."""
         spoiled = self.x.new_full((len(self.x), len(self.spec.weight.weight)), math.nan)
         del spoiled
-        error = self._error(candidate(*self.operands))
-        if error <= self.limit:
-            return error, None
-        return error, f"relative error {error:.1e} against the fp64 product, more than {self.limit:.0e}"
+        error, limit = 0.0, limit_of(candidate, self.limit)
+        for x in self._forms(candidate):
+            found = candidate(x) if self.residual is None else candidate(x, self.residual)
+            error = max(error, self._error(found, candidate, x))
+        if not error <= limit:
+            return error, f"relative error {error:.1e} against the fp64 product, more than {limit:.0e}"
+        if self._hands_over(candidate) and (share := self._beside(candidate)) > 0:  # type: ignore[arg-type]
+            return error, f"quantises {share:.1%} for the next product by more than a step beside the fp64 product"
+        return error, None
 
-    def _error(self, y: Tensor) -> float:
-        weight = self.spec.weight.weight.double()
+    @torch.no_grad()
+    def quantization_error(self, candidate: nn.Module) -> float | None:
+        """The relative error against the fp64 product before quantisation; None where nothing is quantised."""
+        if not _is_low(candidate):
+            return None
+        return self._error(candidate(*self.operands), None, self.x)
+
+    def _forms(self, candidate: nn.Module) -> list[Tensor | Quantized]:
+        """X as it may reach the candidate: in 16 bits, and as a product before it hands it over."""
+        forms: list[Tensor | Quantized] = [self.x]
+        if _is_low(candidate) and candidate.takes("group128") and self.x.shape[1] % HANDED_OVER == 0:  # type: ignore[operator]
+            forms.append(quantize(self.x, group=HANDED_OVER))
+        return forms
+
+    def _hands_over(self, candidate: nn.Module) -> bool:
+        return _is_low(candidate) and candidate.handed_over is not None and not self.spec.residual
+
+    def _beside(self, candidate: FusedProduct) -> float:
+        """Fraction of the values for the next product that lie further from the fp64 result than an e4m3 step and the error that
+        sums may have, which is of their group's largest value: near zero it is more than a step.
+        """
+        values, scales = candidate.for_next(self.x)
+        limit, wrong = limit_of(candidate, self.limit), 0
+        for first in range(0, len(self.x), CHUNK_ROWS):
+            part = slice(first, first + CHUNK_ROWS)
+            expected = self._expected(candidate, self.x[part], None).view(len(scales[part]), scales.shape[1], -1)
+            found = values[part].double().view_as(expected) * scales[part, :, None].double()
+            room = expected.abs() * E4M3_STEP + expected.abs().amax(dim=2, keepdim=True) * limit
+            wrong += int(((found - expected).abs() <= room).logical_not().sum())
+        return wrong / values.numel()
+
+    def _expected(self, low: FusedProduct | None, x: Tensor | Quantized, residual: Tensor | None) -> Tensor:
+        """fp64 [M, N]; `low` is the candidate where its operands after quantisation are multiplied."""
         bias = None if self.spec.weight.bias is None else self.spec.weight.bias.double()
-        if y.shape != (len(self.x), len(weight)):
+        of_x, of_w = (x, self.spec.weight.weight) if low is None else low.multiplied(x)
+        assert isinstance(of_x, Tensor)  # only a product in low precision is given another X
+        expected = torch.nn.functional.linear(of_x.double(), of_w.double(), bias)
+        expected = ACTIVATIONS[self.spec.activation](expected)
+        return expected if residual is None else expected + residual.double()
+
+    def _error(self, y: Tensor, candidate: nn.Module | None, x: Tensor | Quantized) -> float:
+        """Against the fp64 product; of a candidate in low precision, that of its quantised operands."""
+        if y.shape != (len(self.x), len(self.spec.weight.weight)):
             return math.inf
+        low = candidate if candidate is not None and _is_low(candidate) else None
         difference, scale = 0.0, 0.0
         for first in range(0, len(self.x), CHUNK_ROWS):
             part = slice(first, first + CHUNK_ROWS)
-            expected = torch.nn.functional.linear(self.x[part].double(), weight, bias)
-            expected = ACTIVATIONS[self.spec.activation](expected)
-            if self.residual is not None:
-                expected = expected + self.residual[part].double()
+            rows = Quantized(x.values[part], x.scales[part]) if isinstance(x, Quantized) else x[part]
+            residual = None if self.residual is None else self.residual[part]
+            expected = self._expected(low, rows, residual)  # type: ignore[arg-type]
             difference += (y[part].double() - expected).square().sum().item()
             scale += expected.square().sum().item()
         if difference == 0:
             return 0.0
         error = math.sqrt(difference / scale) if scale > 0 else math.inf
         return math.inf if math.isnan(error) else error
+
+
+def _is_low(candidate: nn.Module) -> bool:
+    return isinstance(candidate, FusedProduct) and candidate.precision != "none"
 
 
 # Which products were timed: equal ones share their times, nearly equal ones only time what was fast in one of them.
@@ -238,7 +337,7 @@ class Work:
 
     Args:
         name: of the product.
-        place: its rows, type, layout, epilogue and kind of storage: what nearly equal products have in common.
+        place: its rows, type, layout, epilogue, precision and kind of storage: what nearly equal products have in common.
         lengths: kept inputs of its tiles, descending; none where it is dense.
         grain: kept inputs by which two tiles may differ however short they are.
     """
@@ -250,11 +349,11 @@ class Work:
     grain: int
 
     @classmethod
-    def of(cls, spec: ProductSpec, problem: Problem) -> "Work":
+    def of(cls, spec: ProductSpec, problem: Problem, precision: str = "none") -> "Work":
         stored = spec.weight.stored
         held = None if stored is None else repr(stored_parameters(stored))
         epilogue = (spec.activation, spec.residual, spec.weight.bias is not None)
-        place = (replace(problem, n=1, k=1), *epilogue, held)
+        place = (replace(problem, n=1, k=1), *epilogue, precision, held)
         lengths = [] if stored is None else tile_lengths(stored)
         return cls("+".join(spec.weight.layers), problem, place, lengths, work_grain(stored))
 
@@ -298,13 +397,15 @@ class TimedProduct:
     def name(self) -> str:
         return self.work.name
 
-    def fastest(self, *, dense_allowed: bool) -> str | None:
-        allowed = [name for name in self.latencies_us if name != DENSE or dense_allowed]
+    def fastest(self, *, dense_allowed: bool, low: bool = False) -> str | None:
+        """Of those that may run; with `low` of those in low precision, where there are any."""
+        allowed = [name for name in self.latencies_us if dense_allowed or not is_dense(name)]
+        allowed = [name for name in allowed if low and is_low(name)] or allowed
         return min(allowed or self.latencies_us, key=self.latencies_us.__getitem__, default=None)
 
     def why_not(self, kernel: str) -> str | None:
         """Why a nearly equal product need not time this kernel, or None."""
-        sparse = [time for name, time in self.latencies_us.items() if name != DENSE]
+        sparse = [time for name, time in self.latencies_us.items() if not is_dense(name)]
         if not sparse:
             return None
         if kernel not in self.latencies_us:
@@ -375,14 +476,18 @@ class ProductTuning:
         launches: kernel -> launches that were fast in a product like this one; the first is used before any is timed.
     """
 
-    def __init__(self, spec: ProductSpec, m: int, feature_major: bool) -> None:
+    def __init__(self, spec: ProductSpec, m: int, feature_major: bool, precision: Precision = IN_16_BITS) -> None:
         (n, k), like = spec.weight.weight.shape, spec.weight.weight
         layout = layout_name(
             x_feature_major=feature_major and spec.x_stream, y_feature_major=feature_major and spec.y_stream
         )
         self.spec, self.name = spec, "+".join(spec.weight.layers)
         self.problem = Problem(m, k, n, like.dtype, like.device, layout)
-        self.check = FusedCorrectnessCheck(spec, m, feature_major=feature_major)
+        self.precision = precision
+        reason = precision.unsupported_layer(spec.weight.layers, (n, k), like.dtype)
+        self.x_scale = None if reason is not None else precision.x_scale(spec.weight.layers)
+        amax = None if self.x_scale is None else self.x_scale * LARGEST["fp8"]
+        self.check = FusedCorrectnessCheck(spec, m, feature_major=feature_major, amax=amax)
         self.unsupported: dict[str, str] = {}
         self.launches: Mapping[str, Sequence[Any]] = {}
         self._products: dict[str, tuple[FusedProduct, float]] = {}
@@ -423,6 +528,7 @@ class ProductTuning:
                 activation=self.spec.activation,
                 x_feature_major=self.problem.layout in X_FEATURE_MAJOR,
                 y_feature_major=self.problem.layout in Y_FEATURE_MAJOR,
+                x_scale=self.x_scale if candidate.entry.precision != "none" else None,
             )
             if launches := self.launches.get(name, ()):
                 assume_launch(product, self.problem, launches[0])
@@ -467,6 +573,7 @@ class ProductTuning:
             unsupported=self.unsupported,
             launch=launch_in_use(product, problem),
             relative_error=self._products[product.kernel_name][1],
+            quantization_error=self.check.quantization_error(product),
             timed_as=None if times is None or times.name == self.name else times.name,
             timed_like=None if times is None else times.like,
         )

@@ -1,0 +1,155 @@
+// Y[M, N] = activation(X[M, K] · W[N, K]ᵀ + bias) + residual for a blocked weight in e4m3 on Hopper's tensor cores (sm_90a), row-major.
+//
+// X has a scale for each row, or for each row and 128 inputs; W one for each output. Y is of 16 bits, or e4m3 with a scale for each row
+// and 128 outputs, as the next product reads it. A work tile is 128 outputs, two halves of 64 with a list of kept blocks each, by 128
+// rows of X for each block of a cluster. Clusters work through lists of tiles that were made on the host. One warp brings X and weights
+// into the stages of a pipeline, two warpgroups multiply. See ../README.md.
+#include <algorithm>
+#include <iterator>
+
+#include "../../cuda/tensor_map.cuh"
+#include "fp8_producer.cuh"
+#include "fp8_split.cuh"
+
+namespace {
+
+// Registers of a thread, by part, out of the 168 that each has at launch.
+constexpr int CONSUMER_REGISTERS = 232, PRODUCER_REGISTERS = 40;
+static_assert(CONSUMERS * CONSUMER_REGISTERS + PRODUCERS * PRODUCER_REGISTERS <= THREADS * 168);
+
+template <typename T, bool GROUPED, bool HALVES, bool SPLIT>
+__global__ void __launch_bounds__(THREADS, 1) blocked_fp8_sm90_kernel(const __grid_constant__ Problem problem) {
+    extern __shared__ __align__(1024) uint8_t dynamic_shared[];
+    const uint32_t shared = warp_uniform(shared_address(dynamic_shared));
+    const int rank = static_cast<int>(warp_uniform(rank_in_cluster()));
+    if (threadIdx.x == 0) {
+        if (shared % 1024 != 0) __trap();  // the swizzle repeats every 1024 bytes
+        prefetch_tensor_map(&problem.x);
+        prefetch_tensor_map(&problem.y);
+        for (int slot = 0; slot < Shape<SPLIT>::STAGES; ++slot) {
+            barrier_init(shared + FULL_AT + 8 * slot, 1);
+            barrier_init(shared + EMPTY_AT + 8 * slot, SPLIT ? 4 : problem.cluster * (CONSUMERS / 32));
+        }
+        for (int group = 0; group < 2; ++group) barrier_init(shared + LANDED_AT + 8 * group, 1);
+        fence_barrier_init();
+    }
+    cluster_sync();  // no block may signal another's barriers before they are there
+    pdl_wait();
+    if (threadIdx.x < CONSUMERS) {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
+        pdl_launch_dependents();
+        if constexpr (SPLIT) {
+            consume_part<T, GROUPED, HALVES>(problem, rank, shared);
+        } else {
+            consume<T, GROUPED, HALVES>(problem, rank, shared);
+        }
+    } else {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
+        if (warp_uniform(threadIdx.x / 32) == CONSUMERS / 32) produce<SPLIT>(problem, rank, shared);
+        if constexpr (SPLIT) {
+            __syncwarp();
+            cluster_sync();  // of those that multiply, before they add up
+        }
+    }
+    cluster_sync();  // others may still signal this block's barriers, and read its sums
+}
+
+using Kernel = void (*)(Problem);
+
+template <typename T, bool GROUPED, bool HALVES>
+Kernel kernel_of(bool split) {
+    return split ? blocked_fp8_sm90_kernel<T, GROUPED, HALVES, true> : blocked_fp8_sm90_kernel<T, GROUPED, HALVES, false>;
+}
+
+template <typename T>
+Kernel kernel_of(bool grouped, bool halves, bool split) {
+    if (grouped) return halves ? kernel_of<T, true, true>(split) : kernel_of<T, true, false>(split);
+    return halves ? kernel_of<T, false, true>(split) : kernel_of<T, false, false>(split);
+}
+
+cudaError_t launch(Kernel kernel, const Problem& problem, int clusters, bool pdl, cudaStream_t stream) {
+    cudaLaunchAttribute attributes[2]{};
+    attributes[0].id = cudaLaunchAttributeClusterDimension;
+    attributes[0].val.clusterDim = {static_cast<unsigned>(problem.cluster * problem.splits), 1, 1};
+    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[1].val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(clusters * problem.cluster * problem.splits);
+    config.blockDim = dim3(THREADS);
+    config.dynamicSmemBytes = DYNAMIC_BYTES;
+    config.stream = stream;
+    config.attrs = attributes;
+    config.numAttrs = 1 + pdl;
+    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, DYNAMIC_BYTES);
+    return error == cudaSuccess ? cudaLaunchKernelEx(&config, kernel, problem) : error;
+}
+
+}  // namespace
+
+// The arguments, as blocked/fp8_sm90.py fills them in. Matrices begin at a multiple of 16 bytes and their rows are a multiple of 16
+// bytes apart; strides are in elements.
+struct Arguments {
+    const void *x, *x_scales, *panels, *k_blocks, *work, *work_begin, *w_scales, *bias, *residual;
+    void *y, *y_scales;
+    long long x_stride, residual_stride, y_stride;
+    int bias_type;   // 0 none, 1 float, 2 half, 3 bfloat16
+    int activation;
+    int y_type;      // 2 half, 3 bfloat16, 4 e4m3: then there is no residual
+    int x_groups;    // scales of a row of X: 1 or k / 128
+    int halves;      // whether some k-block is used by one half alone
+    int m, n, k;
+    int cluster, splits, clusters;
+    int pdl;
+};
+
+// Returns a cudaError_t.
+extern "C" int sparsefront_blocked_fp8_sm90(const Arguments* given, void* stream) {
+    const Arguments& a = *given;
+    const bool split = a.splits > 0, quantized = a.y_type == 4;
+    Problem problem{};
+    const Matrix x{a.x, a.m, a.k / 2, a.x_stride / 2};
+    const Matrix y = quantized ? Matrix{a.y, a.m, a.n / 2, a.y_stride / 2} : Matrix{a.y, a.m, a.n, a.y_stride};
+    cudaError_t error = make_tensor_map(problem.x, x, split ? Shape<true>::ROWS : Shape<false>::ROWS, K_BLOCK / 2);
+    if (error == cudaSuccess) error = make_tensor_map(problem.y, y, GROUP_ROWS, 64);
+    if (error == cudaSuccess && a.residual != nullptr)
+        error = make_tensor_map(problem.residual, Matrix{a.residual, a.m, a.n, a.residual_stride}, GROUP_ROWS, 64);
+    if (error != cudaSuccess) return error;
+    problem.panels = static_cast<const uint8_t*>(a.panels);
+    problem.k_blocks = static_cast<const int2*>(a.k_blocks);
+    problem.work = static_cast<const int4*>(a.work);
+    problem.work_begin = static_cast<const int*>(a.work_begin);
+    problem.x_scales = static_cast<const float*>(a.x_scales);
+    problem.w_scales = static_cast<const float*>(a.w_scales);
+    problem.y_scales = static_cast<float*>(a.y_scales);
+    Epilogue& epilogue = problem.epilogue;
+    epilogue.bias = a.bias, epilogue.bias_type = a.bias_type, epilogue.activation = a.activation;
+    epilogue.residual = a.residual, epilogue.residual_stride = a.residual_stride;
+    epilogue.y = a.y, epilogue.y_stride = a.y_stride;
+    std::copy_n(GELU_COEFFICIENTS[a.activation == GELU_TANH], std::size(epilogue.gelu), epilogue.gelu);
+    problem.x_groups = a.x_groups, problem.m = a.m, problem.n = a.n;
+    problem.cluster = a.cluster, problem.splits = std::max(1, a.splits);
+    const bool grouped = a.x_groups > 1;
+    const Kernel kernel = quantized         ? kernel_of<E4M3>(grouped, a.halves, split)
+                          : a.y_type == 3 ? kernel_of<__nv_bfloat16>(grouped, a.halves, split)
+                                            : kernel_of<__half>(grouped, a.halves, split);
+    return launch(kernel, problem, a.clusters, a.pdl, static_cast<cudaStream_t>(stream));
+}
+
+// How many clusters of this many blocks run at the same time on the current device; a cudaError_t, negated, where it cannot be told.
+extern "C" int sparsefront_blocked_fp8_sm90_clusters(int cluster) {
+    const Kernel kernel = kernel_of<__half, false, false>(false);
+    cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, DYNAMIC_BYTES);
+    if (error != cudaSuccess) return -static_cast<int>(error);
+    cudaLaunchAttribute attribute{};
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(cluster);
+    config.blockDim = dim3(THREADS);
+    config.dynamicSmemBytes = DYNAMIC_BYTES;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    int clusters = 0;
+    error = cudaOccupancyMaxActiveClusters(&clusters, kernel, &config);
+    return error == cudaSuccess ? clusters : -static_cast<int>(error);
+}

@@ -1,0 +1,87 @@
+// What the fp8 kernel is given, and how its stages lie in shared memory.
+#pragma once
+
+#include "../../cuda/epilogue.cuh"
+#include "../../cuda/pipeline.cuh"
+#include "../../cuda/tensor_copy.cuh"
+#include "../../cuda/work_tile.cuh"
+#include "fp8_wgmma.cuh"
+
+namespace {
+
+constexpr int K_BLOCK = 128;                 // inputs of a stage, and bytes of their e4m3 numbers
+constexpr int OUTPUTS = 2 * HALF;            // of a CTA tile
+constexpr int GROUP_ROWS = 64;               // rows of X of a warpgroup
+constexpr int GROUP_BYTES = GROUP_ROWS * K_BLOCK;
+constexpr int PANEL_BYTES = HALF * K_BLOCK;
+constexpr int RING_BYTES = 6 * 2 * (GROUP_BYTES + PANEL_BYTES);
+constexpr int OUT_BYTES = GROUP_ROWS * OUTPUTS * 2;  // of Y, of a warpgroup
+constexpr int COLUMN_BYTES = OUTPUTS * 8;    // scale and bias of each output, of a warpgroup
+constexpr int MOST_STAGES = 8;
+constexpr int PRODUCERS = 128, THREADS = CONSUMERS + PRODUCERS;
+
+// Rows of X that a stage holds: each warpgroup has rows of its own, or (SPLIT) both take turns at the stages of the same 64 rows.
+template <bool SPLIT>
+struct Shape {
+    static constexpr int ROWS = SPLIT ? GROUP_ROWS : 2 * GROUP_ROWS;
+    static constexpr int X_BYTES = ROWS * K_BLOCK;
+    static constexpr int STAGE_BYTES = X_BYTES + 2 * PANEL_BYTES;
+    static constexpr int STAGES = RING_BYTES / STAGE_BYTES;
+    static_assert(STAGES <= MOST_STAGES && STAGES * STAGE_BYTES == RING_BYTES);
+};
+
+// Shared memory, from an address that is a multiple of 1024.
+constexpr int OUT_AT = RING_BYTES, COLUMNS_AT = OUT_AT + 2 * OUT_BYTES, FULL_AT = COLUMNS_AT + 2 * COLUMN_BYTES;
+constexpr int EMPTY_AT = FULL_AT + 8 * MOST_STAGES, LANDED_AT = EMPTY_AT + 8 * MOST_STAGES, WORDS_AT = LANDED_AT + 2 * 8;
+constexpr int DYNAMIC_BYTES = WORDS_AT + 4 * MOST_STAGES;
+
+struct Problem {
+    CUtensorMap x;          // boxes of 128 inputs of ROWS rows, as 16-bit elements
+    CUtensorMap y;          // boxes of 64 rows x 64 elements of 16 bits: as many outputs, or 128 where they are e4m3
+    CUtensorMap residual;   // as y, where there is one
+    const uint8_t* panels;  // [panels, 64 outputs, 128 inputs] e4m3, swizzled
+    const int2* k_blocks;   // which 128 inputs; four times the first panel, and which halves use it: 1, 2 or 3
+    const int4* work;       // of each work tile: outputs / 64 of half 0, in the upper 16 bits of half 1 (0xFFFF: none); first k-block;
+                            // number of k-blocks; first row of X
+    const int* work_begin;  // [clusters + 1]
+    const float* x_scales;  // [m, x_groups]
+    const float* w_scales;  // [n]
+    float* y_scales;        // [m, n / 128] where Y is e4m3
+    Epilogue epilogue;
+    int x_groups;           // 1, or k / 128: of each k-block its own
+    int m, n;
+    int cluster;            // blocks that share the weights of a CTA tile, for different rows: 1 or 2
+    int splits;             // or that share its k-blocks
+};
+
+// Of a work tile.
+struct Tile {
+    int halves, first, k_blocks, row;
+
+    __device__ __forceinline__ explicit Tile(const int4& v)
+        : halves(warp_uniform(v.x)), first(warp_uniform(v.y)), k_blocks(warp_uniform(v.z)), row(warp_uniform(v.w)) {}
+
+    // The first output of a half, or -1.
+    __device__ __forceinline__ int output(int half) const {
+        const int found = halves >> 16 * half & 0xFFFF;
+        return found == 0xFFFF ? -1 : found * HALF;
+    }
+
+    // Of the blocks that share its k-blocks, the part of one.
+    __device__ __forceinline__ void take_part(int rank, int splits) {
+        const int begin = k_blocks * rank / splits, end = k_blocks * (rank + 1) / splits;
+        first += begin, k_blocks = end - begin;
+    }
+};
+
+__device__ __forceinline__ float load_float_early(const float* address) {
+    return __int_as_float(load_early(reinterpret_cast<const int*>(address)));
+}
+
+__device__ __forceinline__ int2 load_early(const int2* address) {
+    int2 v;
+    asm volatile("ld.global.nc.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(address));
+    return v;
+}
+
+}  // namespace

@@ -1,0 +1,498 @@
+"""`blocked_fp8_sm90`: blocked weights in e4m3 on the tensor cores of compute capability 9.0 (`csrc/blocked_fp8_sm90.cu`).
+
+X is e4m3 with float32 scales, one for each row or one for each row and 128 inputs; the weight is e4m3 with a scale for each output.
+Y is of 16 bits, or quantized as the next product's X. `fp8_reference.py` computes the same in plain PyTorch.
+"""
+
+import ctypes
+import functools
+import heapq
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from sparsefront_kernels import cuda_library
+from sparsefront_kernels.blocked.format import BlockedFormat
+from sparsefront_kernels.blocked.fp8_reference import E4M3, GROUP, LARGEST
+from sparsefront_kernels.common.device_support import hopper_unsupported_reason
+from sparsefront_kernels.common.epilogue import ACTIVATION_CODES, check_activation
+from sparsefront_kernels.common.indices import partners_of
+from sparsefront_kernels.common.launch import TYPE_CODES, library_function, num_sms
+from sparsefront_kernels.common.operands import RUN_BYTES, bias_for_kernel, check_epilogue, has_aligned_rows
+from sparsefront_kernels.common.wgmma_layout import swizzled
+from sparsefront_kernels.problem import Problem
+
+LIBRARY = "blocked_fp8_sm90"
+HALF = 64  # outputs of a half
+OUTPUTS = 2 * HALF  # of a CTA tile
+K_BLOCK = 128  # inputs that are loaded together: a row of shared memory
+NO_OUTPUTS = 0xFFFF  # in place of a half
+BOTH = 3  # of a k-block that both halves use; 1 is half 0, 2 half 1
+ROWS, SPLIT_ROWS = 128, 64  # of X, of a block of the grid
+OUT_TYPES = (torch.float16, torch.bfloat16)
+E4M3_CODE = 4  # of Y's type, beside TYPE_CODES
+MOST_SCHEDULES = 16_384  # a recorded CUDA graph reads a schedule without holding it
+
+
+@dataclass(frozen=True, eq=False)
+class BlockedFp8Weight:
+    """What the kernel reads.
+
+    64 outputs form a half, and two halves a CTA tile, as in `sm90.BlockedSm90Weight`. A k-block is 128 inputs that half 0, half 1 or
+    both keep; a CTA tile's k-blocks follow one another along K.
+
+    Args:
+        n, k: outputs and inputs of the weight.
+        panels: e4m3 [panels, 64, 128]: 64 outputs by the 128 inputs of a k-block, swizzled, k-block after k-block; of one that both
+            halves use that of half 0 comes first.
+        scales: float32 [N]: what the numbers of an output are multiplied by.
+        k_blocks: int32 [k_blocks, 2]: which 128 inputs; four times the first panel plus which halves use it (bit h for half h).
+        outputs: of each CTA tile and half the first output over 64, -1 where there is none.
+        lengths: of each CTA tile the number of k-blocks, most first.
+        halves: whether some k-block is used by one half alone.
+    """
+
+    n: int
+    k: int
+    panels: Tensor
+    scales: Tensor
+    k_blocks: Tensor
+    outputs: tuple[int, ...]
+    lengths: tuple[int, ...]
+    halves: bool
+
+    @property
+    def has_adjacent_halves(self) -> bool:
+        """Whether each CTA tile is 128 neighboring outputs, as a quantized Y needs them."""
+        pairs = zip(self.outputs[::2], self.outputs[1::2], strict=True)
+        return all(first % 2 == 0 and second == first + 1 for first, second in pairs)
+
+
+def block_unsupported_reason(block: tuple[int, int]) -> str | None:
+    """Why halves and k-blocks cannot be cut from blocks of (outputs, inputs), or None."""
+    if block[0] % HALF == 0 and block[1] % K_BLOCK == 0:
+        return None
+    return (
+        f"takes blocks of a multiple of {HALF} outputs by a multiple of {K_BLOCK} inputs, not {block[0]}x{block[1]}: "
+        f"its operands lie in rows of {K_BLOCK} inputs, the bytes that shared memory gives at a time"
+    )
+
+
+def blocked_fp8_unsupported_reason(stored: BlockedFormat, device: torch.device) -> str | None:
+    """Why the kernel cannot run this weight on a device, or None."""
+    if reason := block_unsupported_reason(stored.block):
+        return reason
+    n, k = stored.shape
+    return hopper_unsupported_reason(Problem(m=1, k=k, n=n, dtype=torch.float16, device=device), LIBRARY)
+
+
+def pack_for_blocked_fp8_sm90(stored: BlockedFormat, *, adjacent_halves: bool = False) -> BlockedFp8Weight:
+    """Quantize the weight, an output by its largest size over 448, and lay it out on the format's device.
+
+    Args:
+        stored: values of any float dtype.
+        adjacent_halves: True pairs halves that are neighbors, which `blocked_fp8_quantized` needs; False those that share most
+            blocks.
+    Raises:
+        ValueError: a block that `block_unsupported_reason` rejects, or halves without a neighbor.
+    """
+    if reason := block_unsupported_reason(stored.block):
+        raise ValueError(f"blocked: {reason}")
+    n, k = stored.shape
+    if adjacent_halves and n % OUTPUTS:
+        raise ValueError(f"blocked: adjacent halves need outputs in multiples of {OUTPUTS}, not {n}")
+    outputs, kept = _cta_tiles(stored, adjacent=adjacent_halves)  # [CTA tiles, 2], bool [CTA tiles, 2, K / 128]
+    of_tiles = kept.any(dim=1)
+    count = of_tiles.sum(dim=1)
+    order = count.argsort(descending=True, stable=True)
+    outputs, kept, count = outputs[order], kept[order], count[order]
+    tile, column = of_tiles[order].nonzero(as_tuple=True)
+    of_halves = kept[tile, :, column]  # bool [k_blocks, 2]
+    used = of_halves.sum(dim=1)
+    uses = of_halves[:, 0] + 2 * of_halves[:, 1].long()
+    owner, half = of_halves.nonzero(as_tuple=True)  # k-block by k-block, half 0 first
+    weight, scales = _quantized(stored.to_dense())
+    return BlockedFp8Weight(
+        n=n,
+        k=k,
+        panels=_panels(weight, outputs[tile[owner], half] * HALF, column[owner] * K_BLOCK),
+        scales=scales,
+        k_blocks=torch.stack([column, 4 * (used.cumsum(0) - used) + uses], dim=1).to(torch.int32),
+        outputs=tuple(outputs.flatten().tolist()),
+        lengths=tuple(count.tolist()),
+        halves=bool((uses != BOTH).any()),
+    )
+
+
+def dense_weight(packed: BlockedFp8Weight) -> Tensor:
+    """float64 W [N, K], the numbers that the quantized weight stands for."""
+    device = packed.panels.device
+    values = _swizzled(packed.panels).double()
+    first_panel, uses = (packed.k_blocks[:, 1] >> 2).long(), packed.k_blocks[:, 1] & 3
+    tile = torch.repeat_interleave(
+        torch.arange(len(packed.lengths), device=device), torch.tensor(packed.lengths, device=device)
+    )
+    outputs = torch.tensor(packed.outputs, device=device).view(-1, 2)
+    dense = values.new_zeros(packed.n // HALF, packed.k // K_BLOCK, HALF, K_BLOCK)
+    for half in range(2):
+        mine = (uses >> half & 1).bool()
+        panel = first_panel[mine] + half * (uses[mine] == BOTH)
+        dense[outputs[tile[mine], half], packed.k_blocks[mine, 0].long()] = values[panel]
+    return dense.transpose(1, 2).reshape(packed.n, packed.k) * packed.scales.double()[:, None]
+
+
+def _cta_tiles(stored: BlockedFormat, *, adjacent: bool) -> tuple[Tensor, Tensor]:
+    """The halves of each CTA tile: outputs over 64, int64 [CTA tiles, 2], and k-blocks kept, bool [CTA tiles, 2, K / 128]."""
+    (n, k), (height, width), device = stored.shape, stored.block, stored.device
+    kept = torch.zeros(n // height, k // width, dtype=torch.bool, device=device)
+    kept[stored.block_rows(), stored.block_columns.long()] = True
+    kept = kept.repeat_interleave(height // HALF, dim=0).repeat_interleave(width // K_BLOCK, dim=1)
+    outputs = torch.arange(n // HALF, device=device)
+    if height % OUTPUTS and not adjacent:
+        order = partners_of(kept)
+        outputs, kept = outputs[order], kept[order]
+    missing = len(outputs) % 2
+    return pad(outputs, (0, missing), value=-1).view(-1, 2), pad(kept, (0, 0, 0, missing)).view(-1, 2, k // K_BLOCK)
+
+
+def _quantized(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """e4m3 [N, K] and float32 scales [N]."""
+    sizes = weight.float().abs().amax(dim=1)
+    scales = torch.where(sizes > 0, sizes / LARGEST, 1.0)
+    return (weight.float() / scales[:, None]).clamp(-LARGEST, LARGEST).to(E4M3), scales
+
+
+def _panels(weight: Tensor, first_outputs: Tensor, first_inputs: Tensor) -> Tensor:
+    """e4m3 [panels, 64, 128], swizzled."""
+    rows = first_outputs[:, None, None] + torch.arange(HALF, device=weight.device)[:, None]
+    columns = first_inputs[:, None, None] + torch.arange(K_BLOCK, device=weight.device)
+    return _swizzled(weight.view(torch.uint8)[rows, columns].view(E4M3))
+
+
+def _swizzled(panels: Tensor) -> Tensor:
+    """Rows of 128 bytes as the tensor cores read them, or back."""
+    return swizzled(panels.view(torch.int16)).view(E4M3)
+
+
+def blocked_fp8(
+    x: Tensor,
+    x_scales: Tensor,
+    packed: BlockedFp8Weight,
+    bias: Tensor | None = None,
+    *,
+    residual: Tensor | None = None,
+    activation: str = "none",
+    out_dtype: torch.dtype = torch.float16,
+) -> Tensor:
+    """Y = activation(X · Wᵀ + bias) + residual, rounded once.
+
+    Args:
+        x: e4m3 [M, K].
+        x_scales: float32 [M, 1], or [M, K / 128] for each 128 inputs their own.
+        packed: the weight.
+        bias: [N], any float dtype, or None.
+        residual: [M, N] in `out_dtype`, or None; unaligned rows cost a copy.
+        activation: a name of `common.epilogue.ACTIVATIONS`.
+        out_dtype: float16 or bfloat16.
+    Returns:
+        [M, N], contiguous. 128 inputs are added up by the tensor cores, the sums of those in float32.
+    Raises:
+        ValueError: operands that do not fit together, no such activation or dtype.
+    """
+    if out_dtype not in OUT_TYPES:
+        raise ValueError(f"blocked_fp8: out_dtype must be float16 or bfloat16, not {out_dtype}")
+    return _op(x, x_scales, *_parts(packed), bias, residual, activation, out_dtype == torch.bfloat16)
+
+
+def blocked_fp8_quantized(
+    x: Tensor, x_scales: Tensor, packed: BlockedFp8Weight, bias: Tensor | None = None, *, activation: str = "none"
+) -> tuple[Tensor, Tensor]:
+    """Y = activation(X · Wᵀ + bias), quantized for the next product by `fp8_reference.quantize_rows` with groups of 128.
+
+    Args:
+        packed: of `adjacent_halves`, or of blocks of a multiple of 128 outputs.
+        others: as in `blocked_fp8`.
+    Returns:
+        e4m3 [M, N] and float32 scales [M, N / 128].
+    Raises:
+        ValueError: as `blocked_fp8`, or halves that are no neighbors.
+    """
+    if not packed.has_adjacent_halves:
+        raise ValueError("blocked_fp8_quantized: the weight must be packed with adjacent_halves=True")
+    return _quantized_op(x, x_scales, *_parts(packed), bias, activation)
+
+
+_PARTS = tuple(field.name for field in fields(BlockedFp8Weight))
+
+
+def _parts(packed: BlockedFp8Weight) -> tuple:
+    return tuple(getattr(packed, part) for part in _PARTS)
+
+
+_WEIGHT = "SymInt n, SymInt k, Tensor panels, Tensor scales, Tensor k_blocks, int[] outputs, int[] lengths, bool halves"
+
+
+@torch.library.custom_op(
+    f"sparsefront::{LIBRARY}",
+    mutates_args=(),
+    schema=f"(Tensor x, Tensor x_scales, {_WEIGHT}, Tensor? bias, Tensor? residual, str activation, bool bfloat16) -> Tensor",
+)
+def _op(x, x_scales, n, k, panels, scales, k_blocks, outputs, lengths, halves, bias, residual, activation, bfloat16):  # type: ignore[no-untyped-def]
+    packed = BlockedFp8Weight(n, k, panels, scales, k_blocks, tuple(outputs), tuple(lengths), halves)
+    _check(x, x_scales, packed, bias)
+    y = x.new_empty((len(x), n), dtype=OUT_TYPES[bfloat16])
+    check_epilogue(y, activation, residual)
+    if y.numel():
+        launch_blocked_fp8(x, x_scales, y, packed, bias=bias, residual=residual, activation=activation)
+    return y
+
+
+@_op.register_fake
+def _(x, x_scales, n, k, panels, scales, k_blocks, outputs, lengths, halves, bias, residual, activation, bfloat16):  # type: ignore[no-untyped-def]
+    return x.new_empty((x.shape[0], n), dtype=OUT_TYPES[bfloat16])
+
+
+@torch.library.custom_op(
+    f"sparsefront::{LIBRARY}_quantized",
+    mutates_args=(),
+    schema=f"(Tensor x, Tensor x_scales, {_WEIGHT}, Tensor? bias, str activation) -> (Tensor, Tensor)",
+)
+def _quantized_op(x, x_scales, n, k, panels, scales, k_blocks, outputs, lengths, halves, bias, activation):  # type: ignore[no-untyped-def]
+    packed = BlockedFp8Weight(n, k, panels, scales, k_blocks, tuple(outputs), tuple(lengths), halves)
+    _check(x, x_scales, packed, bias)
+    check_activation(activation)
+    y, y_scales = x.new_empty((len(x), n)), x_scales.new_empty((len(x), n // GROUP))
+    if y.numel():
+        launch_blocked_fp8(x, x_scales, y, packed, y_scales=y_scales, bias=bias, activation=activation)
+    return y, y_scales
+
+
+@_quantized_op.register_fake
+def _(x, x_scales, n, k, panels, scales, k_blocks, outputs, lengths, halves, bias, activation):  # type: ignore[no-untyped-def]
+    return x.new_empty((x.shape[0], n)), x_scales.new_empty((x.shape[0], n // GROUP))
+
+
+def _check(x: Tensor, x_scales: Tensor, packed: BlockedFp8Weight, bias: Tensor | None) -> None:
+    """Raise ValueError unless the operands fit together: a kernel given a wrong shape reads outside of them."""
+    if x.ndim != 2 or x.shape[1] != packed.k or x.dtype != E4M3:
+        raise ValueError(f"x must be float8_e4m3fn [M, K] with K = {packed.k}, not {x.dtype} {list(x.shape)}")
+    groups = packed.k // GROUP
+    if x_scales.shape not in ((len(x), 1), (len(x), groups)) or x_scales.dtype != torch.float32:
+        found = f"{x_scales.dtype} {list(x_scales.shape)}"
+        raise ValueError(f"x_scales must be float32 [{len(x)}, 1] or [{len(x)}, {groups}], not {found}")
+    if bias is not None and (bias.shape != (packed.n,) or not bias.is_floating_point()):
+        raise ValueError(f"bias must be a float [{packed.n}], not {bias.dtype} {list(bias.shape)}")
+    for name, operand in (("x_scales", x_scales), ("the weight", packed.panels), ("bias", bias)):
+        if operand is not None and operand.device != x.device:
+            raise ValueError(f"{name} is on {operand.device}, x on {x.device}")
+
+
+@dataclass(frozen=True, order=True)
+class BlockedFp8Launch:
+    """Launch parameters.
+
+    Args:
+        cluster: blocks, 1 or 2, that compute the same outputs for 128 rows of X each: each brings half of the weights to both.
+        splits: 0, or 1 to 8 blocks that share the k-blocks of a tile of 64 rows and add up through their shared memories; their
+            warpgroups share k-blocks too. Then `cluster` is 1.
+        pdl: programmatic dependent launch, as in `sm90.BlockedLaunch`.
+    """
+
+    cluster: int = 1
+    splits: int = 0
+    pdl: bool = True
+
+
+SPACE = (
+    *(BlockedFp8Launch(cluster) for cluster in (1, 2)),
+    *(BlockedFp8Launch(splits=splits) for splits in (1, 2, 4, 8)),
+)
+# Estimates, in cycles: of a launch, of a tile (its epilogue, half hidden behind the other warpgroup), of a k-block that both halves use
+# or one, alone or in a cluster, and of the sums of blocks that share k-blocks.
+_START, _TILE, _BOTH, _ONE, _SPLIT = 4000, 900, {1: 760, 2: 620}, {1: 560, 2: 480}, 2500
+_BOTH_OF_SPLIT, _ONE_OF_SPLIT = 600, 420
+_ROW_GROUP_BYTES = 24 << 20  # of X, which stay in L2 while all CTA tiles go through them
+
+
+def choose_launch(packed: BlockedFp8Weight, m: int, sms: int) -> BlockedFp8Launch:
+    """The launch with the lowest predicted latency."""
+    return _choose_launch(packed.lengths, len(packed.panels), m, packed.k, sms)
+
+
+@functools.lru_cache(maxsize=MOST_SCHEDULES)
+def _choose_launch(lengths: tuple[int, ...], panels: int, m: int, k: int, sms: int) -> BlockedFp8Launch:
+    return min(SPACE, key=lambda launch: _predicted_cycles(lengths, panels, m, k, launch, sms))
+
+
+def _predicted_cycles(
+    lengths: tuple[int, ...], panels: int, m: int, k: int, launch: BlockedFp8Launch, sms: int
+) -> float:
+    shared = panels / max(1, sum(lengths)) - 1  # of the k-blocks, used by both halves
+    if launch.splits:
+        per_block = _ONE_OF_SPLIT + shared * (_BOTH_OF_SPLIT - _ONE_OF_SPLIT)
+        rounds = -(-len(lengths) * -(-m // SPLIT_ROWS) * launch.splits // sms)
+        return _START + rounds * (_SPLIT + -(-max(lengths, default=0) // launch.splits) * per_block)
+    per_block = _ONE[launch.cluster] + shared * (_BOTH[launch.cluster] - _ONE[launch.cluster])
+    dealt = _deal(lengths, m, k, launch.cluster, sms // launch.cluster, per_block)
+    return _START + max(sum(_TILE + lengths[tile] * per_block for tile, _ in own) for own in dealt)
+
+
+def _deal(
+    lengths: tuple[int, ...], m: int, k: int, cluster: int, clusters: int, per_block: float
+) -> list[list[tuple[int, int]]]:
+    """(CTA tile, first row of X) of each cluster's work tiles: each to the cluster that is free first, longest lists first.
+
+    Groups of rows come one after the other, so that X stays in L2.
+    """
+    height = ROWS * cluster
+    group = max(1, _ROW_GROUP_BYTES // (height * k)) * height
+    tiles = [
+        (tile, row)
+        for begin in range(0, m, group)
+        for tile in range(len(lengths))
+        for row in range(begin, min(begin + group, m), height)
+    ]
+    free = [(0.0, at) for at in range(min(clusters, len(tiles)))]
+    dealt: list[list[tuple[int, int]]] = [[] for _ in free]
+    for tile, row in tiles:
+        busy, at = free[0]
+        heapq.heapreplace(free, (busy + _TILE + lengths[tile] * per_block, at))
+        dealt[at].append((tile, row))
+    return dealt
+
+
+def work_tensors(
+    packed: BlockedFp8Weight, m: int, launch: BlockedFp8Launch, clusters: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """The tiles of every cluster.
+
+    Args:
+        clusters: how many run at the same time.
+    Returns:
+        work, int32 [tiles, 4]: outputs over 64 of half 0, plus those of half 1 in the upper 16 bits; first k-block; number of
+        k-blocks; first row of X. begins, int32 [clusters + 1].
+    """
+    return _work_tensors(packed.lengths, packed.outputs, m, packed.k, launch, clusters, device)
+
+
+@functools.lru_cache(maxsize=MOST_SCHEDULES)
+def _work_tensors(
+    lengths: tuple[int, ...],
+    outputs: tuple[int, ...],
+    m: int,
+    k: int,
+    launch: BlockedFp8Launch,
+    clusters: int,
+    device: torch.device,
+) -> tuple[Tensor, Tensor]:
+    if launch.splits:
+        dealt = [[(tile, row)] for tile in range(len(lengths)) for row in range(0, m, SPLIT_ROWS)]
+    else:
+        dealt = _deal(lengths, m, k, launch.cluster, clusters, _BOTH[launch.cluster])
+    firsts = [0, *itertools.accumulate(lengths)]
+    halves = [first % (NO_OUTPUTS + 1) | second % (NO_OUTPUTS + 1) << 16 for first, second in _pairs(outputs)]
+    work = [(halves[tile], firsts[tile], lengths[tile], row) for tile, row in itertools.chain.from_iterable(dealt)]
+    begins = [0, *itertools.accumulate(map(len, dealt))]
+    words = torch.tensor(work, dtype=torch.int64).view(-1, 4)
+    words = torch.where(words < 2**31, words, words - 2**32)
+    return words.to(torch.int32).to(device), torch.tensor(begins, dtype=torch.int32).to(device)
+
+
+def _pairs(outputs: Sequence[int]) -> list[tuple[int, int]]:
+    return list(zip(outputs[::2], outputs[1::2], strict=True))
+
+
+class _Arguments(ctypes.Structure):
+    """Of the library, in its order."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("x", "x_scales", "panels", "k_blocks", "work", "work_begin")),
+        *((name, ctypes.c_void_p) for name in ("w_scales", "bias", "residual", "y", "y_scales")),
+        *((name, ctypes.c_longlong) for name in ("x_stride", "residual_stride", "y_stride")),
+        *((name, ctypes.c_int) for name in ("bias_type", "activation", "y_type", "x_groups", "halves", "m", "n", "k")),
+        *((name, ctypes.c_int) for name in ("cluster", "splits", "clusters", "pdl")),
+    )
+
+
+def launch_blocked_fp8(
+    x: Tensor,
+    x_scales: Tensor,
+    y: Tensor,
+    packed: BlockedFp8Weight,
+    *,
+    y_scales: Tensor | None = None,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    activation: str = "none",
+    launch: BlockedFp8Launch | None = None,
+) -> None:
+    """Write Y on the current stream of x's device.
+
+    Args:
+        y: [M, N], contiguous, float16 or bfloat16; or e4m3 with `y_scales` [M, N / 128]. Every element is written.
+        launch: None chooses it.
+        others: as in `blocked_fp8`, checked.
+    Raises:
+        RuntimeError: the launch failed.
+    """
+    m = len(x)
+    x, x_scales = _aligned(x), x_scales.contiguous()
+    bias, residual = bias_for_kernel(bias), None if residual is None else _aligned(residual)
+    with torch.cuda.device_of(x):
+        chosen = launch or choose_launch(packed, m, num_sms(x.device))
+        clusters = 0 if chosen.splits else clusters_at_once(chosen.cluster, x.device)
+        work, begins = work_tensors(packed, m, chosen, clusters, x.device)
+        arguments = _Arguments(
+            *(
+                tensor.data_ptr()
+                for tensor in (x, x_scales, packed.panels, packed.k_blocks, work, begins, packed.scales)
+            ),
+            *(None if tensor is None else tensor.data_ptr() for tensor in (bias, residual, y, y_scales)),
+            x.stride(0),
+            0 if residual is None else residual.stride(0),
+            y.stride(0),
+            0 if bias is None else TYPE_CODES[bias.dtype],
+            ACTIVATION_CODES[activation],
+            TYPE_CODES.get(y.dtype, E4M3_CODE),
+            x_scales.shape[1],
+            int(packed.halves),
+            m,
+            packed.n,
+            packed.k,
+            chosen.cluster,
+            chosen.splits,
+            len(begins) - 1,
+            int(chosen.pdl),
+        )
+        stream = torch.cuda.current_stream(x.device).cuda_stream
+        if error := library_function(LIBRARY, _Arguments)(ctypes.byref(arguments), stream):
+            raise RuntimeError(f"{LIBRARY}: CUDA error {error} at launch")
+
+
+def _aligned(matrix: Tensor) -> Tensor:
+    """The matrix, copied unless its rows are contiguous, do not overlap and begin at 16 bytes each."""
+    if has_aligned_rows(matrix) and matrix.stride(0) >= matrix.shape[1]:
+        return matrix
+    copy = matrix.new_empty(matrix.shape).copy_(matrix)  # a clone of one row may keep any stride
+    assert copy.data_ptr() % RUN_BYTES == 0
+    return copy
+
+
+@functools.cache
+def clusters_at_once(cluster: int, device: torch.device) -> int:
+    """How many clusters of this many blocks run at the same time.
+
+    Raises:
+        RuntimeError: the GPU does not say.
+    """
+    function = cuda_library.load(LIBRARY).sparsefront_blocked_fp8_sm90_clusters
+    function.argtypes, function.restype = [ctypes.c_int], ctypes.c_int
+    with torch.cuda.device(device):
+        found = function(cluster)
+    if found <= 0:
+        raise RuntimeError(f"{LIBRARY}: clusters of {cluster} blocks cannot run (CUDA error {-found})")
+    return found

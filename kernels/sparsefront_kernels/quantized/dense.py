@@ -1,0 +1,132 @@
+"""Dense products in low precision: cuBLASLt's row-wise fp8 and its int8, the baselines that sparse kernels have to beat.
+
+Both are calls of PyTorch. In a compiled graph there are plain operations around them, so that the quantisation fuses with
+what comes before it and the epilogue with what comes after.
+"""
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from sparsefront_kernels.common.device_support import cuda_unsupported_reason
+from sparsefront_kernels.format import SparseFormat
+from sparsefront_kernels.kernel_entry import KernelEntry
+from sparsefront_kernels.problem import Problem
+from sparsefront_kernels.quantized.epilogue import finished
+from sparsefront_kernels.quantized.quantize import Quantized
+from sparsefront_kernels.quantized.reference import dtype_unsupported_reason
+from sparsefront_kernels.quantized.weight import (
+    QuantizedWeight,
+    check_quantized_operands,
+    multiplied,
+    output_dtype,
+    pack_quantized,
+    quantized_x,
+)
+
+FP8_MULTIPLE = 16  # cuBLASLt's rule for K and N
+INT8_MULTIPLE = 8  # PyTorch's rule for K and N
+INT8_ROWS = 17  # and for M, at least
+
+
+def dense_fp8(
+    x: Tensor | Quantized,
+    packed: QuantizedWeight,
+    bias: Tensor | None = None,
+    *,
+    activation: str = "none",
+    residual: Tensor | None = None,
+) -> Tensor:
+    """Y = activation(X · Wᵀ + bias) + residual by `torch._scaled_mm` with scales per row of X and per output.
+
+    Sums are in cuBLASLt's fast accumulation, as is usual for inference: with fewer bits than float32 (relative error 3e-4 at
+    K = 512), and 5 to 20 % faster than without.
+
+    Args:
+        x: [M, K], quantised here with a scale per row; or quantised already, per row or with a static scale.
+        packed: the weight.
+        bias: [N], any float dtype, or None.
+        residual: [M, N] in y's dtype, or None.
+    Returns:
+        [M, N] in x's dtype, or in the weight's where x comes quantised. An epilogue is a pass of its own, from sums rounded
+        to that dtype; a bias of the same dtype is added before.
+    Raises:
+        ValueError: operands that do not fit together.
+    """
+    dtype = output_dtype(x, packed)
+    quantized = quantized_x(x, packed)
+    check_quantized_operands(quantized, packed, bias)
+    if quantized.values.shape[0] == 0:
+        return quantized.values.new_empty((0, packed.n), dtype=dtype)
+    adds_bias = bias is not None and bias.dtype == dtype and dtype != torch.float32
+    y = torch._scaled_mm(
+        quantized.values.contiguous(),
+        packed.values.t(),
+        quantized.row_scales(),
+        packed.scales.t(),
+        bias=bias if adds_bias else None,
+        out_dtype=dtype,
+        use_fast_accum=True,
+    )
+    return finished(y, None if adds_bias else bias, activation, residual, dtype)
+
+
+def dense_int8(
+    x: Tensor | Quantized,
+    packed: QuantizedWeight,
+    bias: Tensor | None = None,
+    *,
+    activation: str = "none",
+    residual: Tensor | None = None,
+) -> Tensor:
+    """Y = activation(X · Wᵀ + bias) + residual by `torch._int_mm`: exact int32 sums, scaled in a pass of their own.
+
+    Arguments and result as those of `dense_fp8`; M is at least 17 and x has a scale per row.
+    """
+    dtype = output_dtype(x, packed)
+    quantized = quantized_x(x, packed)
+    check_quantized_operands(quantized, packed, bias)
+    sums = torch._int_mm(quantized.values.contiguous(), packed.values.t())
+    scales = {"row_scales": quantized.row_scales(), "output_scales": packed.scales}
+    return finished(sums, bias, activation, residual, dtype, **scales)
+
+
+def _fp8_unsupported(stored: SparseFormat, problem: Problem) -> str | None:
+    if problem.n % FP8_MULTIPLE or problem.k % FP8_MULTIPLE:
+        return f"takes N and K in multiples of {FP8_MULTIPLE}, the weight is {[problem.n, problem.k]}"
+    return dtype_unsupported_reason(problem) or cuda_unsupported_reason(problem, minimum_capability=(8, 9))
+
+
+def _int8_unsupported(stored: SparseFormat, problem: Problem) -> str | None:
+    if problem.n % INT8_MULTIPLE or problem.k % INT8_MULTIPLE:
+        return f"takes N and K in multiples of {INT8_MULTIPLE}, the weight is {[problem.n, problem.k]}"
+    if problem.m < INT8_ROWS:
+        return f"takes at least {INT8_ROWS} rows of X, not {problem.m}"
+    return dtype_unsupported_reason(problem) or cuda_unsupported_reason(problem, minimum_capability=(8, 0))
+
+
+FP8_ENTRY = KernelEntry(
+    name="dense_fp8",
+    family="dense",
+    product=dense_fp8,
+    unsupported=_fp8_unsupported,
+    pack=partial(pack_quantized, precision="fp8"),
+    requires_cuda=True,
+    fuses_epilogue=True,
+    precision="fp8",
+    takes_scales=("row", "static"),
+    multiplied=multiplied,
+)
+INT8_ENTRY = KernelEntry(
+    name="dense_int8",
+    family="dense",
+    product=dense_int8,
+    unsupported=_int8_unsupported,
+    pack=partial(pack_quantized, precision="int8"),
+    requires_cuda=True,
+    fuses_epilogue=True,
+    precision="int8",
+    takes_scales=("row",),
+    multiplied=multiplied,
+)

@@ -1,0 +1,86 @@
+"""What follows a product of quantised values: scales, bias, activation and residual, in one pass over the sums."""
+
+import importlib.util
+
+import torch
+from torch import Tensor
+
+from sparsefront_kernels.common.epilogue import check_activation, with_epilogue
+from sparsefront_kernels.common.operands import check_epilogue
+
+TRITON_IS_INSTALLED = importlib.util.find_spec("triton") is not None
+
+
+def finished(
+    sums: Tensor,
+    bias: Tensor | None,
+    activation: str,
+    residual: Tensor | None,
+    dtype: torch.dtype,
+    *,
+    row_scales: Tensor | None = None,
+    output_scales: Tensor | None = None,
+    factor: float = 1.0,
+) -> Tensor:
+    """activation(sums · row_scales · output_scales · factor + bias) + residual in float32, rounded to a dtype.
+
+    On a GPU one Triton kernel does it; in a compiled graph and elsewhere plain operations do, which such a graph fuses.
+
+    Args:
+        sums: [M, N] of any dtype, row-major or the transpose of such an [N, M].
+        bias: [N] of any float dtype, or None.
+        activation: a name of `common.epilogue.ACTIVATIONS`.
+        residual: [M, N] in `dtype`, any strides, or None.
+        row_scales, output_scales: float32 [M, 1] and [N, 1], contiguous; None: 1.
+    Returns:
+        [M, N] in the strides of the sums: the sums themselves where nothing is to be done.
+    Raises:
+        ValueError: no such activation, or a residual of another shape or dtype.
+    """
+    check_activation(activation)
+    if residual is not None:
+        check_epilogue(sums.new_empty(sums.shape, dtype=dtype), activation, residual)
+    scaled = row_scales is not None or output_scales is not None or factor != 1
+    if not scaled and bias is None and activation == "none" and residual is None:
+        return sums.to(dtype)
+    if sums.is_cuda and TRITON_IS_INSTALLED and not torch.compiler.is_compiling():
+        return scaled_epilogue(sums, row_scales, output_scales, factor, bias, activation, residual, dtype)
+    y = sums.float()
+    if factor != 1:
+        y = y * factor
+    if row_scales is not None:
+        y = y * row_scales
+    if output_scales is not None:
+        y = y * output_scales.t()
+    return with_epilogue(y, bias, activation, residual).to(dtype)
+
+
+@torch.library.custom_op("sparsefront::scaled_epilogue", mutates_args=())
+def scaled_epilogue(
+    sums: Tensor,
+    row_scales: Tensor | None,
+    output_scales: Tensor | None,
+    factor: float,
+    bias: Tensor | None,
+    activation: str,
+    residual: Tensor | None,
+    dtype: torch.dtype,
+) -> Tensor:
+    """As `finished`, by Triton."""
+    y = _empty(sums, dtype)
+    if y.numel():
+        from sparsefront_kernels.quantized.triton_epilogue import launch_scaled_epilogue  # Triton may be absent
+
+        with torch.cuda.device_of(sums):
+            launch_scaled_epilogue(sums, y, row_scales, output_scales, factor, bias, activation, residual)
+    return y
+
+
+@scaled_epilogue.register_fake
+def _(sums, row_scales, output_scales, factor, bias, activation, residual, dtype):
+    return _empty(sums, dtype)
+
+
+def _empty(sums: Tensor, dtype: torch.dtype) -> Tensor:
+    m, n = sums.shape
+    return sums.new_empty((m, n), dtype=dtype) if sums.stride(1) == 1 else sums.new_empty((n, m), dtype=dtype).t()

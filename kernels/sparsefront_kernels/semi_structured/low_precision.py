@@ -1,0 +1,385 @@
+"""`semi_structured_fp8` and `semi_structured_int8`: 2:4 products in low precision on sparse tensor cores, through cuSPARSELt.
+
+cuSPARSELt multiplies the values, and the scales come afterwards, with the epilogue: in a pass of its own, or fused by a
+compiled graph. Only int8 takes a scale per output into the product; one scale for all would make PyTorch wait for the GPU.
+The product is W · Xᵀ; row-major Y is what its transposed store writes. An infinity or NaN of X reaches the outputs that keep
+its input.
+
+    fp8     sums in bfloat16, or in float32 where Y is float16 or float32: they do not fit into float16
+    int8    sums · scale of the output / 128 in Y's dtype, or in int32 where Y is float32
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from sparsefront_kernels.common.device_support import cuda_unsupported_reason
+from sparsefront_kernels.common.operands import contiguous_at_16_bytes
+from sparsefront_kernels.format import SparseFormat
+from sparsefront_kernels.kernel_entry import KernelEntry, UnsupportedProblem
+from sparsefront_kernels.problem import Y_FEATURE_MAJOR, Problem
+from sparsefront_kernels.quantized.epilogue import finished
+from sparsefront_kernels.quantized.quantize import PRECISIONS, VALUE_DTYPES, Quantized, quantize
+from sparsefront_kernels.quantized.reference import dtype_unsupported_reason
+from sparsefront_kernels.quantized.weight import (
+    QuantizedWeight,
+    check_quantized_operands,
+    multiplied,
+    output_dtype,
+    pack_quantized,
+)
+from sparsefront_kernels.semi_structured.cusparselt import (
+    DEFAULT,
+    MOST_ELEMENTS,
+    MOST_ROWS,
+    Algorithm,
+    CusparseltProblem,
+    fastest_elsewhere,
+    searched,
+    time_each,
+)
+from sparsefront_kernels.semi_structured.format import SemiStructuredFormat
+from sparsefront_kernels.tuning import TunedLaunches
+
+VERSION = 1
+ROW_MULTIPLE = 16  # cuSPARSELt's rule for M in 8-bit types, which is met by padding
+WEIGHT_MULTIPLE = 32  # and for N and K
+CAPABILITY = {"fp8": (8, 9), "int8": (8, 0)}
+ALPHA = 1 / 128  # of int8 sums, whose largest then fits into float16
+NUMBERS = 24  # of algorithms on an H200, where the library's search cannot be asked
+CHECKS = 100  # runs that an algorithm has to survive: some are right only now and then
+TOLERANCE = {torch.bfloat16: 5e-3, torch.float16: 1e-3, torch.float32: 1e-3, torch.int32: 1e-6}  # of sums
+LOAD = 1024  # M, N and K of the products that run next to these checks
+
+
+@dataclass(frozen=True, eq=False)
+class CusparseltQuantizedWeight:
+    """A weight in cuSPARSELt's own layout, in e4m3 or int8.
+
+    Args:
+        n, k: outputs and inputs of the weight.
+        compressed: values and metadata in one opaque tensor.
+        scales: float32 [N, 1], one per output.
+        alpha: float32 [N], by which the product itself multiplies; None: by nothing.
+        input_order: int32 [K], the order of its inputs, in which X has to come; None: ascending.
+        whole: the same values as [N, K] on the CPU, for checks.
+    """
+
+    n: int
+    k: int
+    compressed: Tensor
+    scales: Tensor
+    alpha: Tensor | None
+    input_order: Tensor | None
+    whole: QuantizedWeight
+
+    @property
+    def precision(self) -> str:
+        """Either "fp8" or "int8"."""
+        return self.whole.precision
+
+
+def pack_for_cusparselt(stored: SemiStructuredFormat, precision: str) -> CusparseltQuantizedWeight:
+    """Quantise per output and compress on the format's CUDA device.
+
+    Raises:
+        UnsupportedProblem: the format lives on a CPU, where cuSPARSELt cannot pack.
+    """
+    if stored.device.type != "cuda":
+        raise UnsupportedProblem(
+            f"semi_structured_{precision}: packs on a CUDA device, the weight is on {stored.device}"
+        )
+    weight = pack_quantized(stored, precision)
+    order, values = stored.input_order, weight.values
+    if order is not None:
+        values = values.view(torch.uint8).index_select(1, order).view(values.dtype)
+    with torch.cuda.device_of(values):
+        return CusparseltQuantizedWeight(
+            *stored.shape,
+            torch._cslt_compress(values),
+            weight.scales,
+            weight.scales.flatten() * ALPHA if precision == "int8" else None,
+            order,
+            QuantizedWeight(weight.n, weight.k, weight.values.cpu(), weight.scales.cpu(), weight.dtype),
+        )
+
+
+def semi_structured_product(
+    x: Tensor | Quantized,
+    packed: CusparseltQuantizedWeight,
+    bias: Tensor | None = None,
+    *,
+    layout: str,
+    activation: str = "none",
+    residual: Tensor | None = None,
+) -> Tensor:
+    """Y = activation(X · Wᵀ + bias) + residual.
+
+    Args:
+        x: [M, K], quantised here with a scale per row; or quantised already, per row or with a static scale. It is padded
+            where M is no multiple of 16, and copied where its inputs have an order of their own.
+        packed: the weight.
+        bias: [N], any float dtype, or None.
+        layout: "row_major" or "row_to_feature", of Y and the residual.
+        residual: in y's shape and dtype, or None.
+    Returns:
+        [M, N], or [N, M] where feature-major, in x's dtype, or in the weight's where x comes quantised.
+    Raises:
+        ValueError: operands that do not fit together.
+    """
+    dtype, by_output = output_dtype(x, packed.whole), layout in Y_FEATURE_MAJOR
+    quantized = x if isinstance(x, Quantized) else quantize(x, packed.precision)
+    like_x = QuantizedWeight(packed.n, packed.k, packed.compressed, packed.scales, dtype)
+    check_quantized_operands(quantized, like_x, bias)
+    m = quantized.values.shape[0]
+    if m == 0:
+        return packed.scales.new_empty((packed.n, 0) if by_output else (0, packed.n), dtype=dtype)
+    sums_dtype, scaled = sums_in(packed.precision, dtype)
+    sums = semi_structured_sums(
+        quantized.values,
+        packed.compressed,
+        packed.alpha if scaled else None,
+        packed.input_order,
+        packed.n,
+        sums_dtype,
+        by_output,
+    )
+    y = finished(
+        sums[:, :m].t() if by_output else sums[:m],
+        bias,
+        activation,
+        residual.t() if by_output and residual is not None else residual,
+        dtype,
+        row_scales=quantized.row_scales(),
+        output_scales=None if scaled else packed.scales,
+        factor=1 / ALPHA if scaled else 1.0,
+    )
+    return y.t() if by_output else y
+
+
+def sums_in(precision: str, dtype: torch.dtype) -> tuple[torch.dtype, bool]:
+    """What the product gives for a Y of this dtype, and whether it is multiplied by the scale of its output."""
+    if precision == "fp8":
+        return (torch.bfloat16 if dtype == torch.bfloat16 else torch.float32), False
+    return (torch.int32, False) if dtype == torch.float32 else (dtype, True)
+
+
+@torch.library.custom_op("sparsefront::semi_structured_sums", mutates_args=())
+def semi_structured_sums(
+    x: Tensor,
+    compressed: Tensor,
+    alpha: Tensor | None,
+    input_order: Tensor | None,
+    n: int,
+    dtype: torch.dtype,
+    by_output: bool,
+) -> Tensor:
+    """The product of the values alone, with M rounded up to 16, by the algorithm that was measured to be the fastest.
+
+    Args:
+        x: e4m3 or int8 [M, K], M at least 1.
+        compressed, alpha, input_order: as in the packed weight.
+        n: outputs.
+        dtype: of the sums.
+        by_output: whether they are [N, M], else [M, N].
+    """
+    k = x.shape[1]
+    if input_order is not None:
+        x = x.view(torch.uint8).index_select(1, input_order).view(x.dtype)
+    with torch.cuda.device_of(x):
+        operand = contiguous_at_16_bytes(padded(x))
+        described = _described(operand.shape[0], k, n, dtype, by_output)
+        algorithm = ALGORITHMS[x.dtype].launch_for(described, x.device)
+        return _sums(compressed, operand, alpha, dtype, by_output, algorithm)
+
+
+@semi_structured_sums.register_fake
+def _(x, compressed, alpha, input_order, n, dtype, by_output):
+    rows = padded_rows(x.shape[0])
+    return x.new_empty((n, rows) if by_output else (rows, n), dtype=dtype)
+
+
+def _sums(
+    compressed: Tensor, x: Tensor, alpha: Tensor | None, dtype: torch.dtype, by_output: bool, algorithm: Algorithm
+) -> Tensor:
+    settings = {"alpha": alpha, "out_dtype": dtype, "transpose_result": not by_output}
+    return torch._cslt_sparse_mm(compressed, x.t(), **settings, **asdict(algorithm))
+
+
+def padded_rows(m: int) -> int:
+    """M as cuSPARSELt takes it in 8 bits."""
+    return -(-m // ROW_MULTIPLE) * ROW_MULTIPLE
+
+
+def padded(x: Tensor) -> Tensor:
+    """X [M, K] with rows of zeros up to the number that cuSPARSELt takes: X itself where it has them."""
+    missing = padded_rows(x.shape[0]) - x.shape[0]
+    return pad(x.view(torch.uint8), (0, 0, 0, missing)).view(x.dtype) if missing else x
+
+
+def _described(rows: int, k: int, n: int, dtype: torch.dtype, by_output: bool) -> CusparseltProblem:
+    return CusparseltProblem(rows, k, n, dtype, x_feature_major=False, y_row_major=not by_output)
+
+
+@dataclass(frozen=True, eq=False)
+class LowPrecisionAlgorithms(TunedLaunches):
+    """As the other kernels' launches, but that the library says what is worth timing, and that all of it is checked first."""
+
+    def candidates(self, packed: CusparseltQuantizedWeight, problem: Problem) -> Sequence[Algorithm]:
+        """The algorithms that are right, of what the library's search finds and the default one, or of all where it fails.
+
+        With the transposed store they are the fastest of all that another process timed. Timing goes wrong where anything else
+        runs beside it.
+        """
+        if problem.m == 0:
+            return [DEFAULT]
+        dtype, scaled = sums_in(packed.precision, problem.dtype)
+        by_output = problem.layout in Y_FEATURE_MAJOR
+        x = padded(quantize(torch.randn(problem.m, problem.k, device=problem.device), packed.precision).values)
+        alpha = packed.alpha if scaled else None
+        with torch.cuda.device_of(x):
+            if not by_output:
+                found = [*fast_with_transposed_store(packed.precision, problem), DEFAULT]
+            else:
+                try:
+                    found = [searched(packed.compressed, x.t(), alpha, dtype), DEFAULT]
+                except RuntimeError:
+                    found = [Algorithm(number) for number in range(NUMBERS)]
+            expected = _expected(packed, x, scaled)
+            expected = expected if by_output else expected.t()
+            return [
+                one
+                for one in dict.fromkeys(found)
+                if right_under_load(
+                    partial(_sums, packed.compressed, x, alpha, dtype, by_output, one), expected, TOLERANCE[dtype]
+                )
+            ]
+
+
+def fast_with_transposed_store(precision: str, problem: Problem) -> list[Algorithm]:
+    """The fastest of the algorithms that ran in another process before one ended it, as some may; none where none ran.
+
+    Args:
+        precision: of the product.
+        problem: its device is a CUDA device.
+    """
+    device = torch.cuda.current_device() if problem.device.index is None else problem.device.index
+    asked = {"m": problem.m, "k": problem.k, "n": problem.n, "dtype": str(problem.dtype).removeprefix("torch.")}
+    return fastest_elsewhere(_OTHER_PROCESS, asked | {"precision": precision, "device": device})
+
+
+def time_transposed_store(problem: str) -> None:
+    """Time algorithm after algorithm in the other process, as `cusparselt.time_transposed_store`.
+
+    Args:
+        problem: a JSON object of m, k, n, dtype (of Y), precision and device.
+    """
+    asked = json.loads(problem)
+    torch.cuda.set_device(asked["device"])
+    dtype, scaled = sums_in(asked["precision"], getattr(torch, asked["dtype"]))
+    weight, x = torch.randn(asked["n"], asked["k"], device="cuda"), torch.randn(asked["m"], asked["k"], device="cuda")
+    weight.view(asked["n"], -1, 4)[..., :2] = 0
+    quantized = quantize(weight, asked["precision"])
+    compressed, values = torch._cslt_compress(quantized.values), padded(quantize(x, asked["precision"]).values)
+    alpha = quantized.scales.flatten() * ALPHA if scaled else None
+    time_each(range(NUMBERS), partial(_sums, compressed, values, alpha, dtype, False))
+
+
+_OTHER_PROCESS = f"import sys; from {__name__} import time_transposed_store as time; time(sys.argv[1])"
+
+
+def _expected(packed: CusparseltQuantizedWeight, x: Tensor, scaled: bool) -> Tensor:
+    """float64 [N, M]: the sums, times alpha where they are scaled."""
+    values = packed.whole.values.to(x.device)
+    if packed.input_order is not None:
+        values = values.view(torch.uint8).index_select(1, packed.input_order).view(values.dtype)
+    sums = values.double() @ x.double().t()
+    return sums * packed.scales.double() * ALPHA if scaled else sums
+
+
+def right_under_load(run: Callable[[], Tensor], expected: Tensor, allowed: float) -> bool:
+    """Whether a product is right each of `CHECKS` times while other products use the GPU.
+
+    Args:
+        run: the product, on the current stream of the current device; one that raises is not right.
+        expected: of its shape, float64.
+        allowed: relative error (Frobenius).
+    """
+    bound = allowed * torch.linalg.norm(expected)
+    worst, side = expected.new_zeros(()), torch.cuda.Stream()
+    load = torch.randn(LOAD, LOAD, dtype=torch.float16, device=expected.device)
+    side.wait_stream(torch.cuda.current_stream())
+    try:
+        for _ in range(CHECKS):
+            with torch.cuda.stream(side):
+                torch.mm(load, load)
+            worst = torch.maximum(worst, torch.linalg.norm(run().double() - expected))  # NaN stays
+    except RuntimeError:
+        return False
+    torch.cuda.current_stream().wait_stream(side)
+    return bool(worst <= bound)
+
+
+def _algorithms(precision: str) -> LowPrecisionAlgorithms:
+    return LowPrecisionAlgorithms(
+        f"semi_structured_{precision}",
+        VERSION,
+        Algorithm,
+        describe=lambda packed, problem: _described(
+            padded_rows(problem.m),
+            problem.k,
+            problem.n,
+            sums_in(precision, problem.dtype)[0],
+            problem.layout in Y_FEATURE_MAJOR,
+        ),
+        worth_timing=lambda problem, num_sms: [DEFAULT],
+        untuned=lambda problem, num_sms: DEFAULT,
+    )
+
+
+ALGORITHMS = {dtype: _algorithms(precision) for precision, dtype in VALUE_DTYPES.items()}
+
+
+def _multiplied(x: Tensor | Quantized, packed: CusparseltQuantizedWeight) -> tuple[Tensor, Tensor]:
+    whole, device = packed.whole, packed.scales.device
+    return multiplied(
+        x, QuantizedWeight(whole.n, whole.k, whole.values.to(device), whole.scales.to(device), whole.dtype)
+    )
+
+
+def _unsupported(stored: SparseFormat, problem: Problem, precision: str) -> str | None:
+    if problem.n % WEIGHT_MULTIPLE or problem.k % WEIGHT_MULTIPLE:
+        shape = [problem.n, problem.k]
+        return f"cuSPARSELt needs N and K in multiples of {WEIGHT_MULTIPLE} in 8 bits, the weight is {shape}"
+    if problem.m > MOST_ROWS or problem.m * max(problem.k, problem.n) >= MOST_ELEMENTS:
+        return f"cuSPARSELt takes X of {MOST_ROWS} rows, and X and Y of less than 2^31 elements"
+    if reason := dtype_unsupported_reason(problem):
+        return reason
+    if reason := cuda_unsupported_reason(problem, minimum_capability=CAPABILITY[precision]):
+        return reason
+    return None if torch.backends.cusparselt.is_available() else "this PyTorch was built without cuSPARSELt"
+
+
+def _entry(precision: str) -> KernelEntry:
+    return KernelEntry(
+        name=f"semi_structured_{precision}",
+        family="semi_structured",
+        product=semi_structured_product,
+        unsupported=partial(_unsupported, precision=precision),
+        pack=partial(pack_for_cusparselt, precision=precision),
+        requires_cuda=True,
+        layouts=("row_major", "row_to_feature"),
+        fuses_epilogue=True,
+        tunable=ALGORITHMS[VALUE_DTYPES[precision]],
+        precision=precision,
+        takes_scales=("row", "static") if precision == "fp8" else ("row",),
+        multiplied=_multiplied,
+    )
+
+
+FP8_ENTRY, INT8_ENTRY = (_entry(precision) for precision in PRECISIONS)

@@ -1,0 +1,228 @@
+"""A product of a block, with its epilogue, in the layouts and the precision of its place."""
+
+import copy
+from typing import Any, Self
+
+import torch
+from sparsefront_kernels import KernelEntry, SparseFormat
+from sparsefront_kernels.common.epilogue import ACTIVATIONS
+from sparsefront_kernels.dense.format import DenseFormat
+from sparsefront_kernels.pointwise import contiguous_transpose, epilogue
+from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR, Y_FEATURE_MAJOR
+from sparsefront_kernels.quantized.quantize import Quantized, quantize_activated
+from sparsefront_kernels.sparse_layer import SparseLayer
+from torch import Tensor
+from torch.nn.functional import linear
+
+# Where the elements of an activation lie: logically always [..., features].
+#
+# A feature-major activation has its rows along memory: [B, T, d] with strides (T, 1, B·T) is a view of [d, B·T].
+# Modules hand each other such views, so that no signature changes, and every operator that reads by strides stays
+# right.
+
+
+def in_layout(matrix: Tensor, *, feature_major: bool) -> Tensor:
+    """[M, d] as a view of what lies as asked for: itself, or a copy."""
+    if matrix.stride(0 if feature_major else 1) == 1 or matrix.shape[1 if feature_major else 0] == 1:
+        return matrix
+    if feature_major:
+        return contiguous_transpose(matrix).t()
+    return contiguous_transpose(matrix.t())
+
+
+def activation_in_layout(x: Tensor, *, feature_major: bool) -> Tensor:
+    """[..., d] as `in_layout` has it."""
+    return in_layout(x.reshape(-1, x.shape[-1]), feature_major=feature_major).view(x.shape)
+
+
+def layout_name(*, x_feature_major: bool, y_feature_major: bool) -> str:
+    """The kernels' word for a pair of layouts."""
+    return next(
+        layout
+        for layout in LAYOUTS
+        if (layout in X_FEATURE_MAJOR, layout in Y_FEATURE_MAJOR) == (x_feature_major, y_feature_major)
+    )
+
+
+# A product with its epilogue, in the layouts of its place in a block.
+
+HANDED_OVER = 128  # outputs that share a scale where a product quantises for the next one
+READS_ANY_STRIDES = (
+    "dense",
+    "gathered",
+    "gathered_2_4",
+    "blocked",
+    "blocked_2_4",
+)  # their row-major kernels lose nothing where X is feature-major
+
+
+class FusedProduct(SparseLayer):
+    """[..., K] -> [..., N]: act(x · Wᵀ + bias) + residual, through one kernel, whatever the strides of its operands.
+
+    In low precision x may come quantised: values [..., K], with scales of the rows [M, 1] or of groups of their inputs. The
+    layouts are row-major then.
+
+    Args:
+        entry: the kernel; of the family `dense` it is cuBLAS in any layout. What it does not fuse follows it.
+        stored: W [N, K] in the kernel's format.
+        bias: [N] of any float dtype, or None.
+        kernel_layout: that the kernel runs in, as of `SparseLayer`.
+        activation: a name of the kernels' `ACTIVATIONS`.
+        x_feature_major, y_feature_major: where the elements of x are expected and those of the result are put.
+        x_scale: as of `SparseLayer`.
+    """
+
+    def __init__(
+        self,
+        entry: KernelEntry,
+        stored: SparseFormat,
+        bias: Tensor | None,
+        *,
+        kernel_layout: str | None = None,
+        activation: str = "none",
+        x_feature_major: bool = False,
+        y_feature_major: bool = False,
+        x_scale: float | None = None,
+    ) -> None:
+        super().__init__(entry, stored, bias, kernel_layout, x_scale)
+        self.out_features, self.in_features = stored.shape
+        self.activation = activation
+        self.x_feature_major, self.y_feature_major = x_feature_major, y_feature_major
+
+    @property
+    def layout(self) -> str:
+        return layout_name(x_feature_major=self.x_feature_major, y_feature_major=self.y_feature_major)
+
+    @property
+    def handed_over(self) -> str | None:
+        """The scales of what it can quantise for the next product, as `takes_scales` calls them: its kernel per row and 128
+        outputs; where the kernel cannot, one pass with the activation, per row. None in 16 bits, or without a pass to save.
+        """
+        if self._entry.quantized_run is not None and self.out_features % HANDED_OVER == 0:
+            return "group128"
+        return "row" if self.precision == "fp8" and self.activation != "none" else None
+
+    def takes(self, scales: str) -> bool:
+        """Whether x may come in e4m3 with scales so; a static scale is kept to."""
+        return self.precision == "fp8" and scales in self._entry.takes_scales and self.x_scale is None
+
+    def forward(self, x: Tensor | Quantized, residual: Tensor | None = None) -> Tensor:
+        """In the weight's dtype, whatever autocast says."""
+        device = _values(x).device.type
+        if torch.is_autocast_enabled(device):
+            with torch.autocast(device, enabled=False):
+                dtype = self.format.dtype
+                return self._forward(self._cast(x), None if residual is None else residual.to(dtype))
+        return self._forward(x, residual)
+
+    def for_next(self, x: Tensor | Quantized) -> Quantized:
+        """act(x · Wᵀ + bias) as another product reads it: values [..., N], and scales as `handed_over` says."""
+        with torch.autocast(_values(x).device.type, enabled=False):
+            rows = self.entered(self._rows(self._cast(x)))
+            if self.handed_over == "group128":
+                run = self._entry.quantized_run
+                assert run is not None  # see `handed_over`
+                y = run(rows, self._operand, self.bias, activation=self.activation)
+            else:
+                y = quantize_activated(self._entry.run(rows, self._operand, self.bias), self.activation)
+        return Quantized(y.values.view(*_values(x).shape[:-1], self.out_features), y.scales)
+
+    def _cast(self, x: Tensor | Quantized) -> Tensor | Quantized:
+        return x.to(self.format.dtype) if isinstance(x, Tensor) else x
+
+    def _rows(self, x: Tensor | Quantized) -> Any:
+        """[..., K] as [M, K]."""
+        rows = _values(x).reshape(-1, self.in_features)
+        return rows if isinstance(x, Tensor) else Quantized(rows, x.scales)
+
+    def _forward(self, x: Tensor | Quantized, residual: Tensor | None) -> Tensor:
+        rows = self._rows(x)
+        added = None if residual is None else residual.reshape(-1, self.out_features)
+        if self.emulates:
+            y = self.emulated(rows, self.activation, added)
+        elif self._entry.fuses_epilogue:
+            y = in_layout(self._fused(rows, added), feature_major=self.y_feature_major)
+        elif self.y_feature_major:
+            y = self._followed_by_columns(rows, added)
+        else:
+            y = self._followed_by_rows(rows, added)
+        return y.view(*_values(x).shape[:-1], self.out_features)
+
+    def _fused(self, rows: Tensor, added: Tensor | None) -> Tensor:
+        """[M, K] -> [M, N], all by the kernel."""
+        y_feature_major = self.kernel_layout in Y_FEATURE_MAJOR
+        y = self._entry.run(
+            self._laid_out(rows),
+            self._operand,
+            self.bias,
+            layout=self.kernel_layout,
+            activation=self.activation,
+            residual=added.t() if added is not None and y_feature_major else added,
+        )
+        return y.t() if y_feature_major else y
+
+    def _followed_by_rows(self, rows: Tensor, added: Tensor | None) -> Tensor:
+        """[M, K] -> [M, N], row-major: the kernel adds the bias, the rest of the epilogue follows."""
+        if (weight := self._plain_weight) is not None:
+            y = linear(rows, weight, None if self.bias is None else self.bias.to(rows.dtype))
+        else:
+            y = in_layout(self._kernel(rows, self.bias), feature_major=False)
+        if self.activation == "none" and added is None:
+            return y
+        if _in_one_pass(y):
+            return epilogue(y, None, self.activation, added)
+        y = ACTIVATIONS[self.activation](y)
+        return y if added is None else y + added
+
+    def _followed_by_columns(self, rows: Tensor, added: Tensor | None) -> Tensor:
+        """[M, K] -> [M, N], feature-major: the bias follows the product too where that costs no pass of its own."""
+        follows = self.activation != "none" or added is not None
+        weight = self._plain_weight
+        bias = self.bias if follows or weight is not None else None
+        if weight is not None:
+            y = weight @ rows.t()
+        else:
+            y = in_layout(self._kernel(rows, None if follows else self.bias), feature_major=True).t()
+        if not follows and bias is None:
+            return y.t()
+        if _in_one_pass(y):
+            return epilogue(y, bias, self.activation, None if added is None else added.t()).t()
+        y = y if bias is None else y + bias.to(y.dtype)[:, None]
+        y = ACTIVATIONS[self.activation](y).t()
+        return y if added is None else y + added
+
+    def _kernel(self, rows: Tensor, bias: Tensor | None) -> Tensor:
+        y = self._entry.run(self._laid_out(rows), self._operand, bias, layout=self.kernel_layout)
+        return y.t() if self.kernel_layout in Y_FEATURE_MAJOR else y
+
+    @property
+    def _plain_weight(self) -> Tensor | None:
+        """[N, K] where cuBLAS multiplies by it as it is."""
+        return self.format.values if isinstance(self.format, DenseFormat) and self.precision == "none" else None
+
+    def _laid_out(self, rows: Any) -> Any:
+        """X as the kernel's layout has it."""
+        if self.precision != "none":
+            return self.entered(rows)
+        if self.kernel_layout in X_FEATURE_MAJOR:
+            return in_layout(rows, feature_major=True).t()
+        return rows if self.format.family in READS_ANY_STRIDES else in_layout(rows, feature_major=False)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        other = copy.copy(self)
+        other._parameters = copy.deepcopy(self._parameters, memo)
+        other.format = copy.deepcopy(self.format, memo)
+        other._operand = copy.deepcopy(self._operand, memo)  # which may be the format itself
+        return other
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, activation={self.activation}, {self.layout}"
+
+
+def _values(x: Tensor | Quantized) -> Tensor:
+    return x if isinstance(x, Tensor) else x.values
+
+
+def _in_one_pass(y: Tensor) -> bool:
+    """Whether our own kernel follows a product; a compiler does as well by itself, and may fuse what comes next too."""
+    return y.is_cuda and y.dtype != torch.float64 and not torch.compiler.is_compiling()

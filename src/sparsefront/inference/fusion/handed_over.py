@@ -1,0 +1,89 @@
+"""Quantised activations inside a rewritten block: what one product hands over to the next, and what several read."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sparsefront_kernels.quantized.quantize import Quantized, quantize
+from torch import Tensor, fx, nn
+
+from sparsefront.inference.fusion.fused_product import FusedProduct
+from sparsefront.inference.fusion.sites import ProductSite, hidden_pairs
+
+# The first of two products quantises what it computes, in its epilogue or with its activation, where the second alone reads it.
+
+
+class HandsOver(nn.Module):
+    """A product whose result the next one reads quantised."""
+
+    def __init__(self, product: FusedProduct) -> None:
+        super().__init__()
+        self.product = product
+
+    def forward(self, x: Tensor | Quantized) -> Tensor | Quantized:
+        """Values [..., N] with their scales; as they are where the product emulates its kernel."""
+        return self.product(x) if self.product.emulates else self.product.for_next(x)
+
+
+def handing_over(sites: Mapping[str, ProductSite], products: Mapping[str, FusedProduct]) -> dict[str, HandsOver]:
+    """Name of each product that can quantise for the next one, which can read it -> the module to be called instead.
+
+    Args:
+        sites: name of the product -> its site in a graph.
+        products: the same names.
+    """
+    names = {site.layers: name for name, site in sites.items()}
+    pairs = [(names[up.layers], names[down.layers]) for up, down in hidden_pairs(sites.values())]
+    return {
+        up: HandsOver(products[up])
+        for up, down in pairs
+        if (scales := products[up].handed_over) is not None and products[down].takes(scales)
+    }
+
+
+# Products that read the same activation: it is quantised once.
+
+
+class Quantizes(nn.Module):
+    """[..., K] -> its values and scales, as a product would quantise it itself.
+
+    Args:
+        product: one of those that read it.
+    """
+
+    def __init__(self, product: FusedProduct) -> None:
+        super().__init__()
+        self.precision, self.like = product.precision, [product]  # in a list: it is no part of this module
+
+    def forward(self, x: Tensor) -> Quantized:
+        rows = self.like[0].entered(x.reshape(-1, x.shape[-1]))
+        found = rows if isinstance(rows, Quantized) else quantize(rows, self.precision)
+        return Quantized(found.values.view(x.shape), found.scales)
+
+
+def place_quantizations(graph: fx.Graph, modules: Mapping[str, nn.Module]) -> dict[str, Quantizes]:
+    """Quantise what several products in low precision read before the first of them.
+
+    Args:
+        graph: with calls of the products.
+        modules: name of a product -> the module that is called.
+    Returns:
+        name of the module -> module, to be added to those of the graph.
+    """
+    readers: dict[Any, list[fx.Node]] = {}
+    for node in graph.find_nodes(op="call_module"):
+        product = modules.get(str(node.target))
+        product = product.product if isinstance(product, HandsOver) else product
+        if isinstance(product, FusedProduct) and product.precision != "none":
+            readers.setdefault((node.args[0], product.precision, product.x_scale), []).append(node)
+    added: dict[str, Quantizes] = {}
+    for (x, *_), nodes in readers.items():
+        first = modules[str(nodes[0].target)]
+        if len(nodes) == 1 or isinstance(modules.get(str(x.target)), HandsOver):
+            continue
+        name = f"quantize_{len(added)}"
+        added[name] = Quantizes(first.product if isinstance(first, HandsOver) else first)  # type: ignore[arg-type]
+        with graph.inserting_before(nodes[0]):
+            called = graph.call_module(name, (x,))
+        for node in nodes:
+            node.update_arg(0, called)
+    return added
