@@ -1,4 +1,4 @@
-"""In what the products with prunable weights run: group `precision`, and which low precision dense networks are timed in."""
+"""In what the products with prunable weights run: group `precision`."""
 
 from typing import Annotated, Literal
 
@@ -6,11 +6,10 @@ import torch
 from pydantic import Field, PositiveInt
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.inference.precision import unsupported_reason
 from sparsefront.settings_class import settings_class
 
 DenseLow = Literal["fp8", "int8"]
-FP8_CAPABILITY = (8, 9)  # of the first GPUs whose tensor cores multiply e4m3
-INT8_CAPABILITY = (8, 0)
 
 
 @settings_class()
@@ -47,19 +46,5 @@ class Precision:
         Raises:
             InvalidSetting: a GPU whose tensor cores cannot, or weights in fp32 there.
         """
-        if (low := self.of_dense) is not None and (why := unsupported_reason(low, device, dtype)) is not None:
+        if (why := unsupported_reason(self.mode, device, dtype)) is not None:
             raise InvalidSetting("precision", self.mode, why)
-
-
-def unsupported_reason(precision: str, device: torch.device, dtype: torch.dtype) -> str | None:
-    """Why no product can run in a low precision there; None where one can, and on a CPU, where references compute it."""
-    if device.type != "cuda":
-        return None
-    if dtype == torch.float32:
-        return "goes with 16 bits on a GPU: add measure.dtype=fp16 or bf16"
-    needed = INT8_CAPABILITY if precision == "int8" else FP8_CAPABILITY
-    found = torch.cuda.get_device_capability(device)
-    if found >= needed:
-        return None
-    name = torch.cuda.get_device_name(device)
-    return f"needs a GPU of compute capability {needed[0]}.{needed[1]}, and {name} has {found[0]}.{found[1]}: precision=none"

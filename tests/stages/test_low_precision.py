@@ -100,9 +100,16 @@ REFUSED = {
         r"^kernel=sparse: swaps nothing in",
     ),
     "no swap": (["precision=fp8", "stages=[dense,prune,recover,export,measure,report]"], r"^stages=without swap: "),
-    "another kernel": (
-        ["precision=fp8", "kernel=sparse", "kernel.name=gathered_triton"],
-        r"^kernel\.name=gathered_triton: does not run in precision=fp8",
+    "its kernel": (
+        ["kernel=sparse", "kernel.name=blocked_fp8_reference", *BLOCKS],
+        r"^kernel\.name=blocked_fp8_reference: multiplies in fp8: add precision=fp8",
+    ),
+    "another precision": (
+        ["precision=int8", "kernel=reference", "kernel.name=blocked_fp8_reference", *BLOCKS],
+        r"^kernel\.name=blocked_fp8_reference: multiplies in fp8",
+    ),
+        ["precision=fp8", "model=resnet50", "kernel=auto"],
+        r"^precision=fp8: runs no layer of model resnet50",
     ),
     "unknown": (["precision.mode=fp4"], r"^precision\.mode=fp4: must be one of none, fp8, fp8_static, int8"),
     "no batches": (["precision=fp8_static", "precision.batches=0"], r"^precision\.batches=0: "),
@@ -119,6 +126,11 @@ def test_refused_before_training(composed, overrides, message):
     assert "\n" not in str(refused.value)
 
 
+def test_a_network_of_convolutions_has_nothing_to_run_in_it(composed):
+    with pytest.raises(InvalidSetting, match=r"^precision=fp8: runs no layer of model resnet50: Linears of multiples"):
+        validate(composed("trainer=cpu", "measure.device=cpu", "precision=fp8", "model=resnet50"))
+
+
 @pytest.mark.parametrize(
     ("capability", "dtype", "overrides", "message"),
     [
@@ -126,11 +138,16 @@ def test_refused_before_training(composed, overrides, message):
             (8, 0),
             "fp16",
             ["precision=fp8"],
-            r"^precision=fp8: needs a GPU of compute capability 8\.9, and Card has 8\.0",
+            r"^precision=fp8: needs a GPU of compute capability 8\.9 or more, not 8\.0 of Card",
         ),
         ((8, 0), "fp16", ["precision=fp8_static"], r"^precision=fp8_static: needs a GPU of compute capability 8\.9"),
         ((7, 5), "fp16", ["precision=int8"], r"^precision=int8: needs a GPU of compute capability 8\.0"),
-        ((9, 0), "fp32", ["precision=int8"], r"^precision=int8: goes with 16 bits on a GPU: add measure\.dtype=fp16"),
+        (
+            (9, 0),
+            "fp32",
+            ["precision=int8"],
+            r"^precision=int8: runs beside fp16 or bf16 on a GPU, not float32: set measure\.dtype",
+        ),
         ((8, 0), "fp16", ["measure.dense_low=[fp8]"], r"^measure\.dense_low=\['fp8'\]: needs a GPU of compute"),
         ((8, 0), "fp16", [], ()),
         ((9, 0), "fp32", [], ()),

@@ -35,6 +35,7 @@ def measured(monkeypatch):
         monkeypatch.setattr(speed, "swap_in", lambda *_: speed.SparseNetwork(WITH_KERNELS, report))
         monkeypatch.setattr(speed, "sparse_speed", sparse_speed)
         monkeypatch.setattr(speed, "kept_dense", lambda report, masked, why: SimpleNamespace(why=why))
+        monkeypatch.setattr(speed, "has_low_precision", lambda net: True)
         monkeypatch.setattr(speed, "dense_in", lambda bench, net, precision: (net, precision))
         kernel = SimpleNamespace(dense_allowed=dense_allowed)
         experiment = SimpleNamespace(kernel=kernel, precision=Precision(precision))

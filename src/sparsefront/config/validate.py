@@ -9,7 +9,7 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
-from sparsefront_kernels import labeled, names
+from sparsefront_kernels import labeled
 from torch import nn
 
 from sparsefront.allocation.base import MeasuringAllocation
@@ -26,9 +26,9 @@ from sparsefront.config.settings import (
     searched_folders,
 )
 from sparsefront.errors import InvalidSetting, did_you_mean
+from sparsefront.inference.precision import MULTIPLE, unsupported_reason
 from sparsefront.models.base import prunable_layers
 from sparsefront.patterns.depth import Depth
-from sparsefront.precision import unsupported_reason
 from sparsefront.pruning.collapse import require_effect
 from sparsefront.pruning.layers import (
     narrower_than_tiles,
@@ -107,20 +107,29 @@ def check_precision(experiment: Experiment) -> None:
     for low in measure.dense_low or ():
         if (why := unsupported_reason(low, device, dtype)) is not None:
             raise InvalidSetting("measure.dense_low", measure.dense_low, why)
+    if kernel.name is not None and (own := labeled(kernel.name)[0].precision) not in ("none", precision.of_dense):
+        raise InvalidSetting("kernel.name", kernel.name, f"multiplies in {own}: add precision={own}")
     if not precision.is_low:
         return
     if experiment.pattern.prunes and not experiment.swaps and "measure" in experiment.stages:
         key, value = ("kernel", experiment.choices["kernel"]) if kernel.swaps_nothing else ("stages", "without swap")
         allowed = f"swaps nothing in, and precision={precision.mode} is that of kernels"
         raise InvalidSetting(key, value, f"{allowed}: kernel=auto; pattern=dense is the dense network in it")
-    if (
-        experiment.pattern.prunes
-        and kernel.name is not None
-        and labeled(kernel.name)[0].precision != precision.of_dense
-    ):
-        offered = ", ".join(names(precision.of_dense)) or "none"
-        allowed = f"does not run in precision={precision.mode}; of that there are {offered}; or name none"
-        raise InvalidSetting("kernel.name", kernel.name, allowed)
+
+
+def check_quantizable(experiment: Experiment, net: nn.Module, layers: Iterable[str]) -> None:
+    """In a low precision at least one layer must be able to run, else the result would be of none.
+
+    Args:
+        net: also on the meta device.
+        layers: those of it that may be pruned.
+    """
+    if not experiment.precision.is_low:
+        return
+    shapes = [layer.weight.shape for name in layers if isinstance(layer := net.get_submodule(name), nn.Linear)]
+    if not any(n % MULTIPLE == k % MULTIPLE == 0 for n, k in shapes):
+        allowed = f"runs no layer of model {experiment.choices['model']}: Linears of multiples of {MULTIPLE} it would"
+        raise InvalidSetting("precision", experiment.precision.mode, f"{allowed}; convolutions stay in 16 bits")
 
 
 # A sweeper that optimizes needs numbers that the record will hold: rejected before training where it will not.
@@ -451,6 +460,7 @@ def _check_pattern(experiment: Experiment) -> None:
         _call("allocation", experiment.allocation.check_sparsity, experiment.sparsity)
     net = _call("model", experiment.model.skeleton, experiment.dataset.info)
     prunable = _call("model", prunable_layers, experiment.model, net)
+    check_quantizable(experiment, net, prunable)
     if not pattern.prunes:
         return
     _call("recipe", require_matches, experiment.recipe.ignore, net, prunable)
@@ -485,6 +495,7 @@ def _check_pattern(experiment: Experiment) -> None:
             shapes=shapes,
             device=experiment.measure.torch_device,
             dtype=experiment.measure.torch_dtype,
+            precision=experiment.precision.of_dense or "none",
         )
     except InvalidSetting as error:
         raise error.within("kernel") from error

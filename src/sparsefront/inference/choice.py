@@ -5,7 +5,7 @@ from functools import partial
 from typing import Literal
 
 import torch
-from sparsefront_kernels import KernelEntry, Problem, families, labeled
+from sparsefront_kernels import KernelEntry, Problem, entries, families, labeled
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.export.packed_layers import store
@@ -110,6 +110,7 @@ class KernelChoice:
         shapes: Mapping[str, tuple[int, int]],
         device: torch.device,
         dtype: torch.dtype,
+        precision: str = "none",
     ) -> None:
         """Check, before anything is trained, that a forced kernel can run on some layer.
 
@@ -118,6 +119,7 @@ class KernelChoice:
         Args:
             shapes: layer that will be pruned -> [N, K] of its weight.
             device, dtype: where and in what the sparse network will run.
+            precision: of kernels that may run beside those of 16 bits: none, fp8 or int8.
         Raises:
             InvalidSetting: key `name` or `family`, with the reason.
         """
@@ -130,7 +132,7 @@ class KernelChoice:
         reasons: dict[str, str] = {}
         for n, k in dict.fromkeys(shapes.values()):
             for own, level in pattern.choices((n, k), sparsity):
-                unsupported = self._sample_unsupported(own, level, (n, k), device, dtype)
+                unsupported = self._sample_unsupported(own, level, (n, k), device, dtype, precision)
                 if unsupported is None:
                     return
                 reasons |= unsupported
@@ -138,7 +140,13 @@ class KernelChoice:
         raise InvalidSetting(key, getattr(self, key), f"cannot run with pattern {pattern.name} on {device.type}: {why}")
 
     def _sample_unsupported(
-        self, pattern: Pattern, sparsity: float, shape: tuple[int, int], device: torch.device, dtype: torch.dtype
+        self,
+        pattern: Pattern,
+        sparsity: float,
+        shape: tuple[int, int],
+        device: torch.device,
+        dtype: torch.dtype,
+        precision: str,
     ) -> dict[str, str] | None:
         """Why no kernel can run on a layer of this shape, by kernel; None where one can."""
         importance = torch.rand(shape, generator=torch.Generator().manual_seed(0))
@@ -146,5 +154,7 @@ class KernelChoice:
         mask = pattern.layer_mask(importance, torch.ones_like(importance, dtype=torch.bool), sparsity)
         stored = store(importance, mask, pattern.storage(shape, sparsity)).to(dtype=dtype)
         problem = Problem(m=SAMPLE_ROWS, k=shape[1], n=shape[0], dtype=dtype, device=device)
-        found = find_candidates(stored, mask, problem, partial(self.wants, canonical=stored.family, device=device))
+        low = () if precision == "none" else entries(precision)
+        wants = partial(self.wants, canonical=stored.family, device=device)
+        found = find_candidates(stored, mask, problem, wants, low)
         return None if found.usable else found.unsupported

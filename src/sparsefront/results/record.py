@@ -506,7 +506,9 @@ class Kernels(CheckedFields):
     sparse kernel: of the prunable layers, by count, and of the dense floating-point operations with all weights.
     `fused_blocks`: how encoder blocks were rewritten, or why they were not -> number of blocks; `block_variants_ms`: chain of
     blocks -> way of running it -> milliseconds, where timed. `block_norms`: LayerNorms of feature-major blocks by type, layouts
-    and sizes -> {"chosen", "launch", "latency_us", "candidates", "unsupported"}, as those of a layer.
+    and sizes -> {"chosen", "launch", "latency_us", "candidates", "unsupported"}, as those of a layer. In low precision
+    `low_precision_layers`: each Linear and convolution -> the precision that it runs in, or why it stays in `dtype`;
+    `quantization_error`: relative, of the network's outputs for the timed batch, against those before quantization.
     """
 
     kernel_per_layer: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -516,6 +518,8 @@ class Kernels(CheckedFields):
     block_variants_ms: dict[str, dict[str, float]] = field(default_factory=dict)
     block_norms: dict[str, dict[str, Any]] = field(default_factory=dict)
     dense_weights: dict[str, str] = field(default_factory=dict)
+    low_precision_layers: dict[str, str] = field(default_factory=dict)
+    quantization_error: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

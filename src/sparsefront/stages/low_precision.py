@@ -1,18 +1,15 @@
 """The dense network in low precision, a baseline of every run, and the calibration that static scales need."""
 
-import copy
 import logging
 from collections.abc import Callable
 from itertools import islice
 
-import torch
 from torch import nn
 
 from sparsefront.artifacts.store import ArtifactStore
 from sparsefront.gpu import sharing
 from sparsefront.inference.fusion.block_pass import fused_dense_graph
 from sparsefront.inference.precision import activation_amax
-from sparsefront.inference.swap import swap
 from sparsefront.measure.accuracy import cast_inputs
 from sparsefront.measure.variants import DoesNotApply
 from sparsefront.stages.bench import EvalContext, SplitQuality, evaluate_stored
@@ -46,31 +43,27 @@ def calibration_of(bench: EvalContext, net: nn.Module) -> dict[str, float] | Non
 
 
 def dense_in(bench: EvalContext, net: nn.Module, precision: str) -> nn.Module:
-    """A copy of a network in which every product that can runs dense in a low precision: blocks rewritten where that is known.
+    """A network with the same weights in which every product that can runs dense in a low precision.
 
     Args:
         net: ready; left as it is. Its weights may be masked.
         precision: fp8, int8, or fp8_static, which is calibrated by the run.
+    Raises:
+        DoesNotApply: no layer can be quantised.
     """
-    if bench.device.type == "cuda" and precision != "fp8_static":
-        try:
-            return fused_dense_graph(net, bench.inputs, precision)
-        except DoesNotApply:
-            pass
-    copied = copy.deepcopy(net)
-    keeps_all = {
-        name: torch.ones_like(layer.weight, dtype=torch.bool)
-        for name in bench.experiment.model.prunable(copied)
-        if isinstance(layer := copied.get_submodule(name), nn.Linear)
-    }
     calibration = calibration_of(bench, net) if precision == "fp8_static" else None
-    swap(copied, keeps_all, bench.inputs, precision=precision, calibration=calibration)
-    return copied
+    return fused_dense_graph(net, bench.inputs, precision, calibration)
 
 
 def low_networks(bench: EvalContext, dense_net: nn.Module) -> dict[str, nn.Module]:
-    """Precision -> the dense network in it, of those that the run's dense network is measured in."""
-    return {precision: dense_in(bench, dense_net, precision) for precision in bench.experiment.dense_low}
+    """Precision -> the dense network in it, of those that the run's dense network is measured in and a layer can run in."""
+    found = {}
+    for precision in bench.experiment.dense_low:
+        try:
+            found[precision] = dense_in(bench, dense_net, precision)
+        except DoesNotApply as reason:
+            log.info("measure: dense is not measured in %s: %s", precision, reason)
+    return found
 
 
 def evaluate_low(

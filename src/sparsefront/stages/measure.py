@@ -20,6 +20,7 @@ from sparsefront.gpu import sharing
 from sparsefront.inference.fusion.block_pass import fused_dense_graph
 from sparsefront.inference.swap import kept_dense, save_choices, swap, why_dense
 from sparsefront.inference.swap_report import SwapReport
+from sparsefront.measure.correctness import has_low_precision
 from sparsefront.measure.end_to_end import SPEEDUP_OVER, DenseTiming, time_alone, time_pair
 from sparsefront.measure.memory import (
     AchievedSparsity,
@@ -174,9 +175,9 @@ def measured_swap(
         return sparse, speed, samples_ms
     log.info("swap: every layer stays dense: %s", why)
     masked = bench.ready(make_net())
-    if precision.is_low:
-        masked = dense_in(bench, masked, precision.mode)
-    kept = SparseNetwork(masked, kept_dense(sparse.report, masked, why))
+    low = precision.is_low and has_low_precision(sparse.net)
+    runs = dense_in(bench, masked, precision.mode) if low else masked
+    kept = SparseNetwork(runs, kept_dense(sparse.report, masked, why))
     del sparse  # its memory is the masked network's now
     return kept, *sparse_speed(bench, dense_net, kept, ways)
 
@@ -284,8 +285,8 @@ def _measure(
             groups, samples_ms, qualities["sparse"] = found
         else:
             groups, samples_ms = _dense_alone(bench, dense_net)
-    if experiment.dense_low:
-        precision = groups["speed"].setdefault("dense_low_precision", experiment.dense_low[0])
+    if (precision := _dense_low_precision(bench, dense_net, groups["speed"])) is not None:
+        groups["speed"]["dense_low_precision"] = precision
         make_low = partial(dense_in, bench, dense_net, precision)
         qualities["dense_low"] = evaluate_low(store, keys, bench, precision, make_low)
     clock = groups["speed"].pop("gpu_clock_mhz")
@@ -298,6 +299,13 @@ def _measure(
     (folder / MEASUREMENTS).write_text(json.dumps(content, indent=2), encoding="utf-8")
     (folder / SAMPLES).write_text(json.dumps(samples_ms), encoding="utf-8")
     save_all_outcomes(folder, qualities)
+
+
+def _dense_low_precision(bench: EvalContext, dense_net: nn.Module, speed: dict[str, Any]) -> str | None:
+    """The fastest of the low precisions that dense was timed in; where none was, the first that a layer of it can run in."""
+    if "dense_low_precision" in speed or not bench.experiment.dense_low:
+        return speed.get("dense_low_precision")
+    return next(iter(low_networks(bench, dense_net)), None)
 
 
 def _require_measured_without_swap(experiment: Experiment, store: ArtifactStore, keys: StageKeys) -> None:
@@ -386,6 +394,8 @@ def _side_by_side(
         "sparse_flops_share": sparse.report.sparse_flops_share,
         **sparse.report.fusion.to_json(),
         "dense_weights": sparse.report.others,
+        "low_precision_layers": sparse.report.low_precision_layers,
+        "quantization_error": sparse.report.quantization_error,
     }
     of_dataset, there = dataset_latency(bench, ways)
     del sparse, ways  # their memory belongs to the curve's networks
