@@ -148,6 +148,7 @@ def test_blocks_run_in_fp8_and_hand_over_what_they_compute(bert):
         "classifier": f"dense_fp8_reference: {LAST}"
     }
     assert sum(isinstance(part, HandsOver) for part in net.modules()) == 2
+    assert sum(isinstance(part, Quantizes) and part.alone for part in net.modules()) == 2  # what attention gives
     down = [name for name in inside if name.endswith("output.dense") and "attention" not in name]
     expected = emulation(bert, [name for name in linears(bert) if name != "classifier"], "fp8", grouped=down)
     assert apart(net, expected, TOKENS) < CLOSE < report.quantization_error < 0.1
@@ -220,7 +221,7 @@ def test_products_that_read_the_same_activation_share_its_values(bert, monkeypat
 
     monkeypatch.setattr(prepared_block, "join", lambda parts: None)  # query, key and value stay three products
     fused = fused_dense_graph(bert, TOKENS, "fp8")
-    assert sum(isinstance(part, Quantizes) for part in fused.modules()) == 2
+    assert sum(isinstance(part, Quantizes) and not part.alone for part in fused.modules()) == 2
     names = [name for name in linears(bert) if name != "classifier"]
     assert apart(fused, emulation(bert, names, "fp8"), TOKENS) < CLOSE
 

@@ -76,13 +76,21 @@ def _low_reason(
 
 
 def is_dense(label: str) -> bool:
-    """Whether a kernel multiplies by the whole weight, zeros included, in any precision."""
-    return labeled(label)[0].family == "dense"
+    """Whether it is a kernel that multiplies by the whole weight, zeros included, in any precision."""
+    return (kernel := _kernel_of(label)) is not None and kernel.family == "dense"
 
 
 def is_low(label: str) -> bool:
-    """Whether a kernel multiplies in low precision."""
-    return labeled(label)[0].precision != "none"
+    """Whether it is a kernel that multiplies in low precision."""
+    return (kernel := _kernel_of(label)) is not None and kernel.precision != "none"
+
+
+def _kernel_of(label: str) -> KernelEntry | None:
+    """None where a record says something else than a kernel, such as "the others"."""
+    try:
+        return labeled(label)[0]
+    except ValueError:
+        return None
 
 
 def any_kernel(label: str) -> str | None:
