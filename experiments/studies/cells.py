@@ -176,9 +176,13 @@ Cells = dict[Point, Cell]
 
 
 def cells_of(study: Study, lines: Mapping[Key, Line]) -> Cells:
-    """Every cell of a study, by its point with the first seed; those without lines are empty."""
+    """Every cell that a study makes or has a line of, by its point with the first seed; those without lines are empty."""
     found: Cells = {}
-    for point in definition.points(study, seeds=[study.first_seed]):
+    planned = set(definition.points(study, seeds=[study.first_seed]))
+    firsts = (point for point in every_point(study) if point.seed == study.first_seed and point.row != definition.DENSE)
+    for point in firsts:
+        if point not in planned and (point, ACCURACY) not in lines:
+            continue
         of_seeds = [replace(point, seed=seed) for seed in study.seeds]
         denses = dict.fromkeys(definition.dense_point(study, one) for one in of_seeds)
         found[point] = Cell(

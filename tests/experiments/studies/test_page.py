@@ -162,6 +162,18 @@ def test_dense_networks_of_several_seeds_are_told_together(modules, study, tmp_p
     assert "| dense |  | 2 | 90.50 ± 0.71 |  |  | 89.00 ± 1.41 |" in modules["page"].page(study, tmp_path)
 
 
+def test_what_was_measured_beside_the_headlines_is_shown(modules, study, tmp_path):
+    definition, (network,) = modules["definition"], study.networks
+    some = replace(study, headlines_only=(network,))
+    path = tmp_path / "points.csv"
+    wanted = [point for point in definition.points(some)]
+    other = next(point for point in definition.every_point(some) if point not in wanted and point.row == "BW")
+    for point in (*wanted, other):
+        modules["cells"].append_line(path, point, "none", line_of(0.81), overrides=shlex.join(point.overrides))
+    text = modules["page"].page(some, tmp_path)
+    assert f"| {other.row} | {other.column} |" in text and text.count("| BW |") == 1
+
+
 def test_a_page_without_lines_shows_the_source_and_no_number_of_ours(modules, study, tmp_path):
     text = modules["page"].page(study, tmp_path)
     assert text.count("| missing |") == 6 and "| 90.50 |" in text and "no line yet" in text
