@@ -55,7 +55,15 @@ def shortcomings(row: Row, target: Target) -> list[str]:
 
 def bars_table(rows: Sequence[Row], pattern_settings: str = "") -> list[str]:
     """Target after target, the row beside it."""
-    head = ["row", "target (stretch)", "dense ms (fused)", "sparse ms", "speedup (95 %)", "error ratio", "sparse flops"]
+    head = [
+        "row",
+        "target (stretch)",
+        "dense ms (fused)",
+        "sparse ms",
+        "speedup (range)",
+        "error ratio",
+        "sparse flops",
+    ]
     head += ["products' share of the time", ""]
     lines = []
     for target in TARGETS:
@@ -110,7 +118,7 @@ def crossover(rows: Sequence[Row], setting: Setting) -> str:
 
 
 def wins_and_losses(rows: Sequence[Row]) -> list[str]:
-    """Counts over all rows: the interval decides, and a win needs sparse kernels."""
+    """Counts over all rows: the whole range of a speedup decides, and a win needs sparse kernels."""
     lines = []
     for mode in ("auto", "sparse"):
         own = [row for row in rows if row["kernel_mode"] == mode]
@@ -256,7 +264,7 @@ def series_of(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
 
 
 def _draw_network(axes: "Axes", rows: Sequence[Row]) -> None:
-    """One network: a line for each pattern and granularity, its 95 % intervals, and the dense version at 1."""
+    """One network: a line for each pattern and granularity, the ranges of its repeats, and the dense version at 1."""
     for (pattern, label), points in series_of(rows).items():
         color = pattern_color(pattern)
         speedups = [float(row["speedup"]) for row in points]

@@ -160,7 +160,7 @@ class Cell:
         return mean(100 * (one - two) for one, two in pairs)
 
     def speed(self, kernel: str) -> str:
-        """Speedup over the dense baseline of the same process, with its interval; "" where it was not measured."""
+        """Speedup over the dense baseline of the same process, with its range; "" where it was not measured."""
         lines = [line for line in self.timed.get(kernel, ()) if line["speedup"]]
         if not lines:
             return ""
