@@ -19,7 +19,7 @@ IDENTITY = tuple(field.name for field in fields(Point) if field.compare)
 # of the result, by the names that it has in every record of the program
 FACTS = tuple(
     "pattern granularity n_of_m recovery schedule sparsity_target sparsity_achieved metric_name val_dense "
-    "val_dense_continued val_masked val_sparse dense dense_continued masked sparse dense_standard_error "
+    "val_dense_continued val_masked val_sparse dense dense_continued masked sparse dataset_split dense_standard_error "
     "masked_standard_error evaluated_samples val_evaluated_samples dense_steps recovery_steps latency_dense_ms "
     "latency_sparse_ms speedup speedup_low speedup_high sparse_flops_share batch_size sequence_length dtype gpu "
     "processor torch_version commit time dense_weights_sha256 run_id".split()
