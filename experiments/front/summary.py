@@ -6,7 +6,8 @@ Prints the table and the fastest line of each kind whose loss is surely small, a
 is against `dense_distilled`, the dense network trained on with the same steps and teacher, and of a dense network that nothing
 trains on against itself in 16 bits. Intervals and bounds are a paired bootstrap over questions and seeds, from what each run
 answered. Of several files the last one that has a line counts. Latencies of two machines or commits are never shown together:
---commit names the one whose latencies count.
+--commit names the one whose latencies count. A bound of five seeds holds 94 to 97 % of the time, 92 % where seeds differ far more
+than the questions do, one of three 93 to 96 % (simulated).
 """
 
 import argparse
