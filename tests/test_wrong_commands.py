@@ -167,3 +167,20 @@ def test_what_hydra_cannot_compose_is_one_line(line, message, tmp_path):
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and message in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_record_that_is_not_there_is_named_without_torch(tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "cut.record.zip").write_bytes(b"PK")
+    code = (
+        "import sys\nfrom sparsefront.verify.__main__ import main\n"
+        "print(main(['none.json', 'empty', 'none.record.zip', 'cut.record.zip']), 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == "2 False"
+    assert done.stderr.splitlines() == [
+        "cannot be verified: row=none.json: is no result that can be read: No such file or directory",
+        "cannot be verified: row=empty/row.json: is no result that can be read: No such file or directory",
+        "cannot be verified: row=none.record.zip: No such file or directory",
+        "cannot be verified: row=cut.record.zip: is no packed record, or is cut off",
+    ]

@@ -132,6 +132,18 @@ def check_quantizable(experiment: Experiment, net: nn.Module, layers: Iterable[s
         raise InvalidSetting("precision", experiment.precision.mode, f"{allowed}; convolutions stay in 16 bits")
 
 
+def note_untimed_lengths(experiment: Experiment) -> None:
+    """A line where the data's own lengths are asked for and nothing is timed, as in a study that times its first seed alone; the
+    record says so too.
+    """
+    if experiment.measure.lengths == "fixed":
+        return
+    if not experiment.measure.latency:
+        log.info("measure.lengths=dataset: skipped, measure.latency=false times nothing")
+    elif not experiment.continues_to("measure"):
+        log.info("measure.lengths=dataset: skipped, stages ends with %s, before measure", experiment.stages[-1])
+
+
 # A sweeper that optimizes needs numbers that the record will hold: rejected before training where it will not.
 
 # What a record lacks where nothing is pruned, where no sparse kernels run, on a CPU. A test compares them with real records.
@@ -328,6 +340,7 @@ def validate(config: DictConfig, *, trust: Sequence[str] | None = None) -> Exper
     _check_timed_lengths(experiment)
     check_untimed(experiment)
     check_precision(experiment)
+    note_untimed_lengths(experiment)
     check_checkpoint(experiment)
     _check_recovery(experiment)
     experiment = with_possible_control(experiment)
