@@ -16,13 +16,15 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+
+from sparsefront_kernels.common.file_lock import held_alone
 
 log = logging.getLogger(__name__)
 SHIPPED = Path(__file__).parent / "shipped"
@@ -66,7 +68,7 @@ class TunedKernel:
         path = path or user_file(self.gpu)
         path.parent.mkdir(parents=True, exist_ok=True)
         made_with = {"torch": torch.__version__, "cuda": torch.version.cuda, "date": str(datetime.date.today())}
-        with _held_alone(path.with_suffix(".lock")):
+        with held_alone(path.with_suffix(".lock")):
             content = _read(path)
             if content is None:
                 with suppress(FileNotFoundError):
@@ -156,20 +158,3 @@ def _measured(content: dict[str, Any], kernel: str, version: int) -> dict[str, d
 def _of_some_time(entries: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Without those of no latency, which were written once for launches that were only tried."""
     return {key: entry for key, entry in entries.items() if entry.get("latency_us", 1.0) > 0}
-
-
-@contextmanager
-def _held_alone(lock: Path) -> Iterator[None]:
-    """No other process is in here with this file, which is made where it is missing; on a disk without locks others may be."""
-    import fcntl  # not on Windows
-
-    try:
-        file = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
-    except PermissionError:  # another user's, in a shared cache
-        file = os.open(lock, os.O_RDONLY)
-    try:
-        with suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed
-        yield
-    finally:
-        os.close(file)
