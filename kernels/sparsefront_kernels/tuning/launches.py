@@ -5,6 +5,7 @@ A call uses the launch measured for its problem or for the nearest one, otherwis
 
 import functools
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Protocol
 
@@ -165,19 +166,35 @@ def chosen_launch(launches: TunedLaunches, described: DescribedProblem, gpu: str
     """The launch of a kernel on a GPU model; cached, since every call needs it."""
     table = tuned_kernel(gpu, launches.kernel, launches.version)
     entries = table.entries | table.trials
-    measured = _measured(entries, described.shape)
+    measured = _measured(entries, described.shape, launches.launch_type)
     if not measured and launches.similar is not None:
-        measured = _measured(entries, launches.similar(described))
+        measured = _measured(entries, launches.similar(described), launches.launch_type)
     if not measured:
         return launches.untuned(described, num_sms)
-    entry = measured[min(measured, key=lambda amount: abs(amount - described.amount))]
-    names = {part.name for part in fields(launches.launch_type)}
-    return launches.launch_type(**{name: value for name, value in entry.items() if name in names})
+    return measured[min(measured, key=lambda amount: abs(amount - described.amount))]
 
 
-def _measured(entries: dict[str, Any], shape: str) -> dict[float, Any]:
-    """Amount of work -> what was measured, of problems of this shape."""
-    return {float(key.removeprefix(shape)): entry for key, entry in entries.items() if key.startswith(shape)}
+def _measured(entries: dict[str, Any], shape: str, launch_type: type) -> dict[float, Any]:
+    """Amount of work -> the launch that was measured, of problems of this shape."""
+    found = {}
+    for key, entry in entries.items():
+        if key.startswith(shape):
+            with suppress(ValueError, TypeError):  # a file may have been written by hand; other entries count
+                found[float(key.removeprefix(shape))] = _launch(entry, launch_type)
+    return found
+
+
+def _launch(entry: dict[str, Any], launch_type: type) -> Any:
+    """The launch of a table's entry, which also says how long it took.
+
+    Raises:
+        TypeError: a parameter is missing or of another type.
+    """
+    parameters = {part.name: entry[part.name] for part in fields(launch_type) if part.name in entry}
+    for part in fields(launch_type):
+        if isinstance(part.type, type) and part.name in parameters and type(parameters[part.name]) is not part.type:
+            raise TypeError(f"{part.name} must be {part.type.__name__}, not {parameters[part.name]!r}")
+    return launch_type(**parameters)
 
 
 def _key(described: DescribedProblem) -> str:
