@@ -3,10 +3,13 @@
 import copy
 import functools
 import io
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import yaml
 from hydra import compose, initialize_config_dir
+from hydra._internal import config_loader_impl
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
@@ -50,5 +53,32 @@ def composed_in(results: Path, cache: Path, overrides: tuple[str, ...]) -> DictC
 def _composition(overrides: tuple[str, ...]) -> DictConfig:
     import sparsefront.config.schema  # noqa: F401  (registers the schema and the resolvers)
 
-    with initialize_config_dir(str(CONF), version_base="1.3"):
+    with pytest.MonkeyPatch.context() as patch, initialize_config_dir(str(CONF), version_base="1.3"):
+        patch.setattr(config_loader_impl, "create_defaults_list", _defaults_list)
+        patch.setattr(config_loader_impl.ConfigLoaderImpl, "_compose_config_from_defaults_list", _merged)
         return compose("config", overrides=["logger=none", *overrides], return_hydra_config=True)
+
+
+# What is composed before values are set depends on the chosen options alone: the same ones are merged once.
+
+_real_defaults_list = config_loader_impl.create_defaults_list
+_real_merged = config_loader_impl.ConfigLoaderImpl._compose_config_from_defaults_list
+_defaults_lists: dict = {}
+_merged_configs: dict[str, DictConfig] = {}
+
+
+def _defaults_list(repo, config_name, overrides_list, **how):
+    chosen = [text for text in overrides_list if repo.group_exists(text.key_or_group)]
+    chosen = [text for text in chosen if not isinstance(text.value(), dict)]
+    key = tuple(text.input_line for text in chosen)
+    if key not in _defaults_lists:
+        _defaults_lists[key] = _real_defaults_list(repo, config_name, overrides_list, **how)
+    values = [text for text in overrides_list if not any(text is other for other in chosen)]
+    return replace(_defaults_lists[key], config_overrides=values)
+
+
+def _merged(loader, defaults, repo) -> DictConfig:
+    key = str(defaults)
+    if key not in _merged_configs:
+        _merged_configs[key] = _real_merged(loader, defaults, repo)
+    return copy.deepcopy(_merged_configs[key])
