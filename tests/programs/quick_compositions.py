@@ -5,8 +5,8 @@ import functools
 import io
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
-import pytest
 import yaml
 from hydra import compose, initialize_config_dir
 from hydra._internal import config_loader_impl
@@ -39,7 +39,7 @@ def parse_each_content_once() -> None:
 
 def composed_in(results: Path, cache: Path, overrides: tuple[str, ...]) -> DictConfig:
     """What `results_dir=RESULTS cache_dir=CACHE logger=none` and the overrides after them compose, with Hydra's settings."""
-    config = copy.deepcopy(_composition(overrides))
+    config = copy.deepcopy(composition(overrides))
     places = {"results_dir": str(results), "cache_dir": str(cache)}
     with open_dict(config):
         for place, (key, folder) in enumerate(places.items()):
@@ -50,12 +50,15 @@ def composed_in(results: Path, cache: Path, overrides: tuple[str, ...]) -> DictC
 
 
 @functools.cache
-def _composition(overrides: tuple[str, ...]) -> DictConfig:
+def composition(overrides: tuple[str, ...]) -> DictConfig:
+    """What `logger=none` and the overrides after it compose, with Hydra's settings; every call gives the same one."""
     import sparsefront.config.schema  # noqa: F401  (registers the schema and the resolvers)
 
-    with pytest.MonkeyPatch.context() as patch, initialize_config_dir(str(CONF), version_base="1.3"):
-        patch.setattr(config_loader_impl, "create_defaults_list", _defaults_list)
-        patch.setattr(config_loader_impl.ConfigLoaderImpl, "_compose_config_from_defaults_list", _merged)
+    with (
+        patch.object(config_loader_impl, "create_defaults_list", _defaults_list),
+        patch.object(config_loader_impl.ConfigLoaderImpl, "_compose_config_from_defaults_list", _merged),
+        initialize_config_dir(str(CONF), version_base="1.3"),
+    ):
         return compose("config", overrides=["logger=none", *overrides], return_hydra_config=True)
 
 
