@@ -3,6 +3,7 @@
 import copy
 import functools
 import io
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
@@ -54,11 +55,12 @@ def composition(overrides: tuple[str, ...]) -> DictConfig:
     """What `logger=none` and the overrides after it compose, with Hydra's settings; every call gives the same one."""
     import sparsefront.config.schema  # noqa: F401  (registers the schema and the resolvers)
 
-    with (
-        patch.object(config_loader_impl, "create_defaults_list", _defaults_list),
-        patch.object(config_loader_impl.ConfigLoaderImpl, "_compose_config_from_defaults_list", _merged),
-        initialize_config_dir(str(CONF), version_base="1.3"),
-    ):
+    with ExitStack() as patched:
+        if not any("hydra.searchpath" in text for text in overrides):  # whose files come and go
+            merging = config_loader_impl.ConfigLoaderImpl
+            patched.enter_context(patch.object(config_loader_impl, "create_defaults_list", _defaults_list))
+            patched.enter_context(patch.object(merging, "_compose_config_from_defaults_list", _merged))
+        patched.enter_context(initialize_config_dir(str(CONF), version_base="1.3"))
         return compose("config", overrides=["logger=none", *overrides], return_hydra_config=True)
 
 

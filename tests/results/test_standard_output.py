@@ -27,7 +27,7 @@ import os, runpy, sys
 reader, writer = os.pipe()
 os.close(reader)
 os.dup2(writer, 1)
-sys.stdout.reconfigure(write_through={unbuffered})
+sys.stdout.reconfigure(line_buffering={at_once})
 """
 ON_AN_ASCII_TERMINAL = """
 import runpy, sys
@@ -61,14 +61,14 @@ def test_a_program_into_a_closed_pipe_ends_quietly(tmp_path, make_result, progra
     (tmp_path / "cache").mkdir()
     done = unread([*COMPARE, "--help"], tmp_path)
     assert (done.returncode, done.stderr) == (READER_GONE, ""), "a whole process, from Python's start to its end"
-    for unbuffered, words in (
+    for at_once, words in (
         (False, [*COMPARE, "results"]),
         (False, [*COMPARE, "--rebuild", "results"]),
         (True, [*COMPARE, "--rebuild", "results"]),
         (False, ["-m", "sparsefront.cache", "check", "--cache-dir", "cache"]),
         (True, ["-m", "sparsefront.verify", "results/1", "--record-only"]),  # ends at its first line
     ):
-        done = programs.run(after(INTO_A_CLOSED_PIPE.format(unbuffered=unbuffered), words), cwd=tmp_path)
+        done = programs.run(after(INTO_A_CLOSED_PIPE.format(at_once=at_once), words), cwd=tmp_path)
         told = [line for line in done.stderr.splitlines() if not line.endswith(" ...")]  # what verify is doing
         assert (done.returncode, told) == (READER_GONE, []), words
 
