@@ -79,17 +79,6 @@ def with_possible_control(experiment: Experiment) -> Experiment:
 # What must go together where nothing is timed, before anything is trained.
 
 
-def check_untimed(experiment: Experiment) -> None:
-    """Kernels are chosen by their times.
-
-    Raises:
-        InvalidSetting: kernels are to be swapped in, and `measure.timers` is false.
-    """
-    if experiment.swaps and not experiment.measure.latency:
-        allowed = "kernels are chosen by timing them: add kernel=none, or leave it true"
-        raise InvalidSetting("measure.latency", False, allowed)
-
-
 def note_untimed_lengths(experiment: Experiment) -> None:
     """A line where the data's own lengths are asked for and nothing is timed, as in a study that times its first seed alone; the
     record says so too.
@@ -100,6 +89,17 @@ def note_untimed_lengths(experiment: Experiment) -> None:
         log.info("measure.lengths=dataset: skipped, measure.latency=false times nothing")
     elif not experiment.continues_to("measure"):
         log.info("measure.lengths=dataset: skipped, stages ends with %s, before measure", experiment.stages[-1])
+
+
+def check_untimed(experiment: Experiment) -> None:
+    """Kernels are chosen by their times.
+
+    Raises:
+        InvalidSetting: kernels are to be swapped in, and `measure.timers` is false.
+    """
+    if experiment.swaps and not experiment.measure.latency:
+        allowed = "kernels are chosen by timing them: add kernel=none, or leave it true"
+        raise InvalidSetting("measure.latency", False, allowed)
 
 
 # A sweeper that optimizes needs numbers that the record will hold: rejected before training where it will not.
@@ -270,8 +270,8 @@ def validate(config: DictConfig, *, trust: Sequence[str] | None = None) -> Exper
     )
     _check_devices(experiment)
     _check_timed_lengths(experiment)
-    check_untimed(experiment)
     note_untimed_lengths(experiment)
+    check_untimed(experiment)
     check_checkpoint(experiment)
     _check_recovery(experiment)
     experiment = with_possible_control(experiment)
