@@ -2,10 +2,10 @@
 
     python -m experiments.front.study --workers 6 --overrides experiment=front_squad model.path=DIR dataset.path=DIR
 
-Every line has the same dense network, steps, teacher and seeds. Kernels are swapped in and timed for the seeds of --timed, and
-for every search, which measures times anyway; the other networks are evaluated with their masks. With --precisions none fp8
-every line is there twice, beside the dense network in fp8. A line is added to --out as soon as its point is finished, so that a
-killed study goes on where it was. `summary.py` makes the page's table and figure.
+Every line has the same dense network, steps, teacher and seeds. Kernels are swapped in and timed for the seeds of --timed, for
+every search, which measures times anyway, and in low precision, which is that of kernels; the other networks are evaluated with
+their masks. With --precisions none fp8 every line is there twice, beside the dense network in fp8. A line is added to --out as
+soon as its point is finished, so that a killed study goes on where it was. `summary.py` makes the page's table and figure.
 """
 
 import argparse
@@ -37,6 +37,7 @@ CHOICES = {
     "n:m": ("pattern=n_m",),
     "vectors of 32": ("pattern=vector_wise", "granularity=32"),
     "blocks of 64": ("pattern=block_wise", "granularity=64"),
+    "blocks of 64x128": ("pattern=block_wise", "granularity=64x128"),  # which fp8 can run too
     "tiles of 128": ("pattern=tile_wise", "granularity=128"),
     "search": (*_SEARCH, _ALL),
     "search, blocks": (*_SEARCH, f"pattern.candidates=[{_BLOCKS}]"),
@@ -56,6 +57,7 @@ LEVELS = {
     "n:m": (0.75,),
     "vectors of 32": (0.5, 0.75),
     "blocks of 64": (0.5, 0.75),
+    "blocks of 64x128": (0.5, 0.75),
     "tiles of 128": (0.5, 0.75),
     **dict.fromkeys(SEARCHES, (1.3, 1.5, 2.0)),
 }
@@ -67,7 +69,11 @@ MEASURED = (
     "dense_standard_error latency_dense_ms latency_sparse_ms speedup speedup_low speedup_high latency_dense_dataset_ms "
     "latency_sparse_dataset_ms speedup_dataset speedup_dataset_low speedup_dataset_high latency_predicted_ms "
     "sparsity_achieved sparse_flops_share precision dataset_split dense_variant sparse_variant prune_seconds "
-    "recover_seconds run_id gpu torch_version commit dense_weights_sha256 time"
+    "recover_seconds run_id gpu torch_version commit dense_weights_sha256 time "
+    # of the dense network in a low precision beside, in records that have it
+    "dense_low latency_dense_low_ms latency_dense_low_dataset_ms dense_low_precision speedup_low_precision "
+    "speedup_low_precision_low speedup_low_precision_high speedup_low_precision_dataset speedup_low_precision_dataset_low "
+    "speedup_low_precision_dataset_high"
 ).split()
 
 
@@ -114,14 +120,15 @@ def run_point(point: Point, *, timed: Sequence[int], overrides: Sequence[str]) -
     Returns:
         its line; None of the dense network before pruning; or the reason why there is no such network.
     """
-    is_timed = point.seed in timed or point.choice in (BEFORE_PRUNING, *SEARCHES)
+    is_timed = point.seed in timed or point.choice in (BEFORE_PRUNING, *SEARCHES) or point.precision != SIXTEEN_BITS
     record = runs.record_of([*overrides, *point.overrides(), *(() if is_timed else UNTIMED)])
     return record if record is None or isinstance(record, str) else line_of(point, record)
 
 
 def line_of(point: Point, record: "Result") -> Row:
     """The line of a point, from the record of its run."""
-    found = {name: record.value_of(name) for name in MEASURED}
+    flat = record.flat()
+    found = {name: flat.get(name) for name in MEASURED}
     found["commit"] = (found["commit"] or "")[:COMMIT_DIGITS]  # there is none outside a checkout
     found["dense_weights_sha256"] = (found["dense_weights_sha256"] or "")[:8]
     return point.cells | {name: str(text(value)) for name, value in found.items()}

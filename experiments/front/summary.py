@@ -33,7 +33,15 @@ KINDS = {"single patterns": (), "search": SEARCHES, DEPTH: (DEPTH,), WIDTH: (WID
 """Kind -> its choices; the first holds all others."""
 PLACE = ("gpu", "commit", "torch_version")
 SPEEDS = ("speedup_dataset", "speedup")
-LATENCIES = ("latency_dense_ms", "latency_sparse_ms", "latency_dense_dataset_ms", "latency_sparse_dataset_ms", *SPEEDS)
+OVER_LOW = "speedup_low_precision_dataset"
+LATENCIES = (
+    "latency_dense_ms",
+    "latency_sparse_ms",
+    "latency_dense_dataset_ms",
+    "latency_sparse_dataset_ms",
+    *SPEEDS,
+    OVER_LOW,
+)
 OutcomesOf = Callable[[str], dict[str, Outcomes] | None]
 
 
@@ -45,8 +53,8 @@ class Line:
     """Rows of seeds that share all else.
 
     Args:
-        lost: difference to the dense network with the same steps and teacher, over the runs that hold its outcomes; None where
-            none does. With 95 % the loss is below -lost.bound.
+        lost: difference to the dense network with the same steps and teacher (of one that nothing trains on, to itself in 16
+            bits), over the runs that hold its outcomes; None where none does. With 95 % the loss is below -lost.bound.
         before: likewise to the dense network before pruning.
     """
 
@@ -100,7 +108,7 @@ def read_rows(files: Sequence[Path], *, commit: str | None = None) -> list[Row]:
         raise ValueError(f"choice {unknown[0]!r} is none of the study's: {', '.join(CHOICES)}")
     if len(metrics := sorted({row["metric_name"] for row in rows})) > 1:
         raise ValueError(f"rows of {' and '.join(metrics)} share no table")
-    places = sorted({values_of(row, PLACE) for row in rows if any(row[name] for name in LATENCIES)})
+    places = sorted({values_of(row, PLACE) for row in rows if any(row.get(name) for name in LATENCIES)})
     if len(places) > 1:
         told = "; ".join(" ".join(place) for place in places)
         raise ValueError(f"latencies of several machines or commits share no figure: {told}; name one with --commit")
@@ -120,12 +128,17 @@ def lines_of(rows: Sequence[Row], outcomes_of: OutcomesOf = lambda run: None) ->
     ):
         found.setdefault((row["choice"], row["level"], row["precision"]), []).append(row)
     return [
-        Line(*named, of_line, *(_difference(of_line, outcomes_of, side) for side in (TEACHER, "dense")))
+        Line(*named, of_line, *(_difference(of_line, outcomes_of, side) for side in (_rival(named[0]), "dense")))
         for named, of_line in found.items()
     ]
 
 
 # What a line loses.
+
+
+def _rival(choice: str) -> str:
+    """The network that a line's loss is against: by its name in the record."""
+    return "dense" if choice == DENSE else TEACHER
 
 
 def score(row: Row) -> float:
@@ -134,8 +147,8 @@ def score(row: Row) -> float:
 
 
 def losses(rows: Sequence[Row]) -> list[float]:
-    """Points above the dense network with the same steps and teacher, by seed."""
-    return [score(row) - 100 * float(row[TEACHER]) for row in rows if row[TEACHER]]
+    """Points above the rival of `_rival`, by seed."""
+    return [score(row) - 100 * float(row[_rival(row["choice"])]) for row in rows]
 
 
 def _difference(rows: Sequence[Row], outcomes_of: OutcomesOf, side: str) -> Difference | None:
@@ -168,13 +181,18 @@ def fastest_within(lines: Sequence[Line], most: float = MOST_LOST) -> dict[str, 
 def table(lines: Sequence[Line]) -> list[str]:
     """Lines of Markdown: means over the seeds; speedups of the seeds that were timed."""
     loss = ("− dense with teacher", "loss below (95 %)", "− dense before")
-    head = ("choice", "level", "precision", "seeds", _metric(lines), *loss, "own batches", "128 tokens", "ms")
+    head = ["choice", "level", "precision", "seeds", _metric(lines), *loss, "own batches", "128 tokens", "ms"]
+    low = any(row.get(OVER_LOW) for line in lines for row in line.rows)
+    if low:
+        head.append("own batches, over dense in low precision")
     cells = []
     for line in lines:
         latency = f"{mean(float(row['latency_sparse_dataset_ms']) for row in line.timed):.2f}" if line.timed else "–"
         speeds = [_speedup(line.timed, name) for name in SPEEDS]
         quality = [page.spread([score(row) for row in line.rows]), _signed(losses(line.rows)), *_from_outcomes(line)]
         cells.append([line.choice, line.level, line.precision, len(line.rows), *quality, *speeds, latency])
+        if low:
+            cells[-1].append(_speedup([row for row in line.rows if row.get(OVER_LOW)], OVER_LOW, "–"))
     return page.table(head, cells)
 
 
@@ -215,7 +233,7 @@ def draw(lines: Sequence[Line], path: Path) -> Path:
     styles = series_styles(dict.fromkeys(line.choice for line in timed))
     for choice, precision in dict.fromkeys((line.choice, line.precision) for line in timed):
         drawn = [line for line in timed if (line.choice, line.precision) == (choice, precision)]
-        lost = [_losses_shown(line) for line in drawn]
+        lost = [losses(line.rows) for line in drawn]
         spread = [stdev(found) if len(found) > 1 else 0.0 for found in lost]
         x, y = [line.speedup for line in drawn], [mean(found) for found in lost]
         low, style = precision in LOW_PRECISIONS, styles[choice]
@@ -251,11 +269,6 @@ def _level(line: Line) -> str:
     return f"{line.level}×" if line.choice in SEARCHES else f"{float(line.level):.0%}"
 
 
-def _losses_shown(line: Line) -> list[float]:
-    """Where nothing trains the network on, against itself before."""
-    return losses(line.rows) or [score(row) - 100 * float(row["dense"]) for row in line.rows]
-
-
 def _from_outcomes(line: Line) -> tuple[str, str]:
     """The bound of the loss, and the difference to the network before pruning."""
     bound, before = "no outcomes", ""
@@ -281,8 +294,6 @@ def _speedup(rows: Sequence[Row], name: str, absent: str = "not timed") -> str:
 
 
 def _signed(values: Sequence[float]) -> str:
-    if not values:
-        return "–"
     return f"{mean(values):+.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
 
 

@@ -42,7 +42,7 @@ def test_every_line_is_a_run(composed, choice):
 
 
 def test_a_line_scores_what_ran_and_loses_against_the_teacher_s_dense_network():
-    row = {"sparse": "", "masked": "0.8", "dense_distilled": "0.85"}
+    row = {"choice": "depth", "sparse": "", "masked": "0.8", "dense": "0.83", "dense_distilled": "0.85"}
     assert summary.score(row) == pytest.approx(80) and summary.losses([row]) == pytest.approx([-5])
     assert summary.score(row | {"sparse": "0.79"}) == pytest.approx(79)
 
@@ -58,7 +58,7 @@ ROW = {name: "" for name in ("choice", "level", "seed", *study.MEASURED)} | {
 }
 PLACES = {
     name: "1.2"
-    for name in (*summary.LATENCIES, *(f"{speed}_{end}" for speed in summary.SPEEDS for end in ("low", "high")))
+    for name in (*summary.LATENCIES[:-1], *(f"{speed}_{end}" for speed in summary.SPEEDS for end in ("low", "high")))
 }
 
 
@@ -113,7 +113,10 @@ def test_precisions_are_lines_of_their_own(tmp_path):
     rows += [row("dense", 0, 0, "1.4", precision="fp8", masked="", sparse="0.83", dense_distilled="")]
     dense, *blocks = summary.lines_of(rows)
     assert [line.name for line in (dense, *blocks)] == ["dense in fp8", "blocks of 64 50%", "blocks of 64 50% in fp8"]
-    assert summary._losses_shown(dense) == pytest.approx([-1]) and dense.kind == "dense"
+    assert summary.losses(dense.rows) == pytest.approx([-1]) and dense.kind == "dense"
+    over = row("2:4", 0.5, 0, "1.5") | {f"{summary.OVER_LOW}{end}": "0.9" for end in ("", "_low", "_high")}
+    head, _, line, other = summary.table(summary.lines_of([over, rows[0]]))
+    assert head.endswith("over dense in low precision |") and "0.90× (0.90–0.90) |" in line and other.endswith("| – |")
     assert summary.draw([dense, *blocks], tmp_path / "front.png").exists()
     points = study.wanted(["dense", "blocks of 64"], [0], ["none", "fp8"])
     assert sum(any(map(point.is_of, rows)) for point in points) == 3 and len(points) == 5

@@ -81,6 +81,18 @@ def with_possible_control(experiment: Experiment) -> Experiment:
 # What must go together where nothing is timed, before anything is trained.
 
 
+def note_untimed_lengths(experiment: Experiment) -> None:
+    """A line where the data's own lengths are asked for and nothing is timed, as in a study that times its first seed alone; the
+    record says so too.
+    """
+    if experiment.measure.lengths == "fixed":
+        return
+    if not experiment.measure.latency:
+        log.info("measure.lengths=dataset: skipped, measure.latency=false times nothing")
+    elif not experiment.continues_to("measure"):
+        log.info("measure.lengths=dataset: skipped, stages ends with %s, before measure", experiment.stages[-1])
+
+
 def check_untimed(experiment: Experiment) -> None:
     """Kernels are chosen by their times.
 
@@ -130,18 +142,6 @@ def check_quantizable(experiment: Experiment, net: nn.Module, layers: Iterable[s
     if not any(n % MULTIPLE == k % MULTIPLE == 0 for n, k in shapes):
         allowed = f"runs no layer of model {experiment.choices['model']}: Linears of multiples of {MULTIPLE} it would"
         raise InvalidSetting("precision", experiment.precision.mode, f"{allowed}; convolutions stay in 16 bits")
-
-
-def note_untimed_lengths(experiment: Experiment) -> None:
-    """A line where the data's own lengths are asked for and nothing is timed, as in a study that times its first seed alone; the
-    record says so too.
-    """
-    if experiment.measure.lengths == "fixed":
-        return
-    if not experiment.measure.latency:
-        log.info("measure.lengths=dataset: skipped, measure.latency=false times nothing")
-    elif not experiment.continues_to("measure"):
-        log.info("measure.lengths=dataset: skipped, stages ends with %s, before measure", experiment.stages[-1])
 
 
 # A sweeper that optimizes needs numbers that the record will hold: rejected before training where it will not.
@@ -338,9 +338,9 @@ def validate(config: DictConfig, *, trust: Sequence[str] | None = None) -> Exper
     )
     _check_devices(experiment)
     _check_timed_lengths(experiment)
+    note_untimed_lengths(experiment)
     check_untimed(experiment)
     check_precision(experiment)
-    note_untimed_lengths(experiment)
     check_checkpoint(experiment)
     _check_recovery(experiment)
     experiment = with_possible_control(experiment)
