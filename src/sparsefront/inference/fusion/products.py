@@ -172,7 +172,9 @@ def _allowed(kernel: KernelEntry, canonical: str, device: torch.device, choice: 
         return False
     if choice.family is not None:
         return kernel.family == choice.family
-    return kernel.family in ((canonical,) if plain else (canonical, *ALSO_HELD.get(canonical, ())))
+    # of 2:4 the family that is measured on a GPU tells the accuracy on a CPU
+    also = () if plain and kernel.precision == "none" else ALSO_HELD.get(canonical, ())
+    return kernel.family in (canonical, *also)
 
 
 def _is_plain(device: torch.device, choice: KernelChoice) -> bool:
