@@ -119,12 +119,12 @@ class TunedLaunches:
     def try_out(self, packed: Any, problem: Problem, launch: Any) -> None:
         """Use this launch for this problem in this process, until another one is tried or remembered, or `end_trial`."""
         self._table(problem.device).trials[_key(self.describe(packed, problem))] = asdict(launch)
-        chosen_launch.cache_clear()
+        forget_choices()
 
     def end_trial(self, packed: Any, problem: Problem) -> None:
         """Use again for this problem what would be used if none had been tried."""
         self._table(problem.device).trials.pop(_key(self.describe(packed, problem)), None)
-        chosen_launch.cache_clear()
+        forget_choices()
 
     def on_trial(self, packed: Any, problem: Problem) -> bool:
         """Whether a launch is tried for this problem."""
@@ -150,12 +150,16 @@ class TunedLaunches:
         """As `remember`, for a GPU model; `save` of what is returned keeps it."""
         table = tuned_kernel(gpu, self.kernel, self.version)
         table.record(_key(described), asdict(launch) | {"latency_us": round(latency_us, 2)})
-        chosen_launch.cache_clear()
+        forget_choices()
         return table
 
     def launch_for(self, described: DescribedProblem, device: torch.device) -> Any:
         """The launch to use: on trial or measured for this shape, at the nearest amount of work, or else the untuned one."""
         return chosen_launch(self, described, _model(device), num_sms(device))
+
+    def timed_alike(self, described: DescribedProblem, device: torch.device) -> bool:
+        """Whether the launch to use was timed, or is tried, for this shape: then it is worth preparing at length."""
+        return _timed_alike(self, described, _model(device))
 
     def _table(self, device: torch.device) -> TunedKernel:
         return tuned_kernel(_model(device), self.kernel, self.version)
@@ -172,6 +176,18 @@ def chosen_launch(launches: TunedLaunches, described: DescribedProblem, gpu: str
     if not measured:
         return launches.untuned(described, num_sms)
     return measured[min(measured, key=lambda amount: abs(amount - described.amount))]
+
+
+@functools.lru_cache(maxsize=4096)
+def _timed_alike(launches: TunedLaunches, described: DescribedProblem, gpu: str) -> bool:
+    table = tuned_kernel(gpu, launches.kernel, launches.version)
+    return any(key.startswith(described.shape) for key in table.entries | table.trials)
+
+
+def forget_choices() -> None:
+    """After a change of what was measured or is tried."""
+    chosen_launch.cache_clear()
+    _timed_alike.cache_clear()
 
 
 def _measured(entries: dict[str, Any], shape: str, launch_type: type) -> dict[float, Any]:
