@@ -182,7 +182,7 @@ def _fuse(
     if inputs is None or not choice.fuse or choice.swaps_nothing or not (pruned or precision.is_low):
         return FusionReport()
     formats = {name: export.format(name) for name in pruned}
-    masks = {name: export.masks[name] for name in pruned}
+    masks = {name: export.masks[name] for name, record in records if record.family != "dense"}
     return fuse_blocks(net, formats, masks, inputs, choice, plan=plan, timed=timed, precision=precision)
 
 
