@@ -18,6 +18,8 @@ from sparsefront_kernels.gathered.triton import KERNEL_TF32 as GATHERED_TF32
 from sparsefront_kernels.n_m import triton_rebuild
 from sparsefront_kernels.norm import layer_norm_columns, triton_norm
 from sparsefront_kernels.pointwise import epilogue, triton_epilogue
+from sparsefront_kernels.quantized import triton_epilogue as scaled_epilogue
+from sparsefront_kernels.quantized import triton_quantize
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -28,9 +30,11 @@ POINTERS = {
     torch.int32: "*i32",
     torch.int64: "*i64",
     torch.uint8: "*u8",
+    torch.int8: "*i8",
+    torch.float8_e4m3fn: "*fp8e4nv",
 }
-LAUNCH_OPTIONS = ("num_warps", "num_stages", "maxnreg")
-MODULES = (gathered, blocked, triton_rebuild, triton_norm, triton_epilogue)
+LAUNCH_OPTIONS = ("num_warps", "num_stages", "maxnreg", "enable_fp_fusion")
+MODULES = (gathered, blocked, triton_rebuild, triton_norm, triton_epilogue, triton_quantize, scaled_epilogue)
 
 
 class Recorder:
@@ -93,6 +97,24 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, triton.runtime.JITFuncti
     with recorded() as recorders:
         epilogue(weight, weight[0].float(), "gelu", weight.t())
     yield from launches_of(f"epilogue {dtype}", recorders)
+    e4m3, scale = torch.float8_e4m3fn, weight.float()[:1, :1]
+    for k, values, group, static, activation in (
+        (4096, e4m3, None, None, "gelu"),
+        (1024, e4m3, 128, None, "none"),
+        (1024, e4m3, None, scale, "none"),
+        (1024, torch.int8, None, None, "none"),
+        (16384, e4m3, None, None, "none"),  # is read twice
+    ):
+        x = torch.ones(2, k, dtype=dtype)
+        with recorded() as recorders:
+            quantised = torch.empty(x.shape, dtype=values), torch.ones(2, k // (group or k))
+            triton_quantize.launch_quantize(x, *quantised, group, static, 448.0, 2.0**-100, activation)
+        yield from launches_of(f"quantize {k} {values} {group} {activation} {dtype}", recorders)
+    for sums in (weight, weight.t()):
+        with recorded() as recorders:
+            ones, y = torch.ones(256), torch.empty_like(sums)
+            scaled_epilogue.launch_scaled_epilogue(sums, y, ones, ones, 0.5, weight[0], "gelu", sums)
+        yield from launches_of(f"scaled_epilogue {sums.stride()} {dtype}", recorders)
 
 
 def launches_of(what: str, recorders: list[Recorder]) -> Iterator[tuple[str, triton.runtime.JITFunction, dict]]:

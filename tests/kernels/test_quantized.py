@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from sparsefront_kernels.common.epilogue import ACTIVATIONS
 from sparsefront_kernels.quantized.quantize import (
     LARGEST,
     PRECISIONS,
@@ -13,6 +14,7 @@ from sparsefront_kernels.quantized.quantize import (
     count_saturated,
     dequantize,
     quantize,
+    quantize_activated,
     quantize_op,
     quantize_weight,
 )
@@ -32,9 +34,11 @@ def hard(m: int, k: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return x
 
 
-def in_triton(x: torch.Tensor, precision: str, group: int | None, scale: torch.Tensor | None = None) -> Quantized:
+def in_triton(
+    x: torch.Tensor, precision: str, group: int | None, scale: torch.Tensor | None = None, activation: str = "none"
+) -> Quantized:
     values, scales = _empty(x, precision, group, scale)
-    launch_quantize(x, values, scales, group, scale, LARGEST[precision], SMALLEST_SCALE)
+    launch_quantize(x, values, scales, group, scale, LARGEST[precision], SMALLEST_SCALE, activation)
     return Quantized(values, scales if scale is None else scale.reshape(1, 1))
 
 
@@ -143,6 +147,22 @@ def test_triton_gives_the_same_bits(precision, group, device):
         scale = torch.tensor([0.013])
         found = in_triton(x.to(device), precision, None, scale.to(device))
         assert same(found, quantize(x, scale=scale))
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu"])
+@pytest.mark.parametrize(("precision", "group"), WAYS)
+def test_an_activation_goes_before(activation, precision, group, device):
+    """Triton's GELU is right to 5e-4, so that values are neighbors."""
+    x = 2 * torch.randn(9, 384, generator=torch.Generator().manual_seed(0))
+    expected = quantize_activated(x, activation, precision, group)
+    assert same(expected, quantize(ACTIVATIONS[activation](x), precision, group))
+    found = in_triton(x.to(device), precision, group, activation=activation)
+    assert torch.allclose(found.scales.cpu(), expected.scales, rtol=1e-3)
+    apart = (found.values.cpu().float() - expected.values.float()).abs()
+    step = 2 * half_step(expected.values).float()
+    if precision == "fp8" and device.type == "cpu":
+        step = step + expected.values.float().abs() / 2  # as `same` has it
+    assert (apart <= step + LARGEST[precision] * 2e-3).all()
 
 
 def test_the_op_is_what_it_says():

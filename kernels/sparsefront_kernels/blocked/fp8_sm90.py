@@ -1,14 +1,14 @@
 """`blocked_fp8_sm90`: blocked weights in e4m3 on the tensor cores of compute capability 9.0 (`csrc/blocked_fp8_sm90.cu`).
 
-X is e4m3 with float32 scales, one for each row or one for each row and 128 inputs; the weight is e4m3 with a scale for each output.
-Y is of 16 bits, or quantized as the next product's X. `fp8_reference.py` computes the same in plain PyTorch.
+X is e4m3 with float32 scales, one for each row or for each row and 128 inputs; W is e4m3 with a scale for each output. Y is of 16
+bits, or quantized as the next product's X. `fp8_reference.py` computes the same in plain PyTorch.
 """
 
 import ctypes
 import functools
 import heapq
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
 import torch
@@ -21,7 +21,7 @@ from sparsefront_kernels.blocked.fp8_reference import E4M3, GROUP, LARGEST
 from sparsefront_kernels.common.device_support import hopper_unsupported_reason
 from sparsefront_kernels.common.epilogue import ACTIVATION_CODES, check_activation
 from sparsefront_kernels.common.indices import partners_of
-from sparsefront_kernels.common.launch import TYPE_CODES, library_function, num_sms
+from sparsefront_kernels.common.launch import TYPE_CODES, library_function
 from sparsefront_kernels.common.operands import RUN_BYTES, bias_for_kernel, check_epilogue, has_aligned_rows
 from sparsefront_kernels.common.wgmma_layout import swizzled
 from sparsefront_kernels.problem import Problem
@@ -32,7 +32,7 @@ OUTPUTS = 2 * HALF  # of a CTA tile
 K_BLOCK = 128  # inputs that are loaded together: a row of shared memory
 NO_OUTPUTS = 0xFFFF  # in place of a half
 BOTH = 3  # of a k-block that both halves use; 1 is half 0, 2 half 1
-ROWS, SPLIT_ROWS = 128, 64  # of X, of a block of the grid
+ROWS = 64  # of X, of a warpgroup
 OUT_TYPES = (torch.float16, torch.bfloat16)
 E4M3_CODE = 4  # of Y's type, beside TYPE_CODES
 MOST_SCHEDULES = 16_384  # a recorded CUDA graph reads a schedule without holding it
@@ -42,13 +42,13 @@ MOST_SCHEDULES = 16_384  # a recorded CUDA graph reads a schedule without holdin
 class BlockedFp8Weight:
     """What the kernel reads.
 
-    64 outputs form a half, and two halves a CTA tile, as in `sm90.BlockedSm90Weight`. A k-block is 128 inputs that half 0, half 1 or
-    both keep; a CTA tile's k-blocks follow one another along K.
+    64 outputs form a half, and two halves a CTA tile, as in `sm90.BlockedSm90Weight`. A k-block is 128 inputs that half 0, half 1
+    or both keep; a CTA tile's k-blocks follow one another along K.
 
     Args:
         n, k: outputs and inputs of the weight.
-        panels: e4m3 [panels, 64, 128]: 64 outputs by the 128 inputs of a k-block, swizzled, k-block after k-block; of one that both
-            halves use that of half 0 comes first.
+        panels: e4m3 [panels, 64, 128]: 64 outputs by the 128 inputs of a k-block, swizzled, k-block after k-block; of one that
+            both halves use that of half 0 comes first.
         scales: float32 [N]: what the numbers of an output are multiplied by.
         k_blocks: int32 [k_blocks, 2]: which 128 inputs; four times the first panel plus which halves use it (bit h for half h).
         outputs: of each CTA tile and half the first output over 64, -1 where there is none.
@@ -296,85 +296,115 @@ class BlockedFp8Launch:
     """Launch parameters.
 
     Args:
-        cluster: blocks, 1 or 2, that compute the same outputs for 128 rows of X each: each brings half of the weights to both.
+        warpgroups: of a block that multiply, 2 or 3; each has 64 rows of X.
+        cluster: blocks, 1 or 2, that compute the same outputs for different rows of X: each brings half of the weights to both.
         splits: 0, or 1 to 8 blocks that share the k-blocks of a tile of 64 rows and add up through their shared memories; their
-            warpgroups share k-blocks too. Then `cluster` is 1.
+            two warpgroups share k-blocks too. Then `cluster` is 1.
         pdl: programmatic dependent launch, as in `sm90.BlockedLaunch`.
     """
 
+    warpgroups: int = 2
     cluster: int = 1
     splits: int = 0
     pdl: bool = True
 
+    @property
+    def rows(self) -> int:
+        """Of X, of the work tile of a cluster."""
+        return ROWS if self.splits else ROWS * self.warpgroups * self.cluster
+
+    @property
+    def blocks(self) -> int:
+        """Of a cluster."""
+        return max(self.cluster, self.splits)
+
 
 SPACE = (
-    *(BlockedFp8Launch(cluster) for cluster in (1, 2)),
+    *(BlockedFp8Launch(warpgroups, cluster) for warpgroups in (2, 3) for cluster in (1, 2)),
     *(BlockedFp8Launch(splits=splits) for splits in (1, 2, 4, 8)),
 )
-# Estimates, in cycles: of a launch, of a tile (its epilogue, half hidden behind the other warpgroup), of a k-block that both halves use
-# or one, alone or in a cluster, and of the sums of blocks that share k-blocks.
-_START, _TILE, _BOTH, _ONE, _SPLIT = 4000, 900, {1: 760, 2: 620}, {1: 560, 2: 480}, 2500
-_BOTH_OF_SPLIT, _ONE_OF_SPLIT = 600, 420
+# Microseconds on an H200: of a launch; of a tile (most of it the epilogue); of a k-block that one half uses, or both, by
+# warpgroups; and of blocks that share a tile. Measured, but those of three warpgroups, counted from the bytes that L2 gives.
+_START, _TILE, _ONE_BOTH = 3.8, 1.2, {2: (0.33, 0.42), 3: (0.44, 0.54)}
+_SPLIT_START, _SPLIT_TILE, _SPLIT_BOTH, _SPLIT_ONE = 3.0, 3.7, 0.34, 0.27
 _ROW_GROUP_BYTES = 24 << 20  # of X, which stay in L2 while all CTA tiles go through them
+_LARGE_X_BYTES = 48 << 20  # more than L2 holds: there blocks that share weights are faster, as measured, and not below
 
 
-def choose_launch(packed: BlockedFp8Weight, m: int, sms: int) -> BlockedFp8Launch:
-    """The launch with the lowest predicted latency."""
-    return _choose_launch(packed.lengths, len(packed.panels), m, packed.k, sms)
+def choose_launch(packed: BlockedFp8Weight, m: int, clusters_at_once: Callable[[int], int]) -> BlockedFp8Launch:
+    """The launch with the lowest predicted latency.
+
+    Args:
+        clusters_at_once: blocks of a cluster -> how many clusters run at the same time.
+    """
+    together = tuple(clusters_at_once(launch.blocks) for launch in SPACE)
+    return _choose_launch(packed.lengths, len(packed.panels), m, packed.k, together)
 
 
 @functools.lru_cache(maxsize=MOST_SCHEDULES)
-def _choose_launch(lengths: tuple[int, ...], panels: int, m: int, k: int, sms: int) -> BlockedFp8Launch:
-    return min(SPACE, key=lambda launch: _predicted_cycles(lengths, panels, m, k, launch, sms))
-
-
-def _predicted_cycles(
-    lengths: tuple[int, ...], panels: int, m: int, k: int, launch: BlockedFp8Launch, sms: int
-) -> float:
+def _choose_launch(
+    lengths: tuple[int, ...], panels: int, m: int, k: int, together: tuple[int, ...]
+) -> BlockedFp8Launch:
     shared = panels / max(1, sum(lengths)) - 1  # of the k-blocks, used by both halves
+    predicted = {
+        launch: _predicted_us(lengths, shared, m, k, launch, clusters)
+        for launch, clusters in zip(SPACE, together, strict=True)
+        if launch.splits or launch.cluster == 1 + (m * k > _LARGE_X_BYTES)
+    }
+    return min(predicted, key=predicted.__getitem__)
+
+
+def _predicted_us(
+    lengths: tuple[int, ...], shared: float, m: int, k: int, launch: BlockedFp8Launch, clusters: int
+) -> float:
     if launch.splits:
-        per_block = _ONE_OF_SPLIT + shared * (_BOTH_OF_SPLIT - _ONE_OF_SPLIT)
-        rounds = -(-len(lengths) * -(-m // SPLIT_ROWS) * launch.splits // sms)
-        return _START + rounds * (_SPLIT + -(-max(lengths, default=0) // launch.splits) * per_block)
-    per_block = _ONE[launch.cluster] + shared * (_BOTH[launch.cluster] - _ONE[launch.cluster])
-    dealt = _deal(lengths, m, k, launch.cluster, sms // launch.cluster, per_block)
-    return _START + max(sum(_TILE + lengths[tile] * per_block for tile, _ in own) for own in dealt)
+        per_block = _SPLIT_ONE + shared * (_SPLIT_BOTH - _SPLIT_ONE)
+        costs = [_SPLIT_TILE + -(-length // launch.splits) * per_block for length in lengths]
+        dealt = _deal(costs, m, k, launch.rows, clusters)
+        # a cluster that ends lets the next one begin, with all of its start
+        return max(_SPLIT_START * len(own) + sum(costs[tile] for tile, _ in own) for own in dealt)
+    one, both = _ONE_BOTH[launch.warpgroups]
+    costs = [_TILE + length * (one + shared * (both - one)) for length in lengths]
+    dealt = _deal(costs, m, k, launch.rows, clusters)
+    return _START + max(sum(costs[tile] for tile, _ in own) for own in dealt)
 
 
-def _deal(
-    lengths: tuple[int, ...], m: int, k: int, cluster: int, clusters: int, per_block: float
-) -> list[list[tuple[int, int]]]:
+def _deal(costs: Sequence[float], m: int, k: int, height: int, clusters: int) -> list[list[tuple[int, int]]]:
     """(CTA tile, first row of X) of each cluster's work tiles: each to the cluster that is free first, longest lists first.
 
-    Groups of rows come one after the other, so that X stays in L2.
+    Groups of rows come one after the other, so that X stays in L2. No cluster is without a tile.
+
+    Args:
+        costs: of a work tile of each CTA tile.
+        height: rows of X of a work tile.
     """
-    height = ROWS * cluster
     group = max(1, _ROW_GROUP_BYTES // (height * k)) * height
     tiles = [
         (tile, row)
         for begin in range(0, m, group)
-        for tile in range(len(lengths))
+        for tile in range(len(costs))
         for row in range(begin, min(begin + group, m), height)
     ]
     free = [(0.0, at) for at in range(min(clusters, len(tiles)))]
     dealt: list[list[tuple[int, int]]] = [[] for _ in free]
     for tile, row in tiles:
         busy, at = free[0]
-        heapq.heapreplace(free, (busy + _TILE + lengths[tile] * per_block, at))
+        heapq.heapreplace(free, (busy + costs[tile], at))
         dealt[at].append((tile, row))
     return dealt
 
 
 def work_tensors(
     packed: BlockedFp8Weight, m: int, launch: BlockedFp8Launch, clusters: int, device: torch.device
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """The tiles of every cluster.
 
     Args:
         clusters: how many run at the same time.
     Returns:
         work, int32 [tiles, 4]: outputs over 64 of half 0, plus those of half 1 in the upper 16 bits; first k-block; number of
-        k-blocks; first row of X. begins, int32 [clusters + 1].
+        k-blocks; first row of X. begins, int32 [clusters + 1]. firsts, int32 [clusters, 4]: the first tile of each once more,
+        which it finds without looking where it begins.
     """
     return _work_tensors(packed.lengths, packed.outputs, m, packed.k, launch, clusters, device)
 
@@ -388,33 +418,36 @@ def _work_tensors(
     launch: BlockedFp8Launch,
     clusters: int,
     device: torch.device,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     if launch.splits:
-        dealt = [[(tile, row)] for tile in range(len(lengths)) for row in range(0, m, SPLIT_ROWS)]
+        dealt = [[(tile, row)] for tile in range(len(lengths)) for row in range(0, m, ROWS)]
     else:
-        dealt = _deal(lengths, m, k, launch.cluster, clusters, _BOTH[launch.cluster])
-    firsts = [0, *itertools.accumulate(lengths)]
-    halves = [first % (NO_OUTPUTS + 1) | second % (NO_OUTPUTS + 1) << 16 for first, second in _pairs(outputs)]
-    work = [(halves[tile], firsts[tile], lengths[tile], row) for tile, row in itertools.chain.from_iterable(dealt)]
-    begins = [0, *itertools.accumulate(map(len, dealt))]
-    words = torch.tensor(work, dtype=torch.int64).view(-1, 4)
-    words = torch.where(words < 2**31, words, words - 2**32)
-    return words.to(torch.int32).to(device), torch.tensor(begins, dtype=torch.int32).to(device)
-
-
-def _pairs(outputs: Sequence[int]) -> list[tuple[int, int]]:
-    return list(zip(outputs[::2], outputs[1::2], strict=True))
+        _, both = _ONE_BOTH[launch.warpgroups]
+        dealt = _deal([_TILE + length * both for length in lengths], m, k, launch.rows, clusters)
+    starts = [0, *itertools.accumulate(lengths)]
+    halves = [
+        first % (NO_OUTPUTS + 1) | second % (NO_OUTPUTS + 1) << 16
+        for first, second in zip(outputs[::2], outputs[1::2], strict=True)
+    ]
+    work = [(halves[tile], starts[tile], lengths[tile], row) for tile, row in itertools.chain.from_iterable(dealt)]
+    begins = torch.tensor([0, *itertools.accumulate(map(len, dealt))])
+    words = torch.tensor(work).view(-1, 4)
+    words = torch.where(words < 2**31, words, words - 2**32).to(torch.int32)
+    return words.to(device), begins.to(device, torch.int32), words[begins[:-1]].to(device)
 
 
 class _Arguments(ctypes.Structure):
     """Of the library, in its order."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("x", "x_scales", "panels", "k_blocks", "work", "work_begin")),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("x", "x_scales", "panels", "k_blocks", "work", "work_begin", "first_work")
+        ),
         *((name, ctypes.c_void_p) for name in ("w_scales", "bias", "residual", "y", "y_scales")),
         *((name, ctypes.c_longlong) for name in ("x_stride", "residual_stride", "y_stride")),
         *((name, ctypes.c_int) for name in ("bias_type", "activation", "y_type", "x_groups", "halves", "m", "n", "k")),
-        *((name, ctypes.c_int) for name in ("cluster", "splits", "clusters", "pdl")),
+        *((name, ctypes.c_int) for name in ("warpgroups", "cluster", "splits", "clusters", "pdl")),
     )
 
 
@@ -443,14 +476,12 @@ def launch_blocked_fp8(
     x, x_scales = _aligned(x), x_scales.contiguous()
     bias, residual = bias_for_kernel(bias), None if residual is None else _aligned(residual)
     with torch.cuda.device_of(x):
-        chosen = launch or choose_launch(packed, m, num_sms(x.device))
-        clusters = 0 if chosen.splits else clusters_at_once(chosen.cluster, x.device)
-        work, begins = work_tensors(packed, m, chosen, clusters, x.device)
+        chosen = launch or choose_launch(packed, m, lambda cluster: clusters_at_once(cluster, x.device))
+        clusters = clusters_at_once(chosen.blocks, x.device)
+        work, begins, firsts = work_tensors(packed, m, chosen, clusters, x.device)
+        given = (x, x_scales, packed.panels, packed.k_blocks, work, begins, firsts, packed.scales)
         arguments = _Arguments(
-            *(
-                tensor.data_ptr()
-                for tensor in (x, x_scales, packed.panels, packed.k_blocks, work, begins, packed.scales)
-            ),
+            *(tensor.data_ptr() for tensor in given),
             *(None if tensor is None else tensor.data_ptr() for tensor in (bias, residual, y, y_scales)),
             x.stride(0),
             0 if residual is None else residual.stride(0),
@@ -463,6 +494,7 @@ def launch_blocked_fp8(
             m,
             packed.n,
             packed.k,
+            chosen.warpgroups,
             chosen.cluster,
             chosen.splits,
             len(begins) - 1,

@@ -1,7 +1,7 @@
 """Autotune one layer: every kernel that can run it, checked for correctness, then timed."""
 
 import copy
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -14,13 +14,10 @@ from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
 from sparsefront.gpu import alone, give_way
-from sparsefront.inference.network_modules import DENSE_CONV2D, DENSE_LINEAR, SparseConv2d, replace_module
-from sparsefront.inference.precision import LAST, Precision
+from sparsefront.inference.network_modules import DENSE_CONV2D, DENSE_LINEAR, SparseConv2d
 from sparsefront.measure.correctness import CorrectnessCheck
-from sparsefront.measure.problems import LayerInput, observe_problems
+from sparsefront.measure.problems import LayerInput
 from sparsefront.measure.timers import Check, time_layer, unchecked
-from sparsefront.networks import layer_weight
-from sparsefront.pruning.layers import layer_unsupported_reason, nested_tensor_reason
 
 # Which kernels could run a layer: every family that can store its mask, every kernel that takes its problem.
 
@@ -282,68 +279,3 @@ def _check(
         tuned.modules[kernel], tuned.errors[kernel] = module, error
         if (quantised := check.quantization_error(module)) is not None:
             tuned.quantization_errors[kernel] = quantised
-
-
-# Linears that run dense in low precision: those that are not pruned, and all of a dense baseline.
-
-
-def called_linears(net: nn.Module, inputs: dict[str, Tensor]) -> dict[str, LayerInput]:
-    """Linears that one forward calls -> what they receive, in the order of their first calls."""
-    names = [name for name, module in net.named_modules() if isinstance(module, nn.Linear)]
-    return observe_problems(net, inputs, names)
-
-
-def stays_in_16_bits(net: nn.Module, name: str, last: str | None, precision: Precision) -> str | None:
-    """Why a Linear that is not pruned is not even tried in low precision, or None.
-
-    Args:
-        last: the Linear that is called last.
-    """
-    layer = net.get_submodule(name)
-    weight = layer_weight(layer)
-    reason = layer_unsupported_reason(layer) or nested_tensor_reason(net, name)
-    reason = reason or (LAST if name == last else None)
-    return reason or precision.unsupported_layer([name], (weight.shape[0], weight.shape[1]), weight.dtype)
-
-
-def low_dense_candidates(layer: nn.Linear, received: LayerInput, precision: Precision, *, plain: bool) -> Candidates:
-    """Dense kernels in low precision.
-
-    Args:
-        plain: whether references run.
-    """
-    weight = layer.weight.detach()
-    stored, problem = DenseFormat((weight.shape[0], weight.shape[1]), weight), received.problem
-    kernels = [kernel for kernel in precision.kernels() if kernel.family == "dense" and kernel.is_reference == plain]
-    reasons = {kernel: kernel.unsupported_reason(stored, problem) for kernel in kernels}
-    usable = [Candidate(kernel, "row_major", stored) for kernel, reason in reasons.items() if reason is None]
-    return Candidates(usable, {kernel.name: reason for kernel, reason in reasons.items() if reason is not None})
-
-
-def quantize_linears(
-    net: nn.Module, linears: dict[str, LayerInput], known: Container[str], precision: Precision
-) -> dict[str, str]:
-    """Run each Linear in low precision that can be, in place, whatever time it takes.
-
-    Args:
-        linears: from `called_linears`, of the network before blocks were rewritten.
-        known: those that are not to be touched.
-    Returns:
-        Linear that stays in 16 bits -> why.
-    """
-    last, reasons = next(reversed(linears), None), {}
-    for name, received in linears.items():
-        if name in known:
-            continue
-        if (reason := stays_in_16_bits(net, name, last, precision)) is None:
-            layer = net.get_submodule(name)
-            assert isinstance(layer, nn.Linear)  # as `called_linears` finds them
-            candidates = low_dense_candidates(layer, received, precision, plain=not layer.weight.is_cuda)
-            tuned = autotune_layer(layer, candidates, received, timed=False, x_scale=precision.x_scale([name]))
-            chosen = tuned.fastest(dense_allowed=False)
-            reason = tuned.why_dense() if chosen is None else None
-            if chosen is not None:
-                replace_module(net, layer, tuned.modules[chosen])
-        if reason is not None:
-            reasons[name] = reason
-    return reasons

@@ -1,6 +1,6 @@
 """Swap sparse kernels into a pruned network: `sf.swap`, the swap of each layer, and networks that stay dense after all."""
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,16 +17,20 @@ from sparsefront.gpu import sharing
 from sparsefront.inference.autotune import (
     Autotuned,
     autotune_layer,
-    called_linears,
     dense_name,
     find_candidates,
-    low_dense_candidates,
-    stays_in_16_bits,
 )
 from sparsefront.inference.choice import MODES, KernelChoice
 from sparsefront.inference.fusion.block_pass import fuse_blocks
 from sparsefront.inference.fusion.plan import FusionPlan, FusionReport
 from sparsefront.inference.fusion.products import TimedProducts
+from sparsefront.inference.low_precision import (
+    NOTHING,
+    precision_of,
+    quantize_others,
+    reached_linears,
+    try_low_dense,
+)
 from sparsefront.inference.network_modules import (
     SparseConv2d,
     leave_fast_path,
@@ -42,7 +46,7 @@ from sparsefront.inference.precision import (
     network_dtype,
     require_supported,
 )
-from sparsefront.inference.swap_report import LayerSwap, SwapReport, fused_layer, fused_precision, why_16_bits
+from sparsefront.inference.swap_report import LayerSwap, SwapReport, fused_layer
 from sparsefront.measure.correctness import (
     LOW_PRECISION_ERROR_LIMIT,
     floating_tensors,
@@ -73,8 +77,6 @@ from sparsefront.pruning.layers import (
 from sparsefront.pruning.masks import Masks, masks_left, require_masks_of
 from sparsefront.pruning.narrow import narrow_layers
 from sparsefront.tasks.plain_task import inputs_in_words, named_in_errors, named_inputs_on, require_network
-
-NOTHING = "kernel=none: the masked weight is multiplied densely"
 
 
 def swap_layers(
@@ -119,7 +121,7 @@ def swap_layers(
     dense_layers = dict(export.manifest.dense_layers)
     # as they are before blocks are rewritten
     masked = {name: net.get_submodule(name) for name in export.manifest.layers}
-    linears = _linears(net, problems, inputs, precision)
+    linears = reached_linears(net, problems, inputs, precision)
     fusion = _fuse(net, export, choice, inputs, plan, timed, precision)
     endings = adds_shortcut(net) if any(isinstance(layer, nn.Conv2d) for layer in masked.values()) else {}
     for name, layer in bar(masked.items(), description="swap", unit="layer"):
@@ -135,7 +137,7 @@ def swap_layers(
             ending = endings.get(name)
             tuned = _try(layer, export, name, problems[name], choice, plan, precision, adds_shortcut=ending)
         else:
-            tuned = _try_low_dense(net, name, linears, choice, plan, precision)
+            tuned = try_low_dense(net, name, linears, choice, plan, precision)
         chosen = tuned.fastest(dense_allowed=choice.dense_allowed or reason is not None)
         layers[name] = record_layer(layer, tuned, chosen, problems.get(name), density=density)
         if chosen is None:
@@ -147,8 +149,8 @@ def swap_layers(
     others: dict[str, str] = {}
     low_precision_layers: dict[str, str] = {}
     if precision.is_low:
-        others, low_precision_layers = _quantize_others(net, linears, {*masked}, fusion, choice, plan, precision)
-        low_precision_layers |= {name: _precision_of(layer, precision) for name, layer in layers.items()}
+        others, low_precision_layers = quantize_others(net, linears, {*masked}, fusion, choice, plan, precision)
+        low_precision_layers |= {name: precision_of(layer, precision) for name, layer in layers.items()}
         low_precision_layers |= {name: CONVOLUTION for name, layer in masked.items() if isinstance(layer, nn.Conv2d)}
     leave_fast_path(net)
     shorten_compiler_messages()
@@ -187,7 +189,7 @@ def _fuse(
     if inputs is None or not choice.fuse or choice.swaps_nothing or not (pruned or precision.is_low):
         return FusionReport()
     formats = {name: export.format(name) for name in pruned}
-    masks = {name: export.masks[name] for name in pruned}
+    masks = {name: export.masks[name] for name, record in records if record.family != "dense"}
     return fuse_blocks(net, formats, masks, inputs, choice, plan=plan, timed=timed, precision=precision)
 
 
@@ -237,82 +239,6 @@ def _try(
     candidates = find_candidates(stored, export.masks[name].to(device), received.problem, wants, low)
     candidates.unsupported.update(reasons)
     return autotune_layer(layer, candidates, received, timed=plan is None, adds_shortcut=adds_shortcut, x_scale=x_scale)
-
-
-# Linears that no sparse kernel runs, in low precision: not pruned, or smaller already.
-
-
-def _linears(
-    net: nn.Module, problems: Mapping[str, LayerInput], inputs: Mapping[str, Tensor] | None, precision: Precision
-) -> dict[str, LayerInput]:
-    """What all Linears receive, in the order of their calls, where any may be quantised; else nothing."""
-    if not precision.is_low:
-        return {}
-    if inputs is not None:
-        return called_linears(net, dict(inputs))
-    return {name: seen for name, seen in problems.items() if isinstance(net.get_submodule(name), nn.Linear)}
-
-
-def _try_low_dense(
-    net: nn.Module,
-    name: str,
-    linears: dict[str, LayerInput],
-    choice: KernelChoice,
-    plan: FusionPlan | None,
-    precision: Precision,
-) -> Autotuned:
-    """Dense kernels in low precision; without a module where the layer stays as it is."""
-    layer = net.get_submodule(name)
-    if name not in linears:
-        return Autotuned(dense_name(layer))
-    reason = NOTHING if choice.swaps_nothing else stays_in_16_bits(net, name, next(reversed(linears)), precision)
-    if reason is not None:
-        return Autotuned(dense_name(layer), unsupported={kernel.name: reason for kernel in precision.kernels()[:1]})
-    assert isinstance(layer, nn.Linear)  # as `called_linears` finds them
-    plain = choice.mode == "reference" or not layer.weight.is_cuda
-    candidates = low_dense_candidates(layer, linears[name], precision, plain=plain)
-    if plan is not None:
-        planned = plan.layers.get(name, dense_name(layer))
-        candidates = replace(candidates, usable=[one for one in candidates.usable if one.label == planned])
-    scale = precision.x_scale([name])
-    return autotune_layer(layer, candidates, linears[name], timed=plan is None, x_scale=scale)
-
-
-def _quantize_others(
-    net: nn.Module,
-    linears: dict[str, LayerInput],
-    pruned: Container[str],
-    fusion: FusionReport,
-    choice: KernelChoice,
-    plan: FusionPlan | None,
-    precision: Precision,
-) -> tuple[dict[str, str], dict[str, str]]:
-    """Linear that is not pruned and runs in low precision outside of blocks -> kernel; all of those that are not pruned -> their
-    precision, or why they stay in 16 bits.
-    """
-    kernels, found = {}, {}
-    kept = {layer: product for block in fusion.faster_dense for layer, product in fusion.layers_of(block).items()}
-    for name in linears:
-        if name in pruned:
-            continue
-        if (product := fusion.product_of.get(name)) is not None:
-            found[name] = fused_precision(product, precision)
-        elif name in kept:
-            found[name] = "its block stays as it is, which is faster"
-        else:
-            layer = net.get_submodule(name)
-            tuned = _try_low_dense(net, name, linears, choice, plan, precision)
-            chosen = tuned.fastest(dense_allowed=True)
-            record = record_layer(layer, tuned, chosen, linears[name], density=1.0)
-            found[name] = _precision_of(record, precision)
-            if chosen is not None:
-                kernels[name] = chosen
-                replace_module(net, layer, tuned.modules[chosen])
-    return kernels, found
-
-
-def _precision_of(layer: LayerSwap, precision: Precision) -> str:
-    return precision.name if layer.quantization_error is not None else why_16_bits(layer, precision)
 
 
 def _is_planned(planned: KernelEntry, planned_layout: str | None, kernel: KernelEntry, layout: str) -> bool:
@@ -404,6 +330,9 @@ def kept_dense(report: SwapReport, masked: nn.Module, why: str) -> SwapReport:
         sparse_layer_share=0.0,
         sparse_flops_share=0.0,
         fusion=replace(report.fusion, faster_dense={block: why for block in report.fusion.blocks}),
+        low_precision_layers=dict.fromkeys(report.low_precision_layers, why),
+        other_kernels={},
+        quantization_error=None,
     )
 
 

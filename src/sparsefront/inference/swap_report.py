@@ -5,6 +5,7 @@ from collections.abc import Container, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from sparsefront.inference.autotune import Autotuned
 from sparsefront.inference.fusion.plan import FusionPlan, FusionReport, ProductReport
 from sparsefront.inference.fusion.products import DENSE, is_dense, is_low
 from sparsefront.inference.precision import IN_16_BITS, Precision
@@ -250,14 +251,17 @@ def fused_precision(product: ProductReport, precision: Precision) -> str:
     return precision.name if is_low(product.kernel) else why_16_bits(product, precision)
 
 
-def why_16_bits(chosen: ProductReport | LayerSwap, precision: Precision) -> str:
+def why_16_bits(chosen: ProductReport | LayerSwap | Autotuned, precision: Precision) -> str:
     """Why a layer, for which a kernel was looked for, runs none in low precision."""
-    low = {name for name in chosen.candidates if is_low(name)}
-    if low:
-        best = min(low, key=chosen.candidates.__getitem__)
-        return f"{chosen.kernel} was chosen, {best} takes {chosen.candidates[best]:.1f} us"
+    if isinstance(chosen, Autotuned):
+        kernel, family, times = chosen.dense, "dense", chosen.latencies_us
+    else:
+        kernel, family, times = chosen.kernel, chosen.family, chosen.candidates
+    if low := {name for name in times if is_low(name)}:
+        best = min(low, key=times.__getitem__)
+        return f"{kernel} was chosen, {best} takes {times[best]:.1f} us"
     reasons = {name: why for name, why in chosen.unsupported.items() if is_low(name)}
     if len(set(reasons.values())) == 1:
         return next(iter(reasons.values()))
     told = "; ".join(f"{name}: {why}" for name, why in reasons.items())
-    return told or f"no kernel runs weights stored as {chosen.family} in {precision.of_kernels}"
+    return told or f"no kernel runs weights stored as {family} in {precision.of_kernels}"

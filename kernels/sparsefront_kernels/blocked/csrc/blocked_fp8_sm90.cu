@@ -1,9 +1,9 @@
 // Y[M, N] = activation(X[M, K] · W[N, K]ᵀ + bias) + residual for a blocked weight in e4m3 on Hopper's tensor cores (sm_90a), row-major.
 //
 // X has a scale for each row, or for each row and 128 inputs; W one for each output. Y is of 16 bits, or e4m3 with a scale for each row
-// and 128 outputs, as the next product reads it. A work tile is 128 outputs, two halves of 64 with a list of kept blocks each, by 128
-// rows of X for each block of a cluster. Clusters work through lists of tiles that were made on the host. One warp brings X and weights
-// into the stages of a pipeline, two warpgroups multiply. See ../README.md.
+// and 128 outputs, as the next product reads it. A work tile is 128 outputs, two halves of 64 with a list of kept blocks each, by 64
+// rows of X for each of two or three warpgroups that multiply. Clusters work through lists of tiles that were made on the host. One
+// warp brings X and weights into the stages of a pipeline. See ../README.md.
 #include <algorithm>
 #include <iterator>
 
@@ -13,13 +13,16 @@
 
 namespace {
 
-// Registers of a thread, by part, out of the 168 that each has at launch.
-constexpr int CONSUMER_REGISTERS = 224, PRODUCER_REGISTERS = 56;
-static_assert(CONSUMERS * CONSUMER_REGISTERS + PRODUCERS * PRODUCER_REGISTERS <= THREADS * 168);
+// Registers of a thread, by part; with two warpgroups that multiply each has 168 at launch, with three 128.
+template <int GROUPS>
+constexpr int CONSUMER_REGISTERS = GROUPS == 2 ? 224 : 152;
+constexpr int PRODUCER_REGISTERS = 56;
+static_assert(2 * CONSUMER_REGISTERS<2> + PRODUCER_REGISTERS <= 3 * 168);
+static_assert(3 * CONSUMER_REGISTERS<3> + PRODUCER_REGISTERS <= 4 * 128);
 
-template <typename T, bool GROUPED, bool HALVES, bool SPLIT>
-__global__ void __launch_bounds__(THREADS, 1) blocked_fp8_sm90_kernel(const __grid_constant__ Problem problem) {
-    using S = Shape<SPLIT, GROUPED>;
+template <int GROUPS, typename T, bool GROUPED, bool HALVES, bool SPLIT>
+__global__ void __launch_bounds__((GROUPS + 1) * WARPGROUP, 1) blocked_fp8_sm90_kernel(const __grid_constant__ Problem problem) {
+    using S = Shape<GROUPS, SPLIT, GROUPED>;
     extern __shared__ __align__(1024) uint8_t dynamic_shared[];
     const uint32_t shared = warp_uniform(shared_address(dynamic_shared));
     const int rank = static_cast<int>(warp_uniform(rank_in_cluster()));
@@ -29,26 +32,26 @@ __global__ void __launch_bounds__(THREADS, 1) blocked_fp8_sm90_kernel(const __gr
         prefetch_tensor_map(&problem.y);
         for (int slot = 0; slot < S::STAGES; ++slot) {
             barrier_init(shared + S::FULL + 8 * slot, GROUPED ? 1 + 32 : 1);
-            barrier_init(shared + S::EMPTY + 8 * slot, SPLIT ? 4 : problem.cluster * (CONSUMERS / 32));
+            barrier_init(shared + S::EMPTY + 8 * slot, SPLIT ? 4 : problem.cluster * GROUPS * 4);
         }
-        for (int group = 0; group < 2; ++group) barrier_init(shared + S::LANDED + 8 * group, 1);
+        for (int group = 0; group < GROUPS; ++group) barrier_init(shared + S::LANDED + 8 * group, 1);
         fence_barrier_init();
     }
     cluster_sync();  // no block may signal another's barriers before they are there
     pdl_wait();
-    if (threadIdx.x < CONSUMERS) {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
+    if (threadIdx.x < S::CONSUMER_THREADS) {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS<GROUPS>));
         pdl_launch_dependents();
         if constexpr (SPLIT) {
-            consume_part<T, GROUPED, HALVES>(problem, rank, shared);
+            consume_part<S, T, GROUPED, HALVES>(problem, rank, shared);
         } else {
-            consume<T, GROUPED, HALVES>(problem, rank, shared);
+            consume<S, T, GROUPED, HALVES>(problem, rank, shared);
         }
     } else {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
-        const int warp = warp_uniform(threadIdx.x / 32) - CONSUMERS / 32;
-        if (warp == 0) produce<SPLIT, GROUPED, false>(problem, rank, shared);
-        if (GROUPED && warp == 1) produce<SPLIT, GROUPED, true>(problem, rank, shared);
+        const int warp = warp_uniform(threadIdx.x / 32) - S::CONSUMER_THREADS / 32;
+        if (warp == 0) produce<S, SPLIT, false>(problem, rank, shared);
+        if (GROUPED && warp == 1) produce<S, SPLIT, true>(problem, rank, shared);
         if constexpr (SPLIT) {
             __syncwarp();
             cluster_sync();  // of those that multiply, before they add up
@@ -59,23 +62,29 @@ __global__ void __launch_bounds__(THREADS, 1) blocked_fp8_sm90_kernel(const __gr
 
 struct Kernel {
     void (*function)(Problem);
-    int shared_bytes;
+    int threads, rows, shared_bytes;  // rows of X of a work tile of a block
 
     cudaError_t prepare() const {
         return cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
     }
 };
 
+template <int GROUPS, typename T, bool GROUPED, bool HALVES, bool SPLIT>
+Kernel kernel_of() {
+    using S = Shape<GROUPS, SPLIT, GROUPED>;
+    return {blocked_fp8_sm90_kernel<GROUPS, T, GROUPED, HALVES, SPLIT>, S::THREADS, S::ROWS, S::BYTES};
+}
+
 template <typename T, bool GROUPED, bool HALVES>
-Kernel kernel_of(bool split) {
-    if (split) return {blocked_fp8_sm90_kernel<T, GROUPED, HALVES, true>, Shape<true, GROUPED>::BYTES};
-    return {blocked_fp8_sm90_kernel<T, GROUPED, HALVES, false>, Shape<false, GROUPED>::BYTES};
+Kernel kernel_of(int groups, bool split) {
+    if (split) return kernel_of<2, T, GROUPED, HALVES, true>();
+    return groups == 3 ? kernel_of<3, T, GROUPED, HALVES, false>() : kernel_of<2, T, GROUPED, HALVES, false>();
 }
 
 template <typename T>
-Kernel kernel_of(bool grouped, bool halves, bool split) {
-    if (grouped) return halves ? kernel_of<T, true, true>(split) : kernel_of<T, true, false>(split);
-    return halves ? kernel_of<T, false, true>(split) : kernel_of<T, false, false>(split);
+Kernel kernel_of(int groups, bool grouped, bool halves, bool split) {
+    if (grouped) return halves ? kernel_of<T, true, true>(groups, split) : kernel_of<T, true, false>(groups, split);
+    return halves ? kernel_of<T, false, true>(groups, split) : kernel_of<T, false, false>(groups, split);
 }
 
 cudaError_t launch(const Kernel& kernel, const Problem& problem, int clusters, bool pdl, cudaStream_t stream) {
@@ -86,7 +95,7 @@ cudaError_t launch(const Kernel& kernel, const Problem& problem, int clusters, b
     attributes[1].val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config{};
     config.gridDim = dim3(clusters * problem.cluster * problem.splits);
-    config.blockDim = dim3(THREADS);
+    config.blockDim = dim3(kernel.threads);
     config.dynamicSmemBytes = kernel.shared_bytes;
     config.stream = stream;
     config.attrs = attributes;
@@ -100,7 +109,7 @@ cudaError_t launch(const Kernel& kernel, const Problem& problem, int clusters, b
 // The arguments, as blocked/fp8_sm90.py fills them in. Matrices begin at a multiple of 16 bytes and their rows are a multiple of 16
 // bytes apart; strides are in elements.
 struct Arguments {
-    const void *x, *x_scales, *panels, *k_blocks, *work, *work_begin, *w_scales, *bias, *residual;
+    const void *x, *x_scales, *panels, *k_blocks, *work, *work_begin, *first_work, *w_scales, *bias, *residual;
     void *y, *y_scales;
     long long x_stride, residual_stride, y_stride;
     int bias_type;   // 0 none, 1 float, 2 half, 3 bfloat16
@@ -109,6 +118,7 @@ struct Arguments {
     int x_groups;    // scales of a row of X: 1 or k / 128
     int halves;      // whether some k-block is used by one half alone
     int m, n, k;
+    int groups;      // warpgroups that multiply: 2 or 3
     int cluster, splits, clusters;
     int pdl;
 };
@@ -120,7 +130,11 @@ extern "C" int sparsefront_blocked_fp8_sm90(const Arguments* given, void* stream
     Problem problem{};
     const Matrix x{a.x, a.m, a.k / 2, a.x_stride / 2};
     const Matrix y = quantized ? Matrix{a.y, a.m, a.n / 2, a.y_stride / 2} : Matrix{a.y, a.m, a.n, a.y_stride};
-    cudaError_t error = make_tensor_map(problem.x, x, split ? Shape<true, false>::ROWS : Shape<false, false>::ROWS, K_BLOCK / 2);
+    const bool grouped = a.x_groups > 1;
+    const Kernel kernel = quantized         ? kernel_of<E4M3>(a.groups, grouped, a.halves, split)
+                          : a.y_type == 3 ? kernel_of<__nv_bfloat16>(a.groups, grouped, a.halves, split)
+                                            : kernel_of<__half>(a.groups, grouped, a.halves, split);
+    cudaError_t error = make_tensor_map(problem.x, x, kernel.rows, K_BLOCK / 2);
     if (error == cudaSuccess) error = make_tensor_map(problem.y, y, GROUP_ROWS, 64);
     if (error == cudaSuccess && a.residual != nullptr)
         error = make_tensor_map(problem.residual, Matrix{a.residual, a.m, a.n, a.residual_stride}, GROUP_ROWS, 64);
@@ -129,6 +143,7 @@ extern "C" int sparsefront_blocked_fp8_sm90(const Arguments* given, void* stream
     problem.k_blocks = static_cast<const int2*>(a.k_blocks);
     problem.work = static_cast<const int4*>(a.work);
     problem.work_begin = static_cast<const int*>(a.work_begin);
+    problem.first_work = static_cast<const int4*>(a.first_work);
     problem.x_scales = static_cast<const float*>(a.x_scales);
     problem.w_scales = static_cast<const float*>(a.w_scales);
     problem.y_scales = static_cast<float*>(a.y_scales);
@@ -139,16 +154,12 @@ extern "C" int sparsefront_blocked_fp8_sm90(const Arguments* given, void* stream
     std::copy_n(GELU_COEFFICIENTS[a.activation == GELU_TANH], std::size(epilogue.gelu), epilogue.gelu);
     problem.x_groups = a.x_groups, problem.m = a.m, problem.n = a.n;
     problem.cluster = a.cluster, problem.splits = std::max(1, a.splits);
-    const bool grouped = a.x_groups > 1;
-    const Kernel kernel = quantized         ? kernel_of<E4M3>(grouped, a.halves, split)
-                          : a.y_type == 3 ? kernel_of<__nv_bfloat16>(grouped, a.halves, split)
-                                            : kernel_of<__half>(grouped, a.halves, split);
     return launch(kernel, problem, a.clusters, a.pdl, static_cast<cudaStream_t>(stream));
 }
 
 // How many clusters of this many blocks run at the same time on the current device; a cudaError_t, negated, where it cannot be told.
 extern "C" int sparsefront_blocked_fp8_sm90_clusters(int cluster) {
-    const Kernel kernel = kernel_of<__half, false, false>(false);
+    const Kernel kernel = kernel_of<__half, false, false>(2, false);
     cudaError_t error = kernel.prepare();
     if (error != cudaSuccess) return -static_cast<int>(error);
     cudaLaunchAttribute attribute{};
@@ -156,7 +167,7 @@ extern "C" int sparsefront_blocked_fp8_sm90_clusters(int cluster) {
     attribute.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
     cudaLaunchConfig_t config{};
     config.gridDim = dim3(cluster);
-    config.blockDim = dim3(THREADS);
+    config.blockDim = dim3(kernel.threads);
     config.dynamicSmemBytes = kernel.shared_bytes;
     config.attrs = &attribute;
     config.numAttrs = 1;

@@ -15,11 +15,7 @@ __device__ __forceinline__ void pin(float (&acc)[COUNT]) {
 
 // How many k-blocks the tensor cores add up: one that has scales of its own.
 template <bool GROUPED>
-constexpr int K_BLOCKS_ADDED_BY_TENSOR_CORES = GROUPED ? 1 : 2;
-
-constexpr int STAGGER = 4;  // k-blocks
-__device__ __forceinline__ void stagger_arrive() { asm volatile("bar.arrive 4, %0;" ::"n"(CONSUMERS) : "memory"); }
-__device__ __forceinline__ void stagger_sync() { asm volatile("bar.sync 4, %0;" ::"n"(CONSUMERS) : "memory"); }
+constexpr int ADDED_AT_ONCE = GROUPED ? 1 : 2;
 
 template <bool GROUPED, int COUNT>
 __device__ __forceinline__ void promote(float* sums, const float (&acc)[COUNT], const float (&scales)[2]) {
@@ -28,9 +24,8 @@ __device__ __forceinline__ void promote(float* sums, const float (&acc)[COUNT], 
 }
 
 // A stage of the pipeline as a consumer warpgroup sees it.
-template <bool GROUPED, bool SPLIT>
+template <typename S, bool SPLIT, bool GROUPED>
 struct Stage {
-    using S = Shape<SPLIT, GROUPED>;
     uint32_t shared;
     int slot;
 
@@ -40,7 +35,7 @@ struct Stage {
     // Of this thread's two rows of X.
     __device__ __forceinline__ void load_scales(float (&scales)[2]) const {
         if constexpr (GROUPED) {
-            const int row = threadIdx.x % (2 * S::ROWS) / 32 * 16 + threadIdx.x % 32 / 4;
+            const int row = (SPLIT ? threadIdx.x % WARPGROUP : threadIdx.x) / 32 * 16 + threadIdx.x % 32 / 4;
             const uint32_t own = shared + S::SCALES + slot * S::SCALE_BYTES + row * 4;
 #pragma unroll
             for (int p = 0; p < 2; ++p) scales[p] = __uint_as_float(load_word(own + p * 32));
@@ -61,9 +56,9 @@ struct Stage {
 };
 
 // Adds the products of a stage, of one of the halves or both, to the sums.
-template <bool GROUPED, bool SPLIT>
-__device__ __forceinline__ void add_halves(const Stage<GROUPED, SPLIT>& stage, int cluster, int group, float (&sums)[64]) {
-    const uint32_t uses = warp_uniform(load_word(stage.shared + Shape<SPLIT, GROUPED>::WORDS + 4 * stage.slot));
+template <typename S, bool SPLIT, bool GROUPED>
+__device__ __forceinline__ void add_halves(const Stage<S, SPLIT, GROUPED>& stage, int cluster, int group, float (&sums)[64]) {
+    const uint32_t uses = warp_uniform(load_word(stage.shared + S::WORDS + 4 * stage.slot));
     float scales[2];
     if (uses == 3) {
         float acc[64];
@@ -105,20 +100,38 @@ struct Flight {
     }
 };
 
-// Adds up `count` k-blocks. next(): the stage of the next one, once it is filled. The next one's products are always under way, but where
-// halves differ: instructions of two widths leave too few registers.
-template <bool GROUPED, bool HALVES, bool SPLIT, typename Next>
+// Adds up `count` k-blocks. next(): the stage of the next one, once it is filled. Of two warpgroups each has the next one's products
+// always under way, but where halves differ: instructions of two widths leave too few registers. Of three, others multiply meanwhile.
+template <typename S, bool SPLIT, bool GROUPED, bool HALVES, typename Next>
 __device__ __forceinline__ void add_up(int cluster, int group, int count, float (&sums)[64], const Next& next) {
     if constexpr (HALVES) {
         for (; count > 0; --count) add_halves(next(), cluster, group, sums);
+    } else if constexpr (S::GROUPS > 2) {
+        while (count > 0) {
+            Flight<GROUPED> a;
+            Stage<S, SPLIT, GROUPED> stage = next();
+            a.template begin<true>(stage, group);
+            if (ADDED_AT_ONCE<GROUPED> == 2 && count > 1) {
+                const Stage<S, SPLIT, GROUPED> before = stage;
+                stage = next();
+                a.template begin<false>(stage, group);
+                wgmma_wait<1>();
+                before.release(cluster);
+                --count;
+            }
+            wgmma_wait<0>();
+            stage.release(cluster);
+            a.end(sums);
+            --count;
+        }
     } else {
         if (count <= 0) return;
         Flight<GROUPED> a, b;
-        Stage<GROUPED, SPLIT> stage = next();
+        Stage<S, SPLIT, GROUPED> stage = next();
         a.template begin<true>(stage, group);
         // the next products, into the same accumulators or others; those before have ended then
         const auto continue_with = [&](auto& flight, auto first) {
-            const Stage<GROUPED, SPLIT> before = stage;
+            const Stage<S, SPLIT, GROUPED> before = stage;
             stage = next();
             flight.template begin<decltype(first)::value>(stage, group);
             wgmma_wait<1>();
@@ -133,14 +146,14 @@ __device__ __forceinline__ void add_up(int cluster, int group, int count, float 
         };
         while (true) {
             if (ends_with(a)) return;
-            if constexpr (K_BLOCKS_ADDED_BY_TENSOR_CORES<GROUPED> == 2) {
+            if constexpr (ADDED_AT_ONCE<GROUPED> == 2) {
                 continue_with(a, std::false_type{});
                 if (ends_with(a)) return;
             }
             continue_with(b, std::true_type{});
             a.end(sums);
             if (ends_with(b)) return;
-            if constexpr (K_BLOCKS_ADDED_BY_TENSOR_CORES<GROUPED> == 2) {
+            if constexpr (ADDED_AT_ONCE<GROUPED> == 2) {
                 continue_with(b, std::false_type{});
                 if (ends_with(b)) return;
             }
@@ -150,23 +163,20 @@ __device__ __forceinline__ void add_up(int cluster, int group, int count, float 
     }
 }
 
-template <typename T, bool GROUPED, bool HALVES>
+template <typename S, typename T, bool GROUPED, bool HALVES>
 __device__ __forceinline__ void consume(const Problem& problem, int rank, uint32_t shared) {
-    using S = Shape<false, GROUPED>;
     const int group = warp_uniform(threadIdx.x / 128), cluster = static_cast<int>(blockIdx.x) / problem.cluster;
     const auto row_of = [&](const Tile& tile) { return tile.row + rank * S::ROWS + group * GROUP_ROWS; };
     Store<T, S> store(shared, group);
     const int4* next = problem.work + __ldg(problem.work_begin + cluster);
     const int4* const end = problem.work + __ldg(problem.work_begin + cluster + 1);
-    if (next == end) return;
     // what a tile needs is read while those before are computed
     int4 ahead[2];
-    ahead[0] = ahead[1] = load_early(next);
+    ahead[0] = ahead[1] = load_early(problem.first_work + cluster);
     if (next + 1 < end) ahead[1] = load_early(next + 1);
     Scales<GROUPED> next_scales;
     next_scales.load(problem, Tile(ahead[0]), row_of(Tile(ahead[0])));
     Ring ring;
-    bool together = STAGGER > 0;  // the second warpgroup begins behind the first, so that one multiplies while the other stores
     for (; next < end; ++next) {
         const Tile tile(ahead[0]);
         const Scales<GROUPED> scales = next_scales;
@@ -175,15 +185,12 @@ __device__ __forceinline__ void consume(const Problem& problem, int rank, uint32
         const int row = row_of(tile);
         store.begin(problem, tile, row);
         float sums[64] = {};
-        if (together && group == 1) stagger_sync(), together = false;
-        add_up<GROUPED, HALVES, false>(problem.cluster, group, tile.k_blocks, sums, [&] {
-            if (together && ring.slot == STAGGER) stagger_arrive(), together = false;
-            const Stage<GROUPED, false> stage{shared, ring.slot};
+        add_up<S, false, GROUPED, HALVES>(problem.cluster, group, tile.k_blocks, sums, [&] {
+            const Stage<S, false, GROUPED> stage{shared, ring.slot};
             barrier_wait(shared + S::FULL + 8 * ring.slot, ring.phase);
             ring.advance(S::STAGES);
             return stage;
         });
-        if (together) stagger_arrive(), together = false;
         next_scales.load(problem, Tile(ahead[0]), row_of(Tile(ahead[0])));  // once more where there is no next tile
         store.end(problem, tile, row, sums, scales);
     }

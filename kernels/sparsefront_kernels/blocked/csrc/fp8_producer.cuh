@@ -44,40 +44,38 @@ __device__ __forceinline__ void load_scales(const Problem& problem, int k_block,
 }
 
 // SCALES: whether this warp brings those, or all else.
-template <bool SPLIT, bool GROUPED, bool SCALES>
+template <typename S, bool SPLIT, bool SCALES>
 __device__ __forceinline__ void produce(const Problem& problem, int rank, uint32_t shared) {
-    using S = Shape<SPLIT, GROUPED>;
     const int lane = threadIdx.x % 32, cluster = static_cast<int>(blockIdx.x) / (problem.cluster * problem.splits);
+    const int4 first = load_early(problem.first_work + cluster);
     const int4* next = problem.work + __ldg(problem.work_begin + cluster);
     const int4* const end = problem.work + __ldg(problem.work_begin + cluster + 1);
-    if (next == end) return;
-    // each lane holds one of the next 32 k-blocks; those after them, and the next tile, are read ahead
+    // each lane holds one of the next k-blocks, up to 32; those after them, and the next tile, are read ahead
     int2 ahead{};
+    int ahead_count = 0;
     const auto read_ahead = [&](int first, int count) {
+        ahead_count = min(count, 32);
         if (lane < count) ahead = load_early(problem.k_blocks + first + lane);
     };
-    const auto tile_of = [&](const int4& v) {
-        Tile tile(v);
-        if constexpr (SPLIT) tile.take_part(rank, problem.splits);
-        return tile;
-    };
-    Tile tile = tile_of(load_early(next));
+    Tile tile(first);
+    if constexpr (SPLIT) tile.take_part(rank, problem.splits);
     read_ahead(tile.first, tile.k_blocks);
     Ring ring;
     while (true) {
         const bool last = ++next == end;
         const int4 next_place = last ? int4{} : load_early(next);
         const int row = tile.row + (SPLIT ? 0 : rank * S::ROWS);
-        for (int done = 0; done < tile.k_blocks; done += 32) {
+        for (int done = 0; done < tile.k_blocks;) {
             const int2 held = ahead;
-            const int left = tile.k_blocks - done;
-            if (left > 32) {
-                read_ahead(tile.first + done + 32, left - 32);
+            const int count = ahead_count;
+            done += count;
+            if (done < tile.k_blocks) {
+                read_ahead(tile.first + done, tile.k_blocks - done);
             } else if (!last) {
                 const Tile after(next_place);
                 read_ahead(after.first, after.k_blocks);
             }
-            for (int i = 0; i < min(left, 32); ++i) {
+            for (int i = 0; i < count; ++i) {
                 const int2 k_block{__shfl_sync(~0u, held.x, i), __shfl_sync(~0u, held.y, i)};
                 barrier_wait(shared + S::EMPTY + 8 * ring.slot, ring.phase ^ 1);
                 if constexpr (SCALES) {

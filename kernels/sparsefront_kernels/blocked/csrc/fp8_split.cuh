@@ -10,19 +10,37 @@ constexpr int ROW_FLOATS = OUTPUTS + 8;  // of sums in shared memory: rows of a 
 constexpr int SUM_BYTES = GROUP_ROWS * ROW_FLOATS * 4;
 constexpr int RUN = 8, RUNS = OUTPUTS / RUN;  // a thread finishes runs of eight outputs
 
-// Eight neighbouring outputs of a row, finished.
-template <typename T>
-__device__ __forceinline__ void finish_run(const Problem& problem, const Tile& tile, int row, int run, float x_scale, float (&v)[RUN]) {
-    const int first = tile.output(run * RUN / HALF), output = first + run * RUN % HALF;
-    const bool exists = first >= 0 && row < problem.m;
-    if (exists) {
+// Eight neighbouring outputs of a CTA tile, which a thread finishes in several rows.
+struct Run {
+    int number, output;  // among the tile's; the first one, or -1
+    float4 scales[2];
+    uint32_t stored_bias[RUN];
+
+    __device__ __forceinline__ Run(const Problem& problem, const Tile& tile) : number(threadIdx.x % RUNS), scales{}, stored_bias{} {
+        const int first = tile.output(number * RUN / HALF);
+        output = first < 0 ? -1 : first + number * RUN % HALF;
+        if (output < 0) return;
+#pragma unroll
+        for (int four = 0; four < 2; ++four) scales[four] = load_early(reinterpret_cast<const float4*>(problem.w_scales + output) + four);
+#pragma unroll
+        for (int i = 0; i < RUN; ++i) stored_bias[i] = load_bias(problem.epilogue, output + i);
+    }
+
+    // Sums of a row become numbers of Y.
+    __device__ __forceinline__ void finish(const Epilogue& epilogue, float x_scale, float (&v)[RUN]) const {
 #pragma unroll
         for (int i = 0; i < RUN; ++i) {
-            const float bias = bias_of(problem.epilogue, load_bias(problem.epilogue, output + i));
-            v[i] = fmaf(v[i] * x_scale, __ldg(problem.w_scales + output + i), bias);
+            const float4& four = scales[i / 4];
+            const float scale = i % 4 == 0 ? four.x : i % 4 == 1 ? four.y : i % 4 == 2 ? four.z : four.w;
+            v[i] = fmaf(v[i] * x_scale, scale, bias_of(epilogue, stored_bias[i]));
         }
+        if (epilogue.activation != NONE) activate_for_16_bits(v, epilogue);
     }
-    if (problem.epilogue.activation != NONE) activate_for_16_bits(v, problem.epilogue);
+};
+
+template <typename T>
+__device__ __forceinline__ void store_run(const Problem& problem, const Run& run, int row, float (&v)[RUN]) {
+    const bool exists = run.output >= 0 && row < problem.m;
     if constexpr (IS_QUANTIZED<T>) {
         float size = 0.0f;
 #pragma unroll
@@ -36,14 +54,15 @@ __device__ __forceinline__ void finish_run(const Problem& problem, const Tile& t
             words[i] = packed_e4m3(quantized(v[4 * i]), quantized(v[4 * i + 1])) |
                        packed_e4m3(quantized(v[4 * i + 2]), quantized(v[4 * i + 3])) << 16;
         if (!exists) return;
-        uint8_t* y = static_cast<uint8_t*>(problem.epilogue.y) + row * problem.epilogue.y_stride + output;
+        uint8_t* y = static_cast<uint8_t*>(problem.epilogue.y) + row * problem.epilogue.y_stride + run.output;
         *reinterpret_cast<uint2*>(y) = make_uint2(words[0], words[1]);
-        if (run == 0) problem.y_scales[static_cast<int64_t>(row) * (problem.n / OUTPUTS) + output / OUTPUTS] = quantized.scale;
+        if (run.number == 0)
+            problem.y_scales[static_cast<int64_t>(row) * (problem.n / OUTPUTS) + run.output / OUTPUTS] = quantized.scale;
     } else {
         if (!exists) return;
         uint32_t words[4];
         if (problem.epilogue.residual != nullptr) {
-            const T* residual = static_cast<const T*>(problem.epilogue.residual) + row * problem.epilogue.residual_stride + output;
+            const T* residual = static_cast<const T*>(problem.epilogue.residual) + row * problem.epilogue.residual_stride + run.output;
             const uint4 found = *reinterpret_cast<const uint4*>(residual);
             const uint32_t of[4] = {found.x, found.y, found.z, found.w};
 #pragma unroll
@@ -54,22 +73,36 @@ __device__ __forceinline__ void finish_run(const Problem& problem, const Tile& t
         }
 #pragma unroll
         for (int i = 0; i < 4; ++i) words[i] = packed<T>(v[2 * i], v[2 * i + 1]);
-        T* y = static_cast<T*>(problem.epilogue.y) + row * problem.epilogue.y_stride + output;
+        T* y = static_cast<T*>(problem.epilogue.y) + row * problem.epilogue.y_stride + run.output;
         *reinterpret_cast<uint4*>(y) = make_uint4(words[0], words[1], words[2], words[3]);
     }
 }
 
-template <typename T, bool GROUPED, bool HALVES>
+// Adds eight sums of both warpgroups of one or two blocks: their loads are all under way together.
+template <int BLOCKS>
+__device__ __forceinline__ void add_run(uint32_t from, int first_block, float (&v)[RUN]) {
+    float4 found[BLOCKS * 4];
+#pragma unroll
+    for (int i = 0; i < BLOCKS * 4; ++i)
+        found[i] = load_from_cluster(from + i / 2 % 2 * SUM_BYTES + i % 2 * 16, first_block + i / 4);
+#pragma unroll
+    for (int i = 0; i < BLOCKS * 4; ++i) {
+        float* four = v + i % 2 * 4;
+        four[0] += found[i].x, four[1] += found[i].y, four[2] += found[i].z, four[3] += found[i].w;
+    }
+}
+
+template <typename S, typename T, bool GROUPED, bool HALVES>
 __device__ __forceinline__ void consume_part(const Problem& problem, int rank, uint32_t shared) {
-    using S = Shape<true, GROUPED>;
-    static_assert(2 * SUM_BYTES <= S::OUT);
+    static_assert(S::GROUPS == 2 && 2 * SUM_BYTES <= S::OUT);
     const int group = warp_uniform(threadIdx.x / 128), cluster = static_cast<int>(blockIdx.x) / problem.splits;
-    Tile tile(load_early(problem.work + __ldg(problem.work_begin + cluster)));
+    Tile tile(load_early(problem.first_work + cluster));
     tile.take_part(rank, problem.splits);
+    const Run run(problem, tile);
     float sums[64] = {};
     int next = group;
-    add_up<GROUPED, HALVES, true>(1, group, (tile.k_blocks + 1 - group) / 2, sums, [&] {
-        const Stage<GROUPED, true> stage{shared, next % S::STAGES};
+    add_up<S, true, GROUPED, HALVES>(1, group, (tile.k_blocks + 1 - group) / 2, sums, [&] {
+        const Stage<S, true, GROUPED> stage{shared, next % S::STAGES};
         barrier_wait(shared + S::FULL + 8 * stage.slot, next / S::STAGES & 1);
         next += 2;
         return stage;
@@ -83,20 +116,19 @@ __device__ __forceinline__ void consume_part(const Problem& problem, int rank, u
                      : "memory");
     }
     cluster_sync();  // with the warps that load
-    const int row_count = GROUP_ROWS / problem.splits, run = threadIdx.x % RUNS;
+    const int row_count = GROUP_ROWS / problem.splits;
     for (int in_part = threadIdx.x / RUNS; in_part < row_count; in_part += CONSUMERS / RUNS) {
         const int in_tile = rank * row_count + in_part, row = tile.row + in_tile;
-        const float x_scale = !GROUPED && row < problem.m ? __ldg(problem.x_scales + row) : 1.0f;
-        const uint32_t from = shared + (in_tile * ROW_FLOATS + run * RUN) * 4;
+        const float x_scale = !GROUPED && row < problem.m ? load_float_early(problem.x_scales + row) : 1.0f;
+        const uint32_t from = shared + (in_tile * ROW_FLOATS + run.number * RUN) * 4;
         float v[RUN] = {};
-        for (int of = 0; of < 2 * problem.splits; ++of) {
-#pragma unroll
-            for (int four = 0; four < RUN; four += 4) {
-                const float4 found = load_from_cluster(from + of % 2 * SUM_BYTES + four * 4, of / 2);
-                v[four] += found.x, v[four + 1] += found.y, v[four + 2] += found.z, v[four + 3] += found.w;
-            }
+        if (problem.splits == 1) {
+            add_run<1>(from, 0, v);
+        } else {
+            for (int block = 0; block < problem.splits; block += 2) add_run<2>(from, block, v);
         }
-        finish_run<T>(problem, tile, row, run, x_scale, v);
+        run.finish(problem.epilogue, x_scale, v);
+        store_run<T>(problem, run, row, v);
     }
 }
 

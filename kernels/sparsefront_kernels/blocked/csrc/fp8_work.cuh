@@ -17,20 +17,21 @@ constexpr int PANEL_BYTES = HALF * K_BLOCK;
 constexpr int OUT_BYTES = GROUP_ROWS * OUTPUTS * 2;  // of Y, of a warpgroup
 constexpr int COLUMN_BYTES = OUTPUTS * 8;    // scale and bias of each output, of a warpgroup
 constexpr int MOST_SHARED = 227 << 10;       // bytes of a block
-constexpr int PRODUCERS = 128, THREADS = CONSUMERS + PRODUCERS;
+constexpr int WARPGROUP = 128;
 
-// How a block's shared memory is used, from an address that is a multiple of 1024. SPLIT: both warpgroups take turns at the stages of
-// the same 64 rows of X, else each has 64 rows of its own. GROUPED: a stage has a scale for each row.
-template <bool SPLIT, bool GROUPED>
+// How a block's shared memory is used, from an address that is a multiple of 1024. GROUPS: warpgroups that multiply. SPLIT: they take
+// turns at the stages of the same 64 rows of X, else each has 64 rows of its own. GROUPED: a stage has a scale for each row.
+template <int GROUPS_, bool SPLIT, bool GROUPED>
 struct Shape {
-    static constexpr int ROWS = SPLIT ? GROUP_ROWS : 2 * GROUP_ROWS;
+    static constexpr int GROUPS = GROUPS_, ROWS = SPLIT ? GROUP_ROWS : GROUPS * GROUP_ROWS;
+    static constexpr int CONSUMER_THREADS = GROUPS * WARPGROUP, THREADS = CONSUMER_THREADS + WARPGROUP;
     static constexpr int X_BYTES = ROWS * K_BLOCK, SCALE_BYTES = GROUPED ? ROWS * 4 : 0;
     static constexpr int STAGE_BYTES = X_BYTES + 2 * PANEL_BYTES;
-    static constexpr int REST = 2 * (OUT_BYTES + COLUMN_BYTES + 8);  // for which there is one of each warpgroup
+    static constexpr int REST = GROUPS * (OUT_BYTES + COLUMN_BYTES + 8);  // for which there is one of each warpgroup
     static constexpr int STAGES = (MOST_SHARED - REST) / (STAGE_BYTES + SCALE_BYTES + 2 * 8 + 4);
-    static constexpr int OUT = STAGES * STAGE_BYTES, COLUMNS = OUT + 2 * OUT_BYTES, SCALES = COLUMNS + 2 * COLUMN_BYTES;
+    static constexpr int OUT = STAGES * STAGE_BYTES, COLUMNS = OUT + GROUPS * OUT_BYTES, SCALES = COLUMNS + GROUPS * COLUMN_BYTES;
     static constexpr int FULL = SCALES + STAGES * SCALE_BYTES, EMPTY = FULL + 8 * STAGES, LANDED = EMPTY + 8 * STAGES;
-    static constexpr int WORDS = LANDED + 2 * 8, BYTES = WORDS + 4 * STAGES;
+    static constexpr int WORDS = LANDED + GROUPS * 8, BYTES = WORDS + 4 * STAGES;
     static_assert(BYTES <= MOST_SHARED);
 };
 
@@ -42,7 +43,8 @@ struct Problem {
     const int2* k_blocks;   // which 128 inputs; four times the first panel, and which halves use it: 1, 2 or 3
     const int4* work;       // of each work tile: outputs / 64 of half 0, in the upper 16 bits of half 1 (0xFFFF: none); first k-block;
                             // number of k-blocks; first row of X
-    const int* work_begin;  // [clusters + 1]
+    const int* work_begin;  // [clusters + 1]: the tiles of each cluster, at least one
+    const int4* first_work; // [clusters]: the first tile of each, once more
     const float* x_scales;  // [m, x_groups]
     const float* w_scales;  // [n]
     float* y_scales;        // [m, n / 128] where Y is e4m3
@@ -72,6 +74,11 @@ struct Tile {
         first += begin, k_blocks = end - begin;
     }
 };
+
+__device__ __forceinline__ float4 load_early(const float4* address) {
+    const int4 v = load_early(reinterpret_cast<const int4*>(address));
+    return make_float4(__int_as_float(v.x), __int_as_float(v.y), __int_as_float(v.z), __int_as_float(v.w));
+}
 
 __device__ __forceinline__ float load_float_early(const float* address) {
     return __int_as_float(load_early(reinterpret_cast<const int*>(address)));

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting, failure_reason
 from sparsefront.gpu import alone, give_way
-from sparsefront.inference.autotune import called_linears, quantize_linears
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.capture import BlockCall, Unfusable, find_chains, observe_calls, observe_traced_calls
 from sparsefront.inference.fusion.fused import FusedBlock, FusedResidualNorm
@@ -30,6 +29,7 @@ from sparsefront.inference.fusion.plan import (
 from sparsefront.inference.fusion.prepared_block import BlockCaptures, PreparedBlock, stored_as
 from sparsefront.inference.fusion.product_choice import ChosenProduct, ProductChooser
 from sparsefront.inference.fusion.products import TimedProducts, is_low
+from sparsefront.inference.low_precision import called_linears, quantize_linears
 from sparsefront.inference.network_modules import replace_module, shorten_compiler_messages
 from sparsefront.inference.precision import IN_16_BITS, Precision, emulation, network_dtype, require_supported
 from sparsefront.measure.correctness import (

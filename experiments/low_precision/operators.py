@@ -1,0 +1,241 @@
+"""Products with e4m3 blocks beside dense e4m3 and beside the same blocks in fp16.
+
+    python -m experiments.low_precision.operators --out experiments/low_precision/operators.csv [--m 4096] [--minutes 8]
+
+Masks are those of block_wise on weights with uneven rows and columns, of one layer. X is quantized before, Y is bfloat16
+(float16 of float16 blocks). Dense e4m3 is cuBLASLt's product as `torch._scaled_mm` calls it, with a scale for each row and
+output or one for each matrix, both with fast accumulation. Every product is first compared with the float64 product of its own
+operands; times are those of CUDA graphs on copies of the operands that take turns. A line is written as soon as it is measured
+and never measured again; the last lines printed are geometric means over the sizes.
+"""
+
+import argparse
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+from sparsefront_kernels.bench.correctness import TOLERANCE, reference_product
+from sparsefront_kernels.bench.problems import INPUTS_AND_OUTPUTS
+from sparsefront_kernels.bench.provider import copied
+from sparsefront_kernels.bench.timing import Latency, copies_for, require_gpu, time_calls
+from sparsefront_kernels.blocked import fp8_sm90, sm90
+from sparsefront_kernels.blocked.format import BlockedFormat
+from sparsefront_kernels.blocked.fp8_reference import dequantize_rows, quantize_rows
+from torch import Tensor
+
+from experiments.harness import runs
+from experiments.harness.page import geometric_mean
+from experiments.harness.rows import values_of, where_and_when
+from sparsefront.pruning.operator_masks import pattern_masks
+from sparsefront.results.store import append_line, read_lines
+
+BLOCKS, SPARSITIES = ("128x128", "64x128"), (0.5, 0.75, 0.9)
+ROWWISE, TENSORWISE = "dense_fp8_rowwise", "dense_fp8_tensorwise"
+FP8, FP8_GROUPED, FP16 = "blocked_fp8_sm90", "blocked_fp8_sm90_grouped", "blocked_sm90"
+LAUNCHES_TIMED = 4  # of the fp16 kernel, best predicted first
+MOST_COPIES = 64
+FAST_TOLERANCE = 2e-2  # of fast accumulation, which a peer may have
+KEY = ("m", "k", "n", "kernel", "block", "sparsity", "gpu")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One product; no block and no sparsity where it is dense."""
+
+    m: int
+    k: int
+    n: int
+    kernel: str
+    block: str = ""
+    sparsity: float = 0.0
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A product that is checked, then timed.
+
+    Args:
+        operands: of `call`, which are copied.
+        x, weight: float64 [M, K] and [N, K], what its operands stand for.
+        moved_bytes: of operands and output.
+        tolerance: of the relative error.
+        notes: for a reader.
+    """
+
+    call: Callable[..., Tensor]
+    operands: tuple[Any, ...]
+    x: Tensor
+    weight: Tensor
+    moved_bytes: int
+    tolerance: float
+    notes: str = ""
+
+
+def cells(ms: Sequence[int], sizes: Sequence[tuple[int, int]]) -> Iterator[Cell]:
+    """Of every size first the dense products."""
+    for m, (k, n) in product(ms, sizes):
+        yield from (Cell(m, k, n, kernel) for kernel in (ROWWISE, TENSORWISE))
+        for block, sparsity in product(BLOCKS, SPARSITIES):
+            yield from (Cell(m, k, n, kernel, block, sparsity) for kernel in (FP8, FP8_GROUPED, FP16))
+
+
+def trials(cell: Cell, device: torch.device) -> list[Trial]:
+    """The ways to launch it, of which the fastest counts."""
+    if not cell.block:
+        return [_dense(cell, device)]
+    outputs, inputs = map(int, cell.block.split("x"))
+    masks = pattern_masks(cell.block, pattern="block_wise")  # type: ignore[arg-type]  # "outputs x inputs", too
+    drawn = masks.draw(cell.n, cell.k, cell.sparsity, device)
+    weight = drawn.weight.half() if cell.kernel == FP16 else drawn.weight
+    stored = BlockedFormat.from_dense(weight, drawn.mask, block=(outputs, inputs))
+    x = torch.randn(cell.m, cell.k, device=device)
+    if cell.kernel == FP16:
+        return _in_fp16(cell, stored, x.half())
+    packed = fp8_sm90.pack_for_blocked_fp8_sm90(stored)
+    q, scales = quantize_rows(x, fp8_sm90.GROUP if cell.kernel == FP8_GROUPED else cell.k)
+    moved = q.nbytes + packed.panels.nbytes + 2 * cell.m * cell.n
+    call = partial(fp8_sm90.blocked_fp8, out_dtype=torch.bfloat16)
+    return [
+        Trial(
+            call,
+            (q, scales, packed),
+            dequantize_rows(q, scales),
+            fp8_sm90.dense_weight(packed),
+            moved,
+            TOLERANCE["bf16"],
+        )
+    ]
+
+
+def _dense(cell: Cell, device: torch.device) -> Trial:
+    x, weight = torch.randn(cell.m, cell.k, device=device), torch.randn(cell.n, cell.k, device=device)
+    rowwise = cell.kernel == ROWWISE
+    if rowwise:
+        (q, scales), (w, w_scales) = quantize_rows(x, cell.k), quantize_rows(weight, cell.k)
+    else:
+        q, scales, w, w_scales = _whole(x) + _whole(weight)
+
+    def call(q: Tensor, scales: Tensor, w: Tensor, w_scales: Tensor) -> Tensor:
+        given = (scales, w_scales.t()) if rowwise else (scales.view(()), w_scales.view(()))
+        return torch._scaled_mm(q, w.t(), *given, out_dtype=torch.bfloat16, use_fast_accum=True)
+
+    expected = dequantize_rows(q, scales.expand(cell.m, 1)), dequantize_rows(w, w_scales.expand(cell.n, 1))
+    moved = q.nbytes + w.nbytes + 2 * cell.m * cell.n
+    return Trial(call, (q, scales, w, w_scales), *expected, moved, FAST_TOLERANCE, "fast accumulation")
+
+
+def _whole(v: Tensor) -> tuple[Tensor, Tensor]:
+    """e4m3 of v's shape with one scale [1, 1]."""
+    q, scale = quantize_rows(v.view(1, -1), v.numel())
+    return q.view(v.shape), scale
+
+
+def _in_fp16(cell: Cell, stored: BlockedFormat, x: Tensor) -> list[Trial]:
+    packed = sm90.pack_for_blocked_sm90(stored)
+    sms = torch.cuda.get_device_properties(x.device).multi_processor_count
+    launches = sm90.candidates(sm90.BlockedProblem.of(packed, cell.m), sms)[:LAUNCHES_TIMED]
+
+    def call(launch: sm90.BlockedLaunch, x: Tensor, packed: sm90.BlockedSm90Weight) -> Tensor:
+        y = x.new_empty(cell.m, cell.n)
+        sm90.launch_blocked_sm90(x, y, packed, m=cell.m, launch=launch, x_feature_major=False, y_feature_major=False)
+        return y
+
+    moved = x.nbytes + packed.panels.nbytes + 2 * cell.m * cell.n
+    weight = stored.to_dense().double()
+    return [
+        Trial(partial(call, one), (x, packed), x.double(), weight, moved, TOLERANCE["fp16"], str(one))
+        for one in launches
+    ]
+
+
+def measure(trial: Trial, l2_bytes: int, samples: int) -> tuple[Latency, float]:
+    """Its latency and its relative error.
+
+    Raises:
+        RuntimeError: the product is wrong.
+    """
+    y = trial.call(*trial.operands)
+    error = reference_product(trial.x, trial.weight).error(y)
+    if not error <= trial.tolerance:
+        raise RuntimeError(f"relative error {error:.2g}")
+    copies = copies_for(trial.moved_bytes, l2_bytes, most=MOST_COPIES)
+    sets = [trial.operands, *(copied(trial.operands) for _ in range(copies - 1))]
+    return time_calls([partial(trial.call, *operands) for operands in sets], samples=samples), error
+
+
+def line_of(cell: Cell, device: torch.device, l2_bytes: int, samples: int) -> dict[str, Any]:
+    """What is written of a cell: its fastest launch; without a time where a product is wrong or fails."""
+    line = asdict(cell)
+    try:
+        done = [(*measure(trial, l2_bytes, samples), trial.notes) for trial in trials(cell, device)]
+        latency, error, notes = min(done, key=lambda one: one[0].median_us)
+        line |= {"latency_us": f"{latency.median_us:.2f}", "p20_us": f"{latency.p20_us:.2f}"}
+        line |= {"p80_us": f"{latency.p80_us:.2f}", "relative_error": f"{error:.2g}", "notes": notes}
+    except RuntimeError as failure:
+        line |= dict.fromkeys(("latency_us", "p20_us", "p80_us", "relative_error"), "")
+        line["notes"] = " ".join(str(failure).split())[:200]
+    return line | where_and_when(device) | {"cuda": torch.version.cuda}
+
+
+def means(lines: Sequence[dict[str, str]]) -> list[str]:
+    """Geometric means over the sizes, of e4m3 blocks over the faster dense e4m3 product and over fp16 blocks."""
+    times = {
+        (line["m"], line["k"], line["n"], line["kernel"], line["block"], float(line["sparsity"])): float(
+            line["latency_us"]
+        )
+        for line in lines
+        if line["latency_us"]
+    }
+    speedups: dict[tuple[str, ...], list[float]] = defaultdict(list)
+    for (m, k, n, kernel, block, sparsity), time in times.items():
+        if kernel not in (FP8, FP8_GROUPED):
+            continue
+        dense = [times[m, k, n, one, "", 0.0] for one in (ROWWISE, TENSORWISE) if (m, k, n, one, "", 0.0) in times]
+        others = {"dense e4m3": min(dense, default=None), FP16: times.get((m, k, n, FP16, block, sparsity))}
+        for other, peer in others.items():
+            if peer is not None:
+                speedups[m, block, str(sparsity), kernel, other].append(peer / time)
+    return [
+        f"M = {m}, blocks of {block}, {float(sparsity):.0%}: {kernel} {geometric_mean(found):.2f} times as fast as {other} "
+        f"(geometric mean of {len(found)}, {min(found):.2f} to {max(found):.2f})"
+        for (m, block, sparsity, kernel, other), found in speedups.items()
+    ]
+
+
+def main() -> int:
+    """Returns 1 where a product is wrong or fails."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True, help="CSV file; lines are added")
+    parser.add_argument("--m", type=int, nargs="*", default=[4096, 1024, 256], help="rows of X")
+    sizes = [f"{k}x{n}" for k, n in INPUTS_AND_OUTPUTS]
+    parser.add_argument("--sizes", nargs="*", default=sizes, help="inputs x outputs")
+    parser.add_argument("--samples", type=int, default=20, help="graph replays of each launch")
+    runs.add_options(parser, workers=None, overrides=False)
+    asked = parser.parse_args()
+    require_gpu()
+    device = torch.device("cuda", torch.cuda.current_device())
+    properties, end = torch.cuda.get_device_properties(device), runs.ends_at(asked.minutes)
+    there = {values_of(line, KEY) for line in read_lines(asked.out)}
+    sizes = [tuple(map(int, size.split("x"))) for size in asked.sizes]
+    for cell in cells(asked.m, sizes):
+        if values_of(asdict(cell) | {"gpu": properties.name}, KEY) in there:
+            continue
+        if runs.over(end):
+            break
+        torch.manual_seed(0)
+        line = line_of(cell, device, properties.L2_cache_size, asked.samples)
+        append_line(asked.out, line)
+        print(*(line[name] for name in (*KEY[:-1], "latency_us", "relative_error", "notes")), flush=True)
+    lines = read_lines(asked.out)
+    print(*means(lines), sep="\n")
+    return int(any(not line["latency_us"] for line in lines))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,157 @@
+"""Linears in low precision that no sparse kernel runs: those that are not pruned, and all of a dense baseline."""
+
+from collections.abc import Container, Mapping
+from dataclasses import replace
+
+from sparsefront_kernels.dense.format import DenseFormat
+from torch import Tensor, nn
+
+from sparsefront.inference.autotune import Autotuned, Candidate, Candidates, autotune_layer, dense_name
+from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.fusion.plan import FusionPlan, FusionReport
+from sparsefront.inference.network_modules import replace_module
+from sparsefront.inference.precision import LAST, Precision
+from sparsefront.inference.swap_report import LayerSwap, fused_precision, why_16_bits
+from sparsefront.measure.problems import LayerInput, observe_problems
+from sparsefront.networks import layer_weight
+from sparsefront.pruning.layers import layer_unsupported_reason, nested_tensor_reason
+
+NOTHING = "kernel=none: the masked weight is multiplied densely"
+
+
+def called_linears(net: nn.Module, inputs: dict[str, Tensor]) -> dict[str, LayerInput]:
+    """Linears that one forward calls -> what they receive, in the order of their first calls."""
+    names = [name for name, module in net.named_modules() if isinstance(module, nn.Linear)]
+    return observe_problems(net, inputs, names)
+
+
+def stays_in_16_bits(net: nn.Module, name: str, last: str | None, precision: Precision) -> str | None:
+    """Why a Linear that is not pruned is not even tried in low precision, or None.
+
+    Args:
+        last: the Linear that is called last.
+    """
+    layer = net.get_submodule(name)
+    weight = layer_weight(layer)
+    reason = layer_unsupported_reason(layer) or nested_tensor_reason(net, name)
+    reason = reason or (LAST if name == last else None)
+    return reason or precision.unsupported_layer([name], (weight.shape[0], weight.shape[1]), weight.dtype)
+
+
+def low_dense_candidates(layer: nn.Linear, received: LayerInput, precision: Precision, *, plain: bool) -> Candidates:
+    """Dense kernels in low precision.
+
+    Args:
+        plain: whether references run.
+    """
+    weight = layer.weight.detach()
+    stored, problem = DenseFormat((weight.shape[0], weight.shape[1]), weight), received.problem
+    kernels = [kernel for kernel in precision.kernels() if kernel.family == "dense" and kernel.is_reference == plain]
+    reasons = {kernel: kernel.unsupported_reason(stored, problem) for kernel in kernels}
+    usable = [Candidate(kernel, "row_major", stored) for kernel, reason in reasons.items() if reason is None]
+    return Candidates(usable, {kernel.name: reason for kernel, reason in reasons.items() if reason is not None})
+
+
+def quantize_linears(
+    net: nn.Module, linears: dict[str, LayerInput], known: Container[str], precision: Precision
+) -> dict[str, str]:
+    """Run each Linear in low precision that can be, in place, whatever time it takes.
+
+    Args:
+        linears: from `called_linears`, of the network before blocks were rewritten.
+        known: those that are not to be touched.
+    Returns:
+        Linear that stays in 16 bits -> why.
+    """
+    last, reasons = next(reversed(linears), None), {}
+    for name, received in linears.items():
+        if name in known:
+            continue
+        if (reason := stays_in_16_bits(net, name, last, precision)) is None:
+            layer = net.get_submodule(name)
+            assert isinstance(layer, nn.Linear)  # as `called_linears` finds them
+            candidates = low_dense_candidates(layer, received, precision, plain=not layer.weight.is_cuda)
+            tuned = autotune_layer(layer, candidates, received, timed=False, x_scale=precision.x_scale([name]))
+            chosen = tuned.fastest(dense_allowed=False)
+            reason = tuned.why_dense() if chosen is None else None
+            if chosen is not None:
+                replace_module(net, layer, tuned.modules[chosen])
+        if reason is not None:
+            reasons[name] = reason
+    return reasons
+
+
+# The same in a swap, where time decides.
+
+
+def reached_linears(
+    net: nn.Module, problems: Mapping[str, LayerInput], inputs: Mapping[str, Tensor] | None, precision: Precision
+) -> dict[str, LayerInput]:
+    """What all Linears receive, in the order of their calls, where any may be quantised; else nothing."""
+    if not precision.is_low:
+        return {}
+    if inputs is not None:
+        return called_linears(net, dict(inputs))
+    return {name: seen for name, seen in problems.items() if isinstance(net.get_submodule(name), nn.Linear)}
+
+
+def try_low_dense(
+    net: nn.Module,
+    name: str,
+    linears: dict[str, LayerInput],
+    choice: KernelChoice,
+    plan: FusionPlan | None,
+    precision: Precision,
+) -> Autotuned:
+    """Dense kernels in low precision; without a module where the layer stays as it is."""
+    layer = net.get_submodule(name)
+    if name not in linears:
+        return Autotuned(dense_name(layer))
+    reason = NOTHING if choice.swaps_nothing else stays_in_16_bits(net, name, next(reversed(linears)), precision)
+    if reason is not None:
+        return Autotuned(dense_name(layer), unsupported={kernel.name: reason for kernel in precision.kernels()[:1]})
+    assert isinstance(layer, nn.Linear)  # as `called_linears` finds them
+    plain = choice.mode == "reference" or not layer.weight.is_cuda
+    candidates = low_dense_candidates(layer, linears[name], precision, plain=plain)
+    if plan is not None:
+        planned = plan.layers.get(name, dense_name(layer))
+        candidates = replace(candidates, usable=[one for one in candidates.usable if one.label == planned])
+    scale = precision.x_scale([name])
+    return autotune_layer(layer, candidates, linears[name], timed=plan is None, x_scale=scale)
+
+
+def quantize_others(
+    net: nn.Module,
+    linears: dict[str, LayerInput],
+    pruned: Container[str],
+    fusion: FusionReport,
+    choice: KernelChoice,
+    plan: FusionPlan | None,
+    precision: Precision,
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Linear that is not pruned and runs in low precision outside of blocks -> kernel; all of those that are not pruned -> their
+    precision, or why they stay in 16 bits.
+    """
+    kernels, found = {}, {}
+    kept = {layer: product for block in fusion.faster_dense for layer, product in fusion.layers_of(block).items()}
+    for name in linears:
+        if name in pruned:
+            continue
+        if (product := fusion.product_of.get(name)) is not None:
+            found[name] = fused_precision(product, precision)
+        elif name in kept:
+            found[name] = "its block stays as it is, which is faster"
+        else:
+            layer = net.get_submodule(name)
+            tuned = try_low_dense(net, name, linears, choice, plan, precision)
+            chosen = tuned.fastest(dense_allowed=True)
+            found[name] = precision.name if chosen is not None else why_16_bits(tuned, precision)
+            if chosen is not None:
+                kernels[name] = chosen
+                replace_module(net, layer, tuned.modules[chosen])
+    return kernels, found
+
+
+def precision_of(layer: LayerSwap, precision: Precision) -> str:
+    """What a pruned layer runs in, or why it stays in 16 bits."""
+    return precision.name if layer.quantization_error is not None else why_16_bits(layer, precision)

@@ -1,0 +1,280 @@
+"""Blocked weights in e4m3: packing walked as the kernel does, its schedule, wrong operands, and on a GPU every launch."""
+
+from itertools import pairwise
+
+import drawn_masks
+import pytest
+import torch
+from sparsefront_kernels import FORMATS
+from sparsefront_kernels.blocked.fp8_reference import (
+    E4M3,
+    LARGEST,
+    blocked_fp8_quantized_reference,
+    blocked_fp8_reference,
+    dequantize_rows,
+    quantize_rows,
+)
+from sparsefront_kernels.blocked.fp8_sm90 import (
+    SPACE,
+    BlockedFp8Launch,
+    blocked_fp8,
+    blocked_fp8_quantized,
+    blocked_fp8_unsupported_reason,
+    choose_launch,
+    clusters_at_once,
+    dense_weight,
+    launch_blocked_fp8,
+    pack_for_blocked_fp8_sm90,
+    work_tensors,
+)
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+CPU = torch.device("cpu")
+BLOCKS = [((128, 128), 5, 3, 0.5), ((64, 128), 5, 7, 0.4), ((192, 256), 3, 2, 0.6), ((64, 128), 4, 3, 0.0)]
+BLOCKS += [((64, 128), 6, 1, 1.0), ((128, 128), 4, 33, 0.7)]
+
+
+def stored_weight(block, rows, columns, density=0.5, device="cpu", seed=0):
+    mask = drawn_masks.blocks(*block, density, seed)(rows * block[0], columns * block[1])
+    weight = torch.randn(mask.shape, generator=torch.Generator().manual_seed(seed))
+    return FORMATS["blocked"].from_dense(weight.to(device), mask.to(device), block=block)
+
+
+def drawn_x(m, k, groups, device="cpu"):
+    return quantize_rows(torch.randn(m, k, device=device), k // groups)
+
+
+def at_once(cluster):
+    return {1: 5, 2: 2}.get(cluster, 1)
+
+
+def product_from_packed(packed, x, launch):
+    """Y [M, N] in float64 as the clusters of the grid compute it, before scales; each element must be written once."""
+    m = len(x)
+    y, written = torch.zeros(m, packed.n, dtype=torch.float64), torch.zeros(m, packed.n, dtype=torch.int64)
+    clusters = at_once(launch.blocks)
+    work, begins, firsts = work_tensors(packed, m, launch, clusters, CPU)
+    assert torch.equal(firsts, work[begins[:-1].long()]) and (begins.diff() > 0).all()
+    assert launch.splits or len(begins) - 1 <= clusters
+    for halves, first, count, row in work.tolist():
+        rows = slice(row, min(row + launch.rows, m))
+        for half in range(2):
+            output = (halves >> 16 * half & 0xFFFF) * 64
+            if output == 0xFFFF * 64:
+                continue
+            written[rows, output : output + 64] += 1
+            for column, place in packed.k_blocks[first : first + count].tolist():
+                if place >> half & 1:
+                    panel = packed.panels[(place >> 2) + (half and place & 1)].view(torch.uint8).view(64, 8, 16)
+                    rows_of = [torch.cat([panel[r, chunk ^ (r % 8)] for chunk in range(8)]) for r in range(64)]
+                    inputs = slice(column * 128, column * 128 + 128)
+                    y[rows, output : output + 64] += x[rows, inputs] @ torch.stack(rows_of).view(E4M3).double().t()
+    assert (written == 1).all()
+    return y
+
+
+class TestWithoutGPU:
+    @pytest.mark.parametrize(("block", "rows", "columns", "density"), BLOCKS)
+    def test_the_walk_of_the_kernel_gives_the_product_of_the_quantized_weight(self, block, rows, columns, density):
+        stored = stored_weight(block, rows, columns, density)
+        n, k = stored.shape
+        packed = pack_for_blocked_fp8_sm90(stored)
+        x = torch.randn(300, k, dtype=torch.float64)
+        quantized = dequantize_rows(*quantize_rows(stored.to_dense(), k))
+        assert torch.equal(dense_weight(packed), quantized)
+        for launch in SPACE if block == (64, 128) else SPACE[::3]:
+            y = product_from_packed(packed, x, launch) * packed.scales.double()
+            torch.testing.assert_close(y, x @ quantized.t())
+        for m in (1, 100, 5000):
+            assert choose_launch(packed, m, at_once) in SPACE
+
+    def test_halves_are_paired_by_shared_blocks_or_as_neighbors(self):
+        kinds = torch.rand(2, 8) < 0.5
+        kinds[1] = ~kinds[0]
+        mask = kinds.repeat(3, 1).repeat_interleave(64, 0).repeat_interleave(128, 1)
+        stored = FORMATS["blocked"].from_dense(torch.randn(mask.shape), mask, block=(64, 128))
+        shared, adjacent = (pack_for_blocked_fp8_sm90(stored, adjacent_halves=asked) for asked in (False, True))
+        assert sum(shared.lengths) < sum(adjacent.lengths) == 3 * 8
+        assert adjacent.has_adjacent_halves and not shared.has_adjacent_halves
+        assert adjacent.halves and list(shared.lengths) == sorted(shared.lengths, reverse=True)
+
+    def test_quantization_keeps_what_is_not_finite_and_rows_of_zeros(self):
+        rows = torch.randn(5, 256)
+        rows[0], rows[1, 3], rows[2, 200], rows[3, 7] = 0, torch.nan, -torch.inf, 1e4
+        q, scales = quantize_rows(rows, 128)
+        assert scales.isfinite().all() and scales[0].tolist() == [1, 1] and (q[0].float() == 0).all()
+        assert q.float().isnan().nonzero().tolist() == [[1, 3], [2, 200]]
+        assert q[3, 7].float() == LARGEST and scales[3, 0] == torch.tensor(1e4) / LARGEST
+
+    def test_wrong_operands_are_said(self):
+        packed = pack_for_blocked_fp8_sm90(stored_weight((64, 128), 3, 2))
+        x, scales = drawn_x(4, 256, 1)
+        wrong = {
+            "x must be float8_e4m3fn \\[M, K\\] with K = 256, not torch.float32": (x.float(), scales),
+            "x_scales must be float32 \\[4, 1\\] or \\[4, 2\\], not torch.float32 \\[4, 3\\]": (x, scales.expand(4, 3)),
+            "bias must be a float \\[192\\], not torch.float32 \\[2\\]": (x, scales, torch.ones(2)),
+        }
+        for message, (x_of, scales_of, *bias) in wrong.items():
+            with pytest.raises(ValueError, match=message):
+                blocked_fp8(x_of, scales_of, packed, *bias)
+        with pytest.raises(ValueError, match="activation 'swish' is not one of none"):
+            blocked_fp8(x, scales, packed, activation="swish")
+        with pytest.raises(ValueError, match="out_dtype must be float16 or bfloat16, not torch.float32"):
+            blocked_fp8(x, scales, packed, out_dtype=torch.float32)
+        with pytest.raises(ValueError, match="adjacent_halves=True"):
+            blocked_fp8_quantized(x, scales, packed)
+        with pytest.raises(ValueError, match="adjacent halves need outputs in multiples of 128, not 192"):
+            pack_for_blocked_fp8_sm90(stored_weight((64, 128), 3, 2), adjacent_halves=True)
+        small = stored_weight((64, 64), 2, 2)
+        with pytest.raises(ValueError, match="by a multiple of 128 inputs, not 64x64"):
+            pack_for_blocked_fp8_sm90(small)
+        assert "not 64x64" in str(blocked_fp8_unsupported_reason(small, CPU))
+        assert "needs a CUDA device" in str(blocked_fp8_unsupported_reason(stored_weight((64, 128), 2, 2), CPU))
+
+    def test_fake_kernels_give_shapes(self):
+        packed = pack_for_blocked_fp8_sm90(stored_weight((128, 128), 3, 2))
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            x, scales = torch.empty(5, 256, dtype=E4M3), torch.empty(5, 1)
+            y = blocked_fp8(x, scales, packed, out_dtype=torch.bfloat16)
+            q, q_scales = blocked_fp8_quantized(x, scales, packed)
+        assert (y.shape, y.dtype) == ((5, 384), torch.bfloat16)
+        assert (q.shape, q.dtype, q_scales.shape) == ((5, 384), E4M3, (5, 3))
+
+
+def assert_quantized(q, scales, expected):
+    """A step of e4m3 from the reference, or a 448th of the group's largest number where sums cancel."""
+    wanted, wanted_scales = expected
+    assert ((scales - wanted_scales).abs() <= 3e-3 * wanted_scales).all()
+    step = 2.0 ** (wanted.double().abs().clamp(min=2.0**-6).log2().floor() - 3)
+    assert ((q.double() - wanted.double()).abs() <= 1.01 * step + 1).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("hopper")
+class TestOnGPU:
+    @pytest.mark.parametrize(("block", "rows", "columns", "density"), BLOCKS)
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+    def test_every_launch(self, block, rows, columns, density, dtype, assert_close):
+        stored = stored_weight(block, rows, columns, density, "cuda")
+        packed, (n, k) = pack_for_blocked_fp8_sm90(stored), stored.shape
+        bias = torch.randn(n, device="cuda")
+        for m, groups, activation in (
+            (1, 1, "none"),
+            (77, k // 128, "relu"),
+            (300, 1, "gelu"),
+            (1027, k // 128, "gelu_tanh"),
+        ):
+            x, scales = drawn_x(m, k, groups, "cuda")
+            residual = torch.randn(m, n, device="cuda", dtype=dtype)
+            for epilogue in ({}, {"bias": bias, "residual": residual, "activation": activation}):
+                expected = blocked_fp8_reference(x, scales, packed, **epilogue)
+                for launch in SPACE:
+                    y = torch.full((m, n), torch.nan, device="cuda", dtype=dtype)
+                    launch_blocked_fp8(x, scales, y, packed, launch=launch, **epilogue)
+                    assert_close(y, expected)
+
+    @pytest.mark.parametrize("groups", [1, 4])
+    def test_every_launch_quantized(self, groups):
+        stored = stored_weight((64, 128), 6, 4, 0.6, "cuda")
+        packed, bias = pack_for_blocked_fp8_sm90(stored, adjacent_halves=True), torch.randn(384, device="cuda").half()
+        for m, activation in ((1, "none"), (130, "relu"), (517, "gelu")):
+            x, scales = drawn_x(m, 512, groups, "cuda")
+            expected = blocked_fp8_quantized_reference(x, scales, packed, bias, activation=activation)
+            for launch in SPACE:
+                q = torch.full((m, 384), torch.nan, device="cuda").to(E4M3)
+                q_scales = torch.full((m, 3), torch.nan, device="cuda")
+                launch_blocked_fp8(
+                    x, scales, q, packed, y_scales=q_scales, bias=bias, activation=activation, launch=launch
+                )
+                assert_quantized(q, q_scales, expected)
+
+    def test_quantization_is_the_references_where_sums_are_exact(self):
+        """A weight of one kept block that is a multiple of the identity: Y is X, of any size."""
+        weight = torch.zeros(128, 256, device="cuda")
+        weight[:, 128:] = torch.eye(128, device="cuda")
+        mask = torch.zeros_like(weight, dtype=torch.bool)
+        mask[:, 128:] = True
+        packed = pack_for_blocked_fp8_sm90(FORMATS["blocked"].from_dense(weight, mask, block=(128, 128)))
+        x = torch.randn(128, 256, device="cuda").to(E4M3)
+        x[0] = 0
+        # sizes from those whose reciprocals overflow to those of large activations, and scales that are no powers of two
+        scales = (torch.rand(128, 1, device="cuda") + 0.5) * torch.logspace(-38, 30, 128, device="cuda")[:, None]
+        y = (x[:, 128:].float() * 448) * scales * packed.scales  # in the kernel's order
+        expected, expected_scales = quantize_rows(y, 128)
+        for launch in SPACE:
+            q, q_scales = torch.empty(128, 128, device="cuda", dtype=E4M3), torch.empty(128, 1, device="cuda")
+            launch_blocked_fp8(x, scales, q, packed, y_scales=q_scales, launch=launch)
+            assert torch.equal(q_scales, expected_scales)
+            assert torch.equal(q.view(torch.uint8), expected.view(torch.uint8))
+
+    @pytest.mark.parametrize("groups", [1, 4])
+    def test_what_is_not_finite_stays_and_zeros_and_outliers_pass(self, groups, assert_close):
+        stored = stored_weight((128, 128), 4, 4, 0.5, "cuda")
+        packed = pack_for_blocked_fp8_sm90(stored)
+        rows = torch.randn(200, 512, device="cuda")
+        rows[3], rows[5, 7], rows[9, 300], rows[11, 100] = 0, torch.nan, torch.inf, 1e4
+        x, scales = quantize_rows(rows, 512 // groups)
+        expected = blocked_fp8_reference(x.float().nan_to_num().to(E4M3), scales, packed)
+        # where a kept weight reads it
+        missing = x.float().isnan().float() @ (dense_weight(packed) != 0).float().t() > 0
+        assert missing.any()
+        for launch in SPACE:
+            y = torch.empty(200, 512, device="cuda", dtype=torch.float16)
+            launch_blocked_fp8(x, scales, y, packed, launch=launch)
+            q, q_scales = torch.empty(200, 512, device="cuda", dtype=E4M3), torch.empty(200, 4, device="cuda")
+            launch_blocked_fp8(x, scales, q, packed, y_scales=q_scales, launch=launch)
+            assert torch.equal(y.isnan(), missing) and torch.equal(q.float().isnan(), missing)
+            assert (y[3] == 0).all() and (q_scales[3] == 1).all() and q_scales.isfinite().all()
+            assert_close(y.masked_fill(missing, 0), expected.masked_fill(missing, 0))
+
+    def test_repeats_under_load_are_equal(self):
+        packed = pack_for_blocked_fp8_sm90(stored_weight((64, 128), 32, 16, 0.25, "cuda"))
+        x, scales = drawn_x(1024, 2048, 16, "cuda")
+        load, side = torch.randn(4096, 4096, device="cuda").half(), torch.cuda.Stream()
+        for launch in SPACE:
+            with torch.cuda.stream(side):
+                for _ in range(20):
+                    load @ load
+            y = [torch.empty(1024, 2048, device="cuda", dtype=torch.bfloat16) for _ in range(100)]
+            for one in y:
+                launch_blocked_fp8(x, scales, one, packed, launch=launch)
+            torch.cuda.synchronize()
+            assert all(torch.equal(one, y[0]) for one in y)
+
+    def test_in_a_compiled_graph_and_a_cuda_graph(self, assert_close):
+        packed = pack_for_blocked_fp8_sm90(stored_weight((128, 128), 3, 3, 0.7, "cuda"))
+        x, scales = drawn_x(50, 384, 3, "cuda")
+
+        def chain(x, scales):
+            q, q_scales = blocked_fp8_quantized(x, scales, packed, activation="relu")
+            return blocked_fp8(q, q_scales, packed)
+
+        eager = chain(x, scales)
+        assert torch.equal(torch.compile(chain, fullgraph=True)(x, scales), eager)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = chain(x, scales)
+        y.fill_(torch.nan)
+        graph.replay()
+        assert torch.equal(y, eager)
+        q, q_scales = blocked_fp8_quantized(x, scales, packed, activation="relu")
+        assert_close(eager, blocked_fp8_reference(q, q_scales, packed))
+
+    def test_unaligned_operands_are_copied(self, assert_close):
+        packed = pack_for_blocked_fp8_sm90(stored_weight((64, 128), 3, 2, 0.7, "cuda"))
+        x, scales = drawn_x(40, 256, 1, "cuda")
+        wide = torch.zeros(40, 260, device="cuda").to(E4M3)
+        wide[:, 3:259] = x
+        residual = torch.randn(40, 193, device="cuda").half()[:, 1:]
+        y = blocked_fp8(wide[:, 3:259], scales.expand(40, 2)[:, :1], packed, residual=residual)
+        assert_close(y, blocked_fp8_reference(x, scales, packed, residual=residual))
+
+    def test_clusters_fit(self):
+        assert [clusters_at_once(cluster, torch.device("cuda", 0)) > 0 for cluster in (1, 2, 4, 8)] == [True] * 4
+
+
+def test_work_is_dealt_evenly():
+    packed = pack_for_blocked_fp8_sm90(stored_weight((128, 128), 8, 16, 0.4))
+    work, begins, _ = work_tensors(packed, 2000, BlockedFp8Launch(), 12, CPU)
+    totals = [int(work[begin:end, 2].sum()) for begin, end in pairwise(begins.tolist())]
+    assert max(totals) - min(totals) <= max(packed.lengths)
