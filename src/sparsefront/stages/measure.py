@@ -383,6 +383,10 @@ def _side_by_side(
     save_choices(sparse.report, folder)
     if dense := sparse.report.dense_layers | sparse.report.others:
         log.info("swap: left dense, %d: %s", len(dense), reasons_text(dense))
+    if bench.experiment.precision.is_low and not has_low_precision(sparse.net):
+        reasons = reasons_text(sparse.report.low_precision_layers)
+        log.warning("precision=%s: no layer runs in it: %s", bench.experiment.precision.mode, reasons)
+        speed["precision"] = speed["dtype"]
     log.info("measure: accuracy with the sparse kernels running")
     quality = evaluate_splits(bench, sparse.net, "sparse")
     size = _size("dense", dense_net, bench) | _size("sparse", sparse.net, bench)
