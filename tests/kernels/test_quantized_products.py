@@ -1,5 +1,6 @@
 """Products in low precision, against float64 of the operands that they multiply."""
 
+import copy
 import math
 from functools import partial
 
@@ -10,6 +11,7 @@ from random_problems import TOLERANCE, fault_of
 from sparsefront_kernels import (
     FORMATS,
     Problem,
+    SparseLinear,
     UnsupportedProblem,
     best_kernel,
     entries,
@@ -78,6 +80,18 @@ def test_entries_of_a_precision():
     assert reference("blocked", "fp8").name == "blocked_fp8_reference"
     with pytest.raises(ValueError, match="gathered has no kernel in fp8; there are dense, blocked, semi_structured"):
         reference("gathered", "fp8")
+
+
+def test_a_layer_runs_in_low_precision():
+    linear, x = torch.nn.Linear(K, N), torch.randn(3, 2, K)
+    mask = blocks(64, 128, 0.5)(N, K)
+    layer = SparseLinear.from_masked(linear, mask, family="blocked", block=[64, 128], kernel="blocked_fp8_reference")
+    exact_y = torch.nn.functional.linear(x, linear.weight * mask, linear.bias)
+    assert layer.kernel_name == "blocked_fp8_reference"
+    for one in (layer, copy.deepcopy(layer)):
+        y = one(x)
+        assert y.shape == (3, 2, N) and 0 < torch.linalg.norm(y - exact_y) / torch.linalg.norm(exact_y) < 0.05
+    assert layer.half()(x.half()).dtype == torch.float16
 
 
 def test_blocks_are_packed_for_both_outputs():

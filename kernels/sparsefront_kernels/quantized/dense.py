@@ -40,8 +40,8 @@ def dense_fp8(
 ) -> Tensor:
     """Y = activation(X · Wᵀ + bias) + residual by `torch._scaled_mm` with scales per row of X and per output.
 
-    Sums are in cuBLASLt's fast accumulation, as is usual for inference: with fewer bits than float32 (relative error 3e-4 at
-    K = 512), and 5 to 20 % faster than without.
+    Sums are in cuBLASLt's fast accumulation, as is usual for inference: 9 to 25 % faster than without on an H200, and with fewer
+    bits than float32. The relative error is 3e-4 at K = 512 and 1.3e-3 at K = 4096, more than float16 itself rounds.
 
     Args:
         x: [M, K], quantised here with a scale per row; or quantised already, per row or with a static scale.

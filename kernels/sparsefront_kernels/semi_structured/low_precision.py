@@ -53,7 +53,7 @@ CAPABILITY = {"fp8": (8, 9), "int8": (8, 0)}
 ALPHA = 1 / 128  # of int8 sums, whose largest then fits into float16
 NUMBERS = 24  # of algorithms on an H200, where the library's search cannot be asked
 CHECKS = 100  # runs that an algorithm has to survive: some are right only now and then
-TOLERANCE = {torch.bfloat16: 5e-3, torch.float16: 1e-3, torch.float32: 1e-3, torch.int32: 1e-6}  # of sums
+TOLERANCE = {torch.bfloat16: 5e-3, torch.float16: 1e-3, torch.float32: 5e-3, torch.int32: 1e-6}  # of sums
 LOAD = 1024  # M, N and K of the products that run next to these checks
 
 

@@ -100,7 +100,8 @@ class KernelChoice:
             return kernel.family == self.family
         if kernel.precision != "none" and kernel.family == "dense" and self.dense_allowed and not plain:
             return True  # all weights in low precision may be faster than those that are kept
-        return kernel.family in ((canonical,) if plain else (canonical, *TAKES_ANY_PATTERN))
+        also = () if plain and kernel.precision == "none" else TAKES_ANY_PATTERN
+        return kernel.family in (canonical, *also)
 
     def check_against(
         self,

@@ -67,6 +67,8 @@ from sparsefront.pruning.masks import Masks, masks_left, require_masks_of
 from sparsefront.pruning.narrow import narrow_layers
 from sparsefront.tasks.plain_task import inputs_in_words, named_in_errors, named_inputs_on, require_network
 
+NOTHING = "kernel=none: the masked weight is multiplied densely"
+
 
 def swap_layers(
     net: nn.Module,
@@ -187,7 +189,7 @@ def _stays_dense(
 ) -> str | None:
     """Why no kernel is even looked for, or None."""
     if choice.swaps_nothing:
-        return "kernel=none: the masked weight is multiplied densely"
+        return NOTHING
     if export.manifest.layers[name].density == 1:
         return KEEPS_ALL
     if export.manifest.layers[name].family == "dense":
@@ -254,9 +256,10 @@ def _try_low_dense(
 ) -> Autotuned:
     """Dense kernels in low precision; without a module where the layer stays as it is."""
     layer = net.get_submodule(name)
-    if name not in linears or choice.swaps_nothing:
+    if name not in linears:
         return Autotuned(dense_name(layer))
-    if (reason := stays_in_16_bits(net, name, next(reversed(linears)), precision)) is not None:
+    reason = NOTHING if choice.swaps_nothing else stays_in_16_bits(net, name, next(reversed(linears)), precision)
+    if reason is not None:
         return Autotuned(dense_name(layer), unsupported={kernel.name: reason for kernel in precision.kernels()[:1]})
     assert isinstance(layer, nn.Linear)  # as `called_linears` finds them
     plain = choice.mode == "reference" or not layer.weight.is_cuda

@@ -256,5 +256,8 @@ def why_16_bits(chosen: ProductReport | LayerSwap, precision: Precision) -> str:
     if low:
         best = min(low, key=chosen.candidates.__getitem__)
         return f"{chosen.kernel} was chosen, {best} takes {chosen.candidates[best]:.1f} us"
-    reasons = [f"{name}: {why}" for name, why in chosen.unsupported.items() if is_low(name)]
-    return "; ".join(reasons) or f"no kernel runs weights stored as {chosen.family} in {precision.of_kernels}"
+    reasons = {name: why for name, why in chosen.unsupported.items() if is_low(name)}
+    if len(set(reasons.values())) == 1:
+        return next(iter(reasons.values()))
+    told = "; ".join(f"{name}: {why}" for name, why in reasons.items())
+    return told or f"no kernel runs weights stored as {chosen.family} in {precision.of_kernels}"

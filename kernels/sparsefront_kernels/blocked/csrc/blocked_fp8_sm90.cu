@@ -14,11 +14,12 @@
 namespace {
 
 // Registers of a thread, by part, out of the 168 that each has at launch.
-constexpr int CONSUMER_REGISTERS = 232, PRODUCER_REGISTERS = 40;
+constexpr int CONSUMER_REGISTERS = 224, PRODUCER_REGISTERS = 56;
 static_assert(CONSUMERS * CONSUMER_REGISTERS + PRODUCERS * PRODUCER_REGISTERS <= THREADS * 168);
 
 template <typename T, bool GROUPED, bool HALVES, bool SPLIT>
 __global__ void __launch_bounds__(THREADS, 1) blocked_fp8_sm90_kernel(const __grid_constant__ Problem problem) {
+    using S = Shape<SPLIT, GROUPED>;
     extern __shared__ __align__(1024) uint8_t dynamic_shared[];
     const uint32_t shared = warp_uniform(shared_address(dynamic_shared));
     const int rank = static_cast<int>(warp_uniform(rank_in_cluster()));
@@ -26,11 +27,11 @@ __global__ void __launch_bounds__(THREADS, 1) blocked_fp8_sm90_kernel(const __gr
         if (shared % 1024 != 0) __trap();  // the swizzle repeats every 1024 bytes
         prefetch_tensor_map(&problem.x);
         prefetch_tensor_map(&problem.y);
-        for (int slot = 0; slot < Shape<SPLIT>::STAGES; ++slot) {
-            barrier_init(shared + FULL_AT + 8 * slot, 1);
-            barrier_init(shared + EMPTY_AT + 8 * slot, SPLIT ? 4 : problem.cluster * (CONSUMERS / 32));
+        for (int slot = 0; slot < S::STAGES; ++slot) {
+            barrier_init(shared + S::FULL + 8 * slot, GROUPED ? 1 + 32 : 1);
+            barrier_init(shared + S::EMPTY + 8 * slot, SPLIT ? 4 : problem.cluster * (CONSUMERS / 32));
         }
-        for (int group = 0; group < 2; ++group) barrier_init(shared + LANDED_AT + 8 * group, 1);
+        for (int group = 0; group < 2; ++group) barrier_init(shared + S::LANDED + 8 * group, 1);
         fence_barrier_init();
     }
     cluster_sync();  // no block may signal another's barriers before they are there
@@ -45,7 +46,9 @@ __global__ void __launch_bounds__(THREADS, 1) blocked_fp8_sm90_kernel(const __gr
         }
     } else {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
-        if (warp_uniform(threadIdx.x / 32) == CONSUMERS / 32) produce<SPLIT>(problem, rank, shared);
+        const int warp = warp_uniform(threadIdx.x / 32) - CONSUMERS / 32;
+        if (warp == 0) produce<SPLIT, GROUPED, false>(problem, rank, shared);
+        if (GROUPED && warp == 1) produce<SPLIT, GROUPED, true>(problem, rank, shared);
         if constexpr (SPLIT) {
             __syncwarp();
             cluster_sync();  // of those that multiply, before they add up
@@ -54,11 +57,19 @@ __global__ void __launch_bounds__(THREADS, 1) blocked_fp8_sm90_kernel(const __gr
     cluster_sync();  // others may still signal this block's barriers, and read its sums
 }
 
-using Kernel = void (*)(Problem);
+struct Kernel {
+    void (*function)(Problem);
+    int shared_bytes;
+
+    cudaError_t prepare() const {
+        return cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+    }
+};
 
 template <typename T, bool GROUPED, bool HALVES>
 Kernel kernel_of(bool split) {
-    return split ? blocked_fp8_sm90_kernel<T, GROUPED, HALVES, true> : blocked_fp8_sm90_kernel<T, GROUPED, HALVES, false>;
+    if (split) return {blocked_fp8_sm90_kernel<T, GROUPED, HALVES, true>, Shape<true, GROUPED>::BYTES};
+    return {blocked_fp8_sm90_kernel<T, GROUPED, HALVES, false>, Shape<false, GROUPED>::BYTES};
 }
 
 template <typename T>
@@ -67,7 +78,7 @@ Kernel kernel_of(bool grouped, bool halves, bool split) {
     return halves ? kernel_of<T, false, true>(split) : kernel_of<T, false, false>(split);
 }
 
-cudaError_t launch(Kernel kernel, const Problem& problem, int clusters, bool pdl, cudaStream_t stream) {
+cudaError_t launch(const Kernel& kernel, const Problem& problem, int clusters, bool pdl, cudaStream_t stream) {
     cudaLaunchAttribute attributes[2]{};
     attributes[0].id = cudaLaunchAttributeClusterDimension;
     attributes[0].val.clusterDim = {static_cast<unsigned>(problem.cluster * problem.splits), 1, 1};
@@ -76,12 +87,12 @@ cudaError_t launch(Kernel kernel, const Problem& problem, int clusters, bool pdl
     cudaLaunchConfig_t config{};
     config.gridDim = dim3(clusters * problem.cluster * problem.splits);
     config.blockDim = dim3(THREADS);
-    config.dynamicSmemBytes = DYNAMIC_BYTES;
+    config.dynamicSmemBytes = kernel.shared_bytes;
     config.stream = stream;
     config.attrs = attributes;
     config.numAttrs = 1 + pdl;
-    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, DYNAMIC_BYTES);
-    return error == cudaSuccess ? cudaLaunchKernelEx(&config, kernel, problem) : error;
+    const cudaError_t error = kernel.prepare();
+    return error == cudaSuccess ? cudaLaunchKernelEx(&config, kernel.function, problem) : error;
 }
 
 }  // namespace
@@ -109,7 +120,7 @@ extern "C" int sparsefront_blocked_fp8_sm90(const Arguments* given, void* stream
     Problem problem{};
     const Matrix x{a.x, a.m, a.k / 2, a.x_stride / 2};
     const Matrix y = quantized ? Matrix{a.y, a.m, a.n / 2, a.y_stride / 2} : Matrix{a.y, a.m, a.n, a.y_stride};
-    cudaError_t error = make_tensor_map(problem.x, x, split ? Shape<true>::ROWS : Shape<false>::ROWS, K_BLOCK / 2);
+    cudaError_t error = make_tensor_map(problem.x, x, split ? Shape<true, false>::ROWS : Shape<false, false>::ROWS, K_BLOCK / 2);
     if (error == cudaSuccess) error = make_tensor_map(problem.y, y, GROUP_ROWS, 64);
     if (error == cudaSuccess && a.residual != nullptr)
         error = make_tensor_map(problem.residual, Matrix{a.residual, a.m, a.n, a.residual_stride}, GROUP_ROWS, 64);
@@ -138,7 +149,7 @@ extern "C" int sparsefront_blocked_fp8_sm90(const Arguments* given, void* stream
 // How many clusters of this many blocks run at the same time on the current device; a cudaError_t, negated, where it cannot be told.
 extern "C" int sparsefront_blocked_fp8_sm90_clusters(int cluster) {
     const Kernel kernel = kernel_of<__half, false, false>(false);
-    cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, DYNAMIC_BYTES);
+    cudaError_t error = kernel.prepare();
     if (error != cudaSuccess) return -static_cast<int>(error);
     cudaLaunchAttribute attribute{};
     attribute.id = cudaLaunchAttributeClusterDimension;
@@ -146,10 +157,10 @@ extern "C" int sparsefront_blocked_fp8_sm90_clusters(int cluster) {
     cudaLaunchConfig_t config{};
     config.gridDim = dim3(cluster);
     config.blockDim = dim3(THREADS);
-    config.dynamicSmemBytes = DYNAMIC_BYTES;
+    config.dynamicSmemBytes = kernel.shared_bytes;
     config.attrs = &attribute;
     config.numAttrs = 1;
     int clusters = 0;
-    error = cudaOccupancyMaxActiveClusters(&clusters, kernel, &config);
+    error = cudaOccupancyMaxActiveClusters(&clusters, kernel.function, &config);
     return error == cudaSuccess ? clusters : -static_cast<int>(error);
 }

@@ -1,4 +1,5 @@
-// The warp that loads, of the fp8 kernel: all copies are the copy engine's, started by one lane.
+// The warps that load, of the fp8 kernel: one lane starts the copy engine's copies; where k-blocks have scales of their own, a second
+// warp brings those.
 #pragma once
 
 #include "fp8_work.cuh"
@@ -6,12 +7,11 @@
 namespace {
 
 // Starts the copies of a k-block. Of the weights, each block of a cluster brings an equal part to all of them.
-template <bool SPLIT>
-__device__ __forceinline__ void load_k_block(const Problem& problem, const int2& k_block, int row, int rank, uint32_t stage,
-                                             uint32_t ready, uint32_t word) {
-    using S = Shape<SPLIT>;
+template <typename S>
+__device__ __forceinline__ void load_k_block(const Problem& problem, const int2& k_block, int row, int rank, uint32_t shared, int slot) {
     const uint32_t uses = k_block.y & 3, bytes = uses == 3 ? 2 * PANEL_BYTES : PANEL_BYTES;
-    store_word(word, k_block.x << 2 | uses);
+    const uint32_t ready = shared + S::FULL + 8 * slot, stage = shared + slot * S::STAGE_BYTES;
+    store_word(shared + S::WORDS + 4 * slot, uses);
     barrier_arrive_expect(ready, S::X_BYTES + bytes);
     copy_box(stage, &problem.x, k_block.x * (K_BLOCK / 2), row, ready);
     const uint32_t part = bytes / problem.cluster, begin = problem.cluster == 1 ? 0 : part * rank;
@@ -24,9 +24,29 @@ __device__ __forceinline__ void load_k_block(const Problem& problem, const int2&
     }
 }
 
-template <bool SPLIT>
+// Four bytes, or zeros.
+__device__ __forceinline__ void copy_4_bytes(uint32_t target, const void* source, bool exists) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(target), "l"(source), "r"(exists ? 4 : 0) : "memory");
+}
+
+// Starts to load the scales of a k-block, one of each row.
+template <typename S>
+__device__ __forceinline__ void load_scales(const Problem& problem, int k_block, int first_row, uint32_t shared, int slot) {
+    const float* scales = problem.x_scales + k_block;
+#pragma unroll 1
+    for (int i = threadIdx.x % 32; i < S::ROWS; i += 32) {
+        const int row = first_row + i;
+        const bool exists = row < problem.m;
+        copy_4_bytes(shared + S::SCALES + slot * S::SCALE_BYTES + i * 4, scales + (exists ? static_cast<int64_t>(row) * problem.x_groups : 0),
+                     exists);
+    }
+    barrier_arrive_after_copies(shared + S::FULL + 8 * slot);
+}
+
+// SCALES: whether this warp brings those, or all else.
+template <bool SPLIT, bool GROUPED, bool SCALES>
 __device__ __forceinline__ void produce(const Problem& problem, int rank, uint32_t shared) {
-    using S = Shape<SPLIT>;
+    using S = Shape<SPLIT, GROUPED>;
     const int lane = threadIdx.x % 32, cluster = static_cast<int>(blockIdx.x) / (problem.cluster * problem.splits);
     const int4* next = problem.work + __ldg(problem.work_begin + cluster);
     const int4* const end = problem.work + __ldg(problem.work_begin + cluster + 1);
@@ -59,10 +79,12 @@ __device__ __forceinline__ void produce(const Problem& problem, int rank, uint32
             }
             for (int i = 0; i < min(left, 32); ++i) {
                 const int2 k_block{__shfl_sync(~0u, held.x, i), __shfl_sync(~0u, held.y, i)};
-                barrier_wait(shared + EMPTY_AT + 8 * ring.slot, ring.phase ^ 1);
-                if (lane == 0)
-                    load_k_block<SPLIT>(problem, k_block, row, rank, shared + ring.slot * S::STAGE_BYTES,
-                                        shared + FULL_AT + 8 * ring.slot, shared + WORDS_AT + 4 * ring.slot);
+                barrier_wait(shared + S::EMPTY + 8 * ring.slot, ring.phase ^ 1);
+                if constexpr (SCALES) {
+                    load_scales<S>(problem, k_block.x, row, shared, ring.slot);
+                } else if (lane == 0) {
+                    load_k_block<S>(problem, k_block, row, rank, shared, ring.slot);
+                }
                 __syncwarp();
                 ring.advance(S::STAGES);
             }

@@ -8,7 +8,6 @@ namespace {
 
 constexpr int ROW_FLOATS = OUTPUTS + 8;  // of sums in shared memory: rows of a warp's store begin in different banks
 constexpr int SUM_BYTES = GROUP_ROWS * ROW_FLOATS * 4;
-static_assert(2 * SUM_BYTES <= RING_BYTES);
 constexpr int RUN = 8, RUNS = OUTPUTS / RUN;  // a thread finishes runs of eight outputs
 
 // Eight neighbouring outputs of a row, finished.
@@ -27,10 +26,10 @@ __device__ __forceinline__ void finish_run(const Problem& problem, const Tile& t
     if constexpr (IS_QUANTIZED<T>) {
         float size = 0.0f;
 #pragma unroll
-        for (float value : v) size = fmaxf(size, finite_size(value));
+        for (float value : v) size = fmaxf(size, fabsf(value));
+        const Quantizer quantized(largest_size<RUNS, RUN>(size, v, 0, 2));
 #pragma unroll
-        for (int distance = 1; distance < RUNS; distance *= 2) size = fmaxf(size, __shfl_xor_sync(~0u, size, distance));
-        const Quantizer quantized(size);
+        for (float& value : v) value *= quantized.lift();
         uint32_t words[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i)
@@ -62,18 +61,19 @@ __device__ __forceinline__ void finish_run(const Problem& problem, const Tile& t
 
 template <typename T, bool GROUPED, bool HALVES>
 __device__ __forceinline__ void consume_part(const Problem& problem, int rank, uint32_t shared) {
-    using S = Shape<true>;
+    using S = Shape<true, GROUPED>;
+    static_assert(2 * SUM_BYTES <= S::OUT);
     const int group = warp_uniform(threadIdx.x / 128), cluster = static_cast<int>(blockIdx.x) / problem.splits;
-    const Stages s{shared, 1};
     Tile tile(load_early(problem.work + __ldg(problem.work_begin + cluster)));
     tile.take_part(rank, problem.splits);
-    const RowScales<GROUPED> rows(problem, tile.row);
     float sums[64] = {};
-    for (int k_block = group; k_block < tile.k_blocks; k_block += 2) {
-        const int slot = k_block % S::STAGES;
-        barrier_wait(shared + FULL_AT + 8 * slot, k_block / S::STAGES & 1);
-        add_stage<GROUPED, HALVES, true>(s, slot, group, rows, sums);
-    }
+    int next = group;
+    add_up<GROUPED, HALVES, true>(1, group, (tile.k_blocks + 1 - group) / 2, sums, [&] {
+        const Stage<GROUPED, true> stage{shared, next % S::STAGES};
+        barrier_wait(shared + S::FULL + 8 * stage.slot, next / S::STAGES & 1);
+        next += 2;
+        return stage;
+    });
     asm volatile("bar.sync 3, %0;" ::"n"(CONSUMERS) : "memory");  // no stage is in use any more
     const int lane = threadIdx.x % 32, own_row = threadIdx.x / 32 % 4 * 16 + lane / 4;
 #pragma unroll

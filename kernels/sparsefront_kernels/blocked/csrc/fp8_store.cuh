@@ -24,41 +24,75 @@ __device__ __forceinline__ float finite_size(float v) {
     return size < __int_as_float(0x7F800000) ? size : 0.0f;  // neither Inf nor NaN
 }
 
+constexpr float TINY = 0x1p-60f, LIFT = 0x1p64f;  // the reciprocal of a much smaller scale would be infinite
+
 // The scale by which numbers up to a size become e4m3, and the division by it, rounded as IEEE's: two steps from the reciprocal
 // (Markstein). An infinite number gives NaN: e4m3 has no other way to say so.
 struct Quantizer {
-    float scale, divisor, reciprocal, lift;
+    float scale, divisor, reciprocal;
 
     __device__ __forceinline__ explicit Quantizer(float size) {
         scale = size > 0.0f ? __fdiv_rn(size, 448.0f) : 1.0f;
         if (scale == 0.0f) scale = 1.0f;  // the quotient is too small for float32
-        lift = scale < 0x1p-60f ? 0x1p64f : 1.0f;  // the reciprocal of a tiny scale would be infinite
-        divisor = scale * lift;
+        divisor = scale < TINY ? scale * LIFT : scale;
         reciprocal = __frcp_rn(divisor);
     }
 
+    // What numbers are to be multiplied by first.
+    __device__ __forceinline__ float lift() const { return scale < TINY ? LIFT : 1.0f; }
+
     __device__ __forceinline__ float operator()(float v) const {
-        const float lifted = v * lift, quotient = lifted * reciprocal;
-        return fmaf(fmaf(-quotient, divisor, lifted), reciprocal, quotient);
+        const float quotient = v * reciprocal;
+        return fmaf(fmaf(-quotient, divisor, v), reciprocal, quotient);
     }
 };
 
-template <typename T>
+// The largest size over `lanes` neighbouring lanes. sizes: of numbers v without NaN; where one is infinite, those count that are not.
+template <int LANES, int COUNT>
+__device__ __forceinline__ float largest_size(float size, const float* v, int first, int step) {
+#pragma unroll
+    for (int distance = 1; distance < LANES; distance *= 2) size = fmaxf(size, __shfl_xor_sync(~0u, size, distance));
+    if (!__any_sync(~0u, size == __int_as_float(0x7F800000))) return size;
+    size = 0.0f;
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) size = fmaxf(size, finite_size(v[first + i / 2 * step + i % 2]));
+#pragma unroll
+    for (int distance = 1; distance < LANES; distance *= 2) size = fmaxf(size, __shfl_xor_sync(~0u, size, distance));
+    return size;
+}
+
+// What the end of a tile needs of memory, which a thread loads while the tile before ends: as it is stored, so that nothing waits.
+template <bool GROUPED>
+struct Scales {
+    float of_output = 0.0f, of_rows[2] = {1.0f, 1.0f};
+    uint32_t stored_bias = 0;  // with of_output: of the output whose number in the CTA tile is this thread's in the warpgroup
+
+    __device__ __forceinline__ void load(const Problem& problem, const Tile& tile, int first_row) {
+        const int own = threadIdx.x % 128, first = tile.output(own / HALF), output = first + own % HALF;
+        of_output = first < 0 ? 0.0f : load_float_early(problem.w_scales + output);
+        stored_bias = load_bias(problem.epilogue, first < 0 ? -1 : output);
+        if constexpr (!GROUPED) {
+#pragma unroll
+            for (int p = 0; p < 2; ++p) {
+                const int row = first_row + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4 + p * 8;
+                of_rows[p] = load_float_early(problem.x_scales + (row < problem.m ? row : 0));
+            }
+        }
+    }
+};
+
+template <typename T, typename S>
 struct Store {
     uint32_t buffer, columns, landed, name;
     bool leads;  // this thread starts the warpgroup's copies
     uint32_t phase = 0;
-    float scale = 0.0f, bias = 0.0f;  // of the output whose number in the CTA tile is this thread's in the warpgroup
 
     __device__ __forceinline__ Store(uint32_t shared, int group)
-        : buffer(shared + OUT_AT + group * OUT_BYTES), columns(shared + COLUMNS_AT + group * COLUMN_BYTES),
-          landed(shared + LANDED_AT + 8 * group), name(1 + group), leads(threadIdx.x % 128 == 0) {}
+        : buffer(shared + S::OUT + group * OUT_BYTES), columns(shared + S::COLUMNS + group * COLUMN_BYTES),
+          landed(shared + S::LANDED + 8 * group), name(1 + group), leads(threadIdx.x % 128 == 0) {}
 
-    // Begins to load what the end of a tile needs.
+    // Begins to load a tile's residual.
     __device__ __forceinline__ void begin(const Problem& problem, const Tile& tile, int row) {
-        const int own = threadIdx.x % 128, first = tile.output(own / HALF), output = first + own % HALF;
-        scale = first < 0 ? 0.0f : load_float_early(problem.w_scales + output);
-        bias = first < 0 ? 0.0f : bias_of(problem.epilogue, load_bias(problem.epilogue, output));
         if (IS_QUANTIZED<T> || problem.epilogue.residual == nullptr) return;
         if (leads && row < problem.m) {
             wait_for_reads_of_stores<0>();
@@ -73,18 +107,19 @@ struct Store {
         __syncwarp();
     }
 
-    __device__ __forceinline__ void end(const Problem& problem, const Tile& tile, int row, float (&sums)[64],
-                                        const float (&row_scales)[2]) {
-        const int own = threadIdx.x % 128;
-        const float both[2] = {scale, bias};
-        asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(columns + own * 8), "f"(both[0]), "f"(both[1]) : "memory");
+    template <bool GROUPED>
+    __device__ __forceinline__ void end(const Problem& problem, const Tile& tile, int row, float (&sums)[64], const Scales<GROUPED>& scales) {
+        asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(columns + threadIdx.x % 128 * 8), "f"(scales.of_output),
+                     "f"(bias_of(problem.epilogue, scales.stored_bias))
+                     : "memory");
         if (leads) wait_for_reads_of_stores<0>();
         warpgroup_sync(name);
         if (row < problem.m) {
+            finish(problem, sums, scales.of_rows);
             if constexpr (IS_QUANTIZED<T>) {
-                quantize(problem, tile, row, sums, row_scales);
+                quantize(problem, tile, row, sums);
             } else {
-                round(problem, sums, row_scales);
+                round(problem, sums);
             }
         }
         fence_for_tensor_cores();  // and for the copy engine
@@ -103,79 +138,82 @@ struct Store {
     }
 
     // The end of the grid waits for what the copy engine still has to write.
-    __device__ __forceinline__ void finish() const {
+    __device__ __forceinline__ void leave() const {
         if (leads) wait_for_reads_of_stores<0>();
         __syncwarp();
     }
 
    private:
-    // 16 outputs of a thread's two rows: two of the first eight by row, then two of the second.
-    __device__ __forceinline__ void activated_sums(const Problem& problem, int sixteen, const float* sums, const float (&row_scales)[2],
-                                                   float (&v)[8]) const {
+    // Sums become numbers of Y. sums[4 e + 2 p + i]: of output 8 e + 2 (lane % 4) + i, of the thread's row p.
+    __device__ __forceinline__ void finish(const Problem& problem, float (&sums)[64], const float (&row_scales)[2]) const {
+        float4 of_two[16];  // scale and bias of two outputs
 #pragma unroll
-        for (int eight = 0; eight < 2; ++eight) {
-            const float4 of_two = load_16_bytes(columns + (sixteen * 16 + eight * 8 + threadIdx.x % 4 * 2) * 8);
+        for (int eight = 0; eight < 16; ++eight) of_two[eight] = load_16_bytes(columns + (eight * 8 + threadIdx.x % 4 * 2) * 8);
+#pragma unroll
+        for (int eight = 0; eight < 16; ++eight) {
 #pragma unroll
             for (int p = 0; p < 2; ++p) {
-                v[eight * 4 + p * 2] = fmaf(sums[eight * 4 + p * 2] * row_scales[p], of_two.x, of_two.y);
-                v[eight * 4 + p * 2 + 1] = fmaf(sums[eight * 4 + p * 2 + 1] * row_scales[p], of_two.z, of_two.w);
+                float* v = sums + eight * 4 + p * 2;
+                v[0] = fmaf(v[0] * row_scales[p], of_two[eight].x, of_two[eight].y);
+                v[1] = fmaf(v[1] * row_scales[p], of_two[eight].z, of_two[eight].w);
             }
         }
-        if (problem.epilogue.activation != NONE) activate_for_16_bits(v, problem.epilogue);
+        if (problem.epilogue.activation == NONE) return;
+        if (problem.epilogue.activation == RELU) {
+#pragma unroll
+            for (float& v : sums) v = v > 0.0f || v != v ? v : 0.0f;  // NaN stays NaN, as in torch.relu
+        } else {
+#pragma unroll
+            for (float& v : sums) v = gelu_for_16_bits(v, problem.epilogue.gelu);
+        }
     }
 
-    __device__ __forceinline__ void round(const Problem& problem, const float (&sums)[64], const float (&row_scales)[2]) {
+    __device__ __forceinline__ void round(const Problem& problem, const float (&sums)[64]) {
         const bool adds = problem.epilogue.residual != nullptr;
-        if (adds) {
-            barrier_wait(landed, phase);
-            phase ^= 1;
-        }
         // of four blocks of 8 x 8 this lane gives the address of a row: two of rows, of one eight of outputs, then of the next
         const int lane = threadIdx.x % 32, block = lane / 8, in_eight = lane % 8;
         const uint32_t of_row = buffer + (threadIdx.x / 32 % 4 * 16 + block % 2 * 8 + in_eight) * 128;
+        const auto address = [&](int sixteen) {
+            return of_row + sixteen / 4 * (OUT_BYTES / 2) + (((sixteen * 2 + block / 2) % 8) ^ in_eight) * 16;
+        };
+        if (!adds) {
 #pragma unroll
-        for (int sixteen = 0; sixteen < OUTPUTS / 16; ++sixteen) {
-            float v[8];
-            activated_sums(problem, sixteen, sums + sixteen * 8, row_scales, v);
-            const uint32_t address = of_row + sixteen / 4 * (OUT_BYTES / 2) + (((sixteen * 2 + block / 2) % 8) ^ in_eight) * 16;
-            if (adds) {
-                const uint4 residual = load_blocks(address);
-                const uint32_t words[4] = {residual.x, residual.y, residual.z, residual.w};
-#pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    const float2 both = unpacked<T>(words[i]);
-                    v[i * 2] += both.x, v[i * 2 + 1] += both.y;
-                }
+            for (int sixteen = 0; sixteen < 8; ++sixteen) {
+                const float* v = sums + sixteen * 8;
+                store_blocks(address(sixteen), packed<T>(v[0], v[1]), packed<T>(v[2], v[3]), packed<T>(v[4], v[5]), packed<T>(v[6], v[7]));
             }
-            store_blocks(address, packed<T>(v[0], v[1]), packed<T>(v[2], v[3]), packed<T>(v[4], v[5]), packed<T>(v[6], v[7]));
+            return;
+        }
+        barrier_wait(landed, phase);
+        phase ^= 1;
+#pragma unroll
+        for (int sixteen = 0; sixteen < 8; ++sixteen) {
+            const float* v = sums + sixteen * 8;
+            const uint4 residual = load_blocks(address(sixteen));
+            const float2 a = unpacked<T>(residual.x), b = unpacked<T>(residual.y), c = unpacked<T>(residual.z), d = unpacked<T>(residual.w);
+            store_blocks(address(sixteen), packed<T>(v[0] + a.x, v[1] + a.y), packed<T>(v[2] + b.x, v[3] + b.y),
+                         packed<T>(v[4] + c.x, v[5] + c.y), packed<T>(v[6] + d.x, v[7] + d.y));
         }
     }
 
-    __device__ __forceinline__ void quantize(const Problem& problem, const Tile& tile, int row, float (&sums)[64],
-                                             const float (&row_scales)[2]) {
-        float size[2] = {0.0f, 0.0f};
+    __device__ __forceinline__ void quantize(const Problem& problem, const Tile& tile, int row, float (&sums)[64]) const {
+        float sizes[2] = {0.0f, 0.0f};
 #pragma unroll
-        for (int sixteen = 0; sixteen < OUTPUTS / 16; ++sixteen) {
-            float v[8];
-            activated_sums(problem, sixteen, sums + sixteen * 8, row_scales, v);
-#pragma unroll
-            for (int i = 0; i < 8; ++i) {
-                sums[sixteen * 8 + i] = v[i];
-                size[i / 2 % 2] = fmaxf(size[i / 2 % 2], finite_size(v[i]));
-            }
-        }
+        for (int i = 0; i < 64; ++i) sizes[i / 2 % 2] = fmaxf(sizes[i / 2 % 2], fabsf(sums[i]));
         const int lane = threadIdx.x % 32, in_group = threadIdx.x / 32 % 4 * 16 + lane / 4;
 #pragma unroll
         for (int p = 0; p < 2; ++p) {
-            size[p] = fmaxf(size[p], __shfl_xor_sync(~0u, size[p], 1));
-            size[p] = fmaxf(size[p], __shfl_xor_sync(~0u, size[p], 2));
-            const Quantizer quantized(size[p]);
+            const Quantizer quantized(largest_size<4, 32>(sizes[p], sums, p * 2, 4));
             const int own_row = in_group + p * 8;
             if (lane % 4 == 0 && row + own_row < problem.m)
                 problem.y_scales[static_cast<int64_t>(row + own_row) * (problem.n / OUTPUTS) + tile.output(0) / OUTPUTS] = quantized.scale;
+            if (__any_sync(~0u, quantized.lift() != 1.0f)) {
+#pragma unroll
+                for (int i = 0; i < 32; ++i) sums[i / 2 * 4 + p * 2 + i % 2] *= quantized.lift();
+            }
             const uint32_t of_row = buffer + own_row * 128 + lane % 4 * 2;
 #pragma unroll
-            for (int eight = 0; eight < OUTPUTS / 8; ++eight) {
+            for (int eight = 0; eight < 16; ++eight) {
                 const uint32_t both = packed_e4m3(quantized(sums[eight * 4 + p * 2]), quantized(sums[eight * 4 + p * 2 + 1]));
                 asm volatile("st.shared.b16 [%0], %1;" ::"r"(of_row + ((eight / 2) ^ (own_row % 8)) * 16 + eight % 2 * 8),
                              "h"(static_cast<uint16_t>(both))

@@ -25,12 +25,12 @@ __device__ __forceinline__ void wgmma_e4m3(float (&d)[COLUMNS / 2], uint64_t lef
 #undef WGMMA_E4M3
 #undef WITHOUT_PARENTHESES
 
-// d[64, COLUMNS] = left[64, 128] · right[COLUMNS, 128]ᵀ, both swizzled rows of 128 bytes; begins, does not wait.
-template <int COLUMNS>
+// d[64, COLUMNS] (+)= left[64, 128] · right[COLUMNS, 128]ᵀ, both swizzled rows of 128 bytes; begins, does not wait. FIRST: d is set.
+template <int COLUMNS, bool FIRST>
 __device__ __forceinline__ void multiply_k_block(float (&d)[COLUMNS / 2], uint32_t left, uint32_t right) {
     const uint64_t l = k_major_descriptor<128>(left), r = k_major_descriptor<128>(right);
     wgmma_fence();
-    wgmma_e4m3<COLUMNS, 0>(d, l, r);
+    wgmma_e4m3<COLUMNS, !FIRST>(d, l, r);
 #pragma unroll
     for (int part = 1; part < 4; ++part) wgmma_e4m3<COLUMNS, 1>(d, l + part * (32 >> 4), r + part * (32 >> 4));
     wgmma_commit();

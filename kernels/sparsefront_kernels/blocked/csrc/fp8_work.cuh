@@ -14,26 +14,25 @@ constexpr int OUTPUTS = 2 * HALF;            // of a CTA tile
 constexpr int GROUP_ROWS = 64;               // rows of X of a warpgroup
 constexpr int GROUP_BYTES = GROUP_ROWS * K_BLOCK;
 constexpr int PANEL_BYTES = HALF * K_BLOCK;
-constexpr int RING_BYTES = 6 * 2 * (GROUP_BYTES + PANEL_BYTES);
 constexpr int OUT_BYTES = GROUP_ROWS * OUTPUTS * 2;  // of Y, of a warpgroup
 constexpr int COLUMN_BYTES = OUTPUTS * 8;    // scale and bias of each output, of a warpgroup
-constexpr int MOST_STAGES = 8;
+constexpr int MOST_SHARED = 227 << 10;       // bytes of a block
 constexpr int PRODUCERS = 128, THREADS = CONSUMERS + PRODUCERS;
 
-// Rows of X that a stage holds: each warpgroup has rows of its own, or (SPLIT) both take turns at the stages of the same 64 rows.
-template <bool SPLIT>
+// How a block's shared memory is used, from an address that is a multiple of 1024. SPLIT: both warpgroups take turns at the stages of
+// the same 64 rows of X, else each has 64 rows of its own. GROUPED: a stage has a scale for each row.
+template <bool SPLIT, bool GROUPED>
 struct Shape {
     static constexpr int ROWS = SPLIT ? GROUP_ROWS : 2 * GROUP_ROWS;
-    static constexpr int X_BYTES = ROWS * K_BLOCK;
+    static constexpr int X_BYTES = ROWS * K_BLOCK, SCALE_BYTES = GROUPED ? ROWS * 4 : 0;
     static constexpr int STAGE_BYTES = X_BYTES + 2 * PANEL_BYTES;
-    static constexpr int STAGES = RING_BYTES / STAGE_BYTES;
-    static_assert(STAGES <= MOST_STAGES && STAGES * STAGE_BYTES == RING_BYTES);
+    static constexpr int REST = 2 * (OUT_BYTES + COLUMN_BYTES + 8);  // for which there is one of each warpgroup
+    static constexpr int STAGES = (MOST_SHARED - REST) / (STAGE_BYTES + SCALE_BYTES + 2 * 8 + 4);
+    static constexpr int OUT = STAGES * STAGE_BYTES, COLUMNS = OUT + 2 * OUT_BYTES, SCALES = COLUMNS + 2 * COLUMN_BYTES;
+    static constexpr int FULL = SCALES + STAGES * SCALE_BYTES, EMPTY = FULL + 8 * STAGES, LANDED = EMPTY + 8 * STAGES;
+    static constexpr int WORDS = LANDED + 2 * 8, BYTES = WORDS + 4 * STAGES;
+    static_assert(BYTES <= MOST_SHARED);
 };
-
-// Shared memory, from an address that is a multiple of 1024.
-constexpr int OUT_AT = RING_BYTES, COLUMNS_AT = OUT_AT + 2 * OUT_BYTES, FULL_AT = COLUMNS_AT + 2 * COLUMN_BYTES;
-constexpr int EMPTY_AT = FULL_AT + 8 * MOST_STAGES, LANDED_AT = EMPTY_AT + 8 * MOST_STAGES, WORDS_AT = LANDED_AT + 2 * 8;
-constexpr int DYNAMIC_BYTES = WORDS_AT + 4 * MOST_STAGES;
 
 struct Problem {
     CUtensorMap x;          // boxes of 128 inputs of ROWS rows, as 16-bit elements

@@ -29,7 +29,7 @@ from sparsefront.inference.fusion.plan import (
 )
 from sparsefront.inference.fusion.prepared_block import BlockCaptures, PreparedBlock, stored_as
 from sparsefront.inference.fusion.product_choice import ChosenProduct, ProductChooser
-from sparsefront.inference.fusion.products import TimedProducts
+from sparsefront.inference.fusion.products import TimedProducts, is_low
 from sparsefront.inference.network_modules import replace_module, shorten_compiler_messages
 from sparsefront.inference.precision import IN_16_BITS, Precision, emulation, network_dtype, require_supported
 from sparsefront.measure.correctness import (
@@ -173,6 +173,9 @@ def block_time_ms(block: nn.Module, call: BlockCall, *, feature_major: bool = Fa
         return None
 
 
+MOST_BLOCKS = 256  # that a process compiles by themselves
+
+
 class _Compiled(nn.Module):
     """A block through torch.compile; copies share it."""
 
@@ -185,7 +188,9 @@ class _Compiled(nn.Module):
         if self._compiled:
             return self._call(*args, **kwargs)
         tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
-        found = first_call(lambda: self._call(*args, **kwargs), tensors[0].device)
+        # rewritten blocks of all networks have one forward: past its limit Dynamo would run it eagerly and say nothing
+        with torch._dynamo.config.patch(recompile_limit=MOST_BLOCKS):
+            found = first_call(lambda: self._call(*args, **kwargs), tensors[0].device)
         self._compiled = True
         return found
 
@@ -333,7 +338,8 @@ class BlockPass:
         if not precision.is_low or "row_major" not in layouts:
             return ways
         low = Way("row_major", True, f"row_major_{precision.name}")
-        return [low] if self.chooser.dense else [low, *ways]
+        forced = self.chooser.choice.name
+        return [low] if self.chooser.dense or (forced is not None and is_low(forced)) else [low, *ways]
 
     def _in_way(self, way: Way, chain: Sequence[str], prepared: Mapping[str, PreparedBlock]) -> Variant:
         return self._variant(way.name, dict.fromkeys(prepared, way.layout), chain, prepared, low=way.low)

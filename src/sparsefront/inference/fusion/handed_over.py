@@ -1,13 +1,17 @@
 """Quantised activations inside a rewritten block: what one product hands over to the next, and what several read."""
 
+import operator
 from collections.abc import Mapping
 from typing import Any
 
-from sparsefront_kernels.quantized.quantize import Quantized, quantize
+import torch
+from sparsefront_kernels.quantized.quantize import Quantized, quantize, quantize_activated
 from torch import Tensor, fx, nn
 
 from sparsefront.inference.fusion.fused_product import FusedProduct
 from sparsefront.inference.fusion.sites import ProductSite, hidden_pairs
+
+aten = torch.ops.aten
 
 # The first of two products quantises what it computes, in its epilogue or with its activation, where the second alone reads it.
 
@@ -40,7 +44,19 @@ def handing_over(sites: Mapping[str, ProductSite], products: Mapping[str, FusedP
     }
 
 
-# Products that read the same activation: it is quantised once.
+# Products that read the same activation: it is quantised once. So is what attention gives, by our own kernel: nothing that a
+# compiler could fuse with its quantisation comes before it.
+
+VIEWS = (
+    aten.view.default,
+    aten.reshape.default,
+    aten._unsafe_view.default,
+    aten.transpose.int,
+    aten.permute.default,
+    aten.contiguous.default,
+    aten.clone.default,
+    operator.getitem,
+)
 
 
 class Quantizes(nn.Module):
@@ -48,20 +64,27 @@ class Quantizes(nn.Module):
 
     Args:
         product: one of those that read it.
+        alone: whether nothing could fuse with it.
     """
 
-    def __init__(self, product: FusedProduct) -> None:
+    def __init__(self, product: FusedProduct, *, alone: bool) -> None:
         super().__init__()
-        self.precision, self.like = product.precision, [product]  # in a list: it is no part of this module
+        self.precision, self.alone = product.precision, alone
+        self.like = [product]  # in a list: it is no part of this module
 
     def forward(self, x: Tensor) -> Quantized:
         rows = self.like[0].entered(x.reshape(-1, x.shape[-1]))
-        found = rows if isinstance(rows, Quantized) else quantize(rows, self.precision)
+        if isinstance(rows, Quantized):
+            found = rows
+        elif self.alone:
+            found = quantize_activated(rows, "none", self.precision)
+        else:
+            found = quantize(rows, self.precision)
         return Quantized(found.values.view(x.shape), found.scales)
 
 
 def place_quantizations(graph: fx.Graph, modules: Mapping[str, nn.Module]) -> dict[str, Quantizes]:
-    """Quantise what several products in low precision read before the first of them.
+    """Quantise what several products in low precision read, and what one reads of attention, before the first of them.
 
     Args:
         graph: with calls of the products.
@@ -78,12 +101,21 @@ def place_quantizations(graph: fx.Graph, modules: Mapping[str, nn.Module]) -> di
     added: dict[str, Quantizes] = {}
     for (x, *_), nodes in readers.items():
         first = modules[str(nodes[0].target)]
-        if len(nodes) == 1 or isinstance(modules.get(str(x.target)), HandsOver):
+        alone = _is_attention(x)
+        if (len(nodes) == 1 and not alone) or isinstance(modules.get(str(x.target)), HandsOver):
             continue
         name = f"quantize_{len(added)}"
-        added[name] = Quantizes(first.product if isinstance(first, HandsOver) else first)  # type: ignore[arg-type]
+        product = first.product if isinstance(first, HandsOver) else first
+        added[name] = Quantizes(product, alone=alone)  # type: ignore[arg-type]
         with graph.inserting_before(nodes[0]):
             called = graph.call_module(name, (x,))
         for node in nodes:
             node.update_arg(0, called)
     return added
+
+
+def _is_attention(node: fx.Node) -> bool:
+    """Whether it is what scaled_dot_product_attention gives, seen otherwise."""
+    while node.target in VIEWS:
+        node = node.all_input_nodes[0]
+    return "scaled_dot_product" in str(node.target)

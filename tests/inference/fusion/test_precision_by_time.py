@@ -1,0 +1,69 @@
+"""On a GPU, whose times a clock stands in for: low precision is one more way of a chain, and the baseline's only one."""
+
+import copy
+
+import pytest
+
+from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.fusion.block_pass import AS_THEY_ARE, fuse_blocks, fuse_dense
+from sparsefront.inference.precision import Precision
+from sparsefront.patterns.block_wise import BlockWise
+
+FP8 = Precision("fp8")
+
+
+@pytest.fixture
+def fp8_clock(clock):
+    clock.products_us |= {
+        "blocked_reference": 10.0,
+        "blocked_fp8_reference": 12.0,
+        "dense_fp8_reference": 15.0,
+    }
+    return clock
+
+
+def fused(pruned, choice, **options):
+    net = copy.deepcopy(pruned.net)
+    return net, fuse_blocks(net, pruned.formats, pruned.masks, pruned.inputs[0], choice, precision=FP8, **options)
+
+
+@pytest.mark.parametrize("fastest", ["row_major", "feature_major"])
+def test_whole_chains_decide(fastest, bert, fp8_clock):
+    """The kernel in fp8 is slower alone: it runs where the chain is faster, here the first of two that are equally so."""
+    fp8_clock.blocks_ms |= {"row_major": 2.0, "feature_major": 2.0, fastest: 1.0}
+    pruned = bert(BlockWise("64x128"))
+    _, report = fused(pruned, KernelChoice())
+    (times,) = report.variants_ms.values()
+    assert set(times) == {"row_major_fp8", "row_major", "feature_major", AS_THEY_ARE}
+    kernels = {product.kernel for block in report.rewritten.values() for product in block.products}
+    fp8 = fastest == "row_major"
+    assert kernels == ({"blocked_fp8_reference"} if fp8 else {"blocked_reference"})
+    assert all(block.layout == fastest for block in report.rewritten.values())
+    (product, *_) = next(iter(report.blocks.values())).products
+    if fp8:
+        assert product.candidates == {
+            "blocked_fp8_reference": 12.0,
+            "blocked_reference": 10.0,
+            "dense_fp8_reference": 15.0,
+            "dense_linear": 20.0,
+        }
+
+
+def test_a_forced_kernel_in_fp8_is_the_only_way(bert, fp8_clock):
+    _, report = fused(bert(BlockWise("64x128")), KernelChoice("sparse", name="blocked_fp8_reference"))
+    kernels = {product.kernel for block in report.rewritten.values() for product in block.products}
+    assert kernels == {"blocked_fp8_reference"} and not report.variants_ms
+
+
+def test_the_baseline_runs_in_fp8_wherever_it_can(bert, fp8_clock):
+    fp8_clock.products_us["dense_fp8_reference"] = 30.0
+    report = fuse_dense(bert(BlockWise("64x128")).net, bert(BlockWise("64x128")).inputs[0], precision=FP8)
+    kernels = {product.kernel for block in report.rewritten.values() for product in block.products}
+    assert kernels == {"dense_fp8_reference"} and not report.variants_ms
+
+
+def test_sparse_alone_leaves_out_dense_kernels(bert, fp8_clock):
+    fp8_clock.products_us |= {"dense_fp8_reference": 1.0}
+    _, report = fused(bert(BlockWise("64x128")), KernelChoice("sparse"))
+    kernels = {product.kernel for block in report.rewritten.values() for product in block.products}
+    assert not any(kernel.startswith("dense") for kernel in kernels)
