@@ -106,7 +106,7 @@ def sparse_speed(
     """Group `speed` of a sparse network beside the fastest dense version; `ways` also gets "sparse". In a low precision a CPU has
     references alone, whose times would say nothing: there the dense network is timed without it.
     """
-    if bench.experiment.precision.is_low and bench.device.type == "cpu":
+    if bench.device.type == "cpu" and has_low_precision(sparse.net):
         speed, samples_ms = dense_speed(bench, dense_net, ways)
         return speed | _kernels_side(bench, sparse), samples_ms
     log.info("measure: latency, %s on %s, dense and sparse in turn", _size_in_words(bench), bench.device.type)
