@@ -39,7 +39,7 @@ DOCUMENTS = [
 ]
 PROGRAMS = r"(?:python|make|pip|pytest|pre-commit) "
 QUICK = ("debug=tiny", "logger=none", "report.html=false", "trainer=cpu", "measure.device=cpu", "measure.variants=[]")
-QUICK += ("measure.evaluate_limit=8",)
+QUICK += ("measure.evaluate_limit=8", "kernel.fuse=false", "report.plot=false")
 SMALL = ("model.dim=64", "model.depth=2")  # of the default model
 NOT_HERE = {  # they need a GPU or install something
     "make test-gpu",
@@ -94,20 +94,32 @@ def bert_folder(tmp_path):
     return folder
 
 
-def test_single_runs(tmp_path, bert_folder, few_timings, programs):
-    """In one process and one cache, so that the dense network is trained once; then what reads the results of them."""
+RUN = (
+    "model.path=FILE",
+    "experiment=bert_squad",
+    "measure.batch_size=[",
+)  # the commands that are more than a composition
+
+
+def test_single_runs(composed, tmp_path, bert_folder, few_timings, programs):
+    """Composed and checked, every one; three of them run, in one cache; then what reads the results of them."""
     squad_folder, glue_folder = write_squad(tmp_path / "squad"), write_glue(tmp_path / "glue", "sst2")
     places = (f"results_dir={tmp_path / 'results'}", f"cache_dir={tmp_path / '.cache' / 'sparsefront'}", *QUICK)
     assert sf.run(*places, *SMALL).record is not None
     (weights,) = (tmp_path / ".cache" / "sparsefront" / "dense").glob("*/weights.safetensors")
+    runs = 0
     for command in of_kind(swept=False):
         data = squad_folder if "squad" in command else glue_folder
         given = [text.replace("model.path=DIR", f"model.path={bert_folder}") for text in overrides(command)]
         given = [text.replace("model.path=FILE", f"model.path={weights}") for text in given]
         given = [text.replace("dataset.path=DIR", f"dataset.path={data}") for text in given]
         small = () if "model=" in command or "experiment=bert" in command else SMALL
-        finished = sf.run(*places, *small, *(text for text in given if text != "debug=tiny"))
-        assert finished.record is not None, command
+        given = (*small, *(text for text in given if text != "debug=tiny"))
+        validate(composed(*QUICK, *given))
+        if any(text in command for text in RUN):
+            runs += 1
+            assert sf.run(*places, *given).record is not None, command
+    assert runs == len(RUN)
     for command, said in PROGRAM_CALLS.items():
         done = programs.run(in_python(command)[1:], cwd=tmp_path, env=environment())
         assert done.returncode == 0 and said in done.stdout, (command, done.stderr)
@@ -167,7 +179,8 @@ def plugin_commands() -> list[str]:
 
 
 @pytest.mark.parametrize("command", plugin_commands())
-def test_plugins(tmp_path, command):
+def test_plugins(tmp_path, programs, command):
+    """With one point where they are listed: enough for a process that starts anew."""
     kind, name = re.search(r"hydra/(\w+)=(\w+)", command).groups()
     distribution, extra = PLUGINS[kind, name]
     try:
@@ -180,12 +193,14 @@ def test_plugins(tmp_path, command):
         f"results_dir={tmp_path / 'results'}",
         f"cache_dir={tmp_path / 'cache'}",
         *QUICK,
+        *SMALL,
         *WITHOUT_GPU.get(name, ()),
     ]
-    done = subprocess.run(in_python(command) + more, cwd=tmp_path, env=environment(), capture_output=True, text=True)
-    assert done.returncode == 0 and "0 failed" in done.stdout + done.stderr, done.stderr
+    words = [word.replace("0.5,0.75,0.9", "0.5").split(",tile_wise")[0] for word in in_python(command)[1:]]
+    done = programs.run([*words, *more], cwd=tmp_path, env=environment())
+    assert done.returncode == 0 and re.search(r"[12] points? finished, 0 failed", done.stdout), done.stderr
     if name == "optuna":
-        compared = subprocess.run(in_python(FRONT), cwd=tmp_path, env=environment(), capture_output=True, text=True)
+        compared = programs.run(in_python(FRONT)[1:], cwd=tmp_path, env=environment())
         assert compared.returncode == 0 and "compare.html" in compared.stdout, compared.stderr
 
 

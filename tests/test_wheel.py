@@ -10,6 +10,7 @@ from zipfile import ZipFile
 import pytest
 
 from sparsefront import options
+from sparsefront.__main__ import compare
 
 ROOT = Path(__file__).parents[1]
 PARTS = ("src", "kernels", "conf", "pyproject.toml", "README.md", "LICENSE")
@@ -87,36 +88,25 @@ def test_every_option_of_the_repository_is_there(installed):
     }
 
 
-def test_each_command_answers_without_a_repository(installed, tmp_path):
+def test_each_command_answers_without_a_repository_and_names_itself_as_it_was_typed(installed, tmp_path):
     composed = call(installed, tmp_path, "run", "--cfg", "job", "pattern=n_m", "experiment=bert_squad")
     assert "sparsefront.patterns" in composed.stdout and composed.returncode == 0, composed.stderr
     for command in ("compare", "verify", "cache"):
         done = call(installed, tmp_path, command, "--help")
-        assert done.returncode == 0 and done.stdout, (command, done.stderr)
+        assert done.returncode == 0, (command, done.stderr)
+        assert f"usage: python -m sparsefront {command} " in done.stdout and "python -m sparsefront." not in done.stdout
+    told = call(installed, tmp_path, "run", "--help").stdout
+    assert "  python -m sparsefront compare\n" in told and "run.py" not in told
     wrong = call(installed, tmp_path, "prune")
     assert (
         wrong.returncode == 2
         and wrong.stderr == "sparsefront prune: no such command; there are run, compare, verify, cache\n"
     )
     assert "usage: sparsefront COMMAND" in call(installed, tmp_path).stdout
-
-
-def test_messages_name_the_command_that_was_typed(installed, tmp_path):
-    for command in ("compare", "verify", "cache"):
-        told = call(installed, tmp_path, command, "--help").stdout
-        assert f"usage: python -m sparsefront {command} " in told and "python -m sparsefront." not in told
-    told = call(installed, tmp_path, "run", "--help").stdout
-    assert "  python -m sparsefront compare\n" in told and "run.py" not in told
-    assert (
-        "results=results: no results found; python -m sparsefront run makes one"
-        in call(installed, tmp_path, "compare").stderr
-    )
-    script = installed / "bin" / "sparsefront"
+    script = [sys.executable, installed / "bin" / "sparsefront", "compare", "--help"]
     environment = {**os.environ, "PYTHONPATH": str(installed)}
-    done = subprocess.run(
-        [sys.executable, script, "compare"], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
-    assert "results=results: no results found; sparsefront run makes one" in done.stderr
+    done = subprocess.run(script, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert "usage: sparsefront compare " in done.stdout, done.stderr
 
 
 @pytest.mark.parametrize(
@@ -135,6 +125,18 @@ def test_a_command_is_named_as_this_process_was_started(monkeypatch, started, in
     if inside:
         monkeypatch.setattr(options, "CONF", package / "conf")
     assert options.program_command("verify") == named
+
+
+def test_messages_name_the_command_that_was_typed(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    package = Path(options.__file__).resolve().parent
+    for started, named in (
+        ("sparsefront/__main__.py", "python -m sparsefront run"),
+        ("bin/sparsefront", "sparsefront run"),
+    ):
+        monkeypatch.setattr(sys, "argv", [str(package.parent / started)])
+        assert compare([]) == 1
+        assert f"\nresults=results: no results found; {named} makes one\n" in capsys.readouterr().err
 
 
 def test_a_folder_of_a_stranger_is_not_imported_from(installed, tmp_path):

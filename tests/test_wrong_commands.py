@@ -5,9 +5,8 @@ import sys
 
 import pytest
 import yaml
-from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
-from quick_compositions import CONF
+from quick_compositions import CONF, composition
 
 from sparsefront.config.command_line import normalize_arguments
 from sparsefront.config.declared import check_declared, declared_types
@@ -51,7 +50,12 @@ TYPED = [
     ("experiment=foo", "experiment=foo: no such option"),
     ("~pattern", "~pattern: a group cannot be left out"),
     ("~recipe", "~recipe: a group cannot be left out"),
-    ("sparsty=0.5", "sparsty=0.5: unknown key; did you mean sparsity?"),
+    ("+pattern=tile_wize", "pattern=tile_wize: no such option; did you mean tile_wise?"),
+    ("model=resnet", "model=resnet: no such option; did you mean resnet50? there are bert, "),
+    ("-m pattern=n_m,TileWise", "pattern=TileWise: no such option; did you mean tile_wise? there are "),
+    ("recovery=[distill]", "recovery=[distill]: takes one option: recovery=NAME"),
+    ("allocation=null", "allocation=null: choose an option of the group: allocation=NAME"),
+    ("sparsty=0.5", "sparsty=0.5: unknown key; did you mean sparsity? the root takes sparsity, granularity, seed, "),
     ("seed=a", "seed=a: must be a whole number"),
     ("granularity=1.5", "granularity=1.5: must be a whole number or text or null"),
     ("reuse=maybe", "reuse=maybe: must be true or false"),
@@ -78,6 +82,11 @@ COMPOSED = [
     ("granularity=4x0 pattern=block_wise", "granularity=4x0: must be a whole number of at least 1 or text"),
     ("pattern.n=3", "pattern.n=3: unknown key of pattern=tile_wise; choose pattern=n_m, which takes it"),
     ("+pattern.foo=1", "pattern.foo=1: unknown key; "),
+    ("pattern.k=3", "pattern.k=3: unknown key; pattern takes granularity, element_overlay, "),
+    ("recipe.history=true", "recipe.history=True: unknown key; recipe takes batch_size, epochs"),
+    ("recovery.epoch=3", "recovery.epoch=3: unknown key; did you mean epochs? recovery takes epochs, lr"),
+    ("allocation.min_density_share=0.2", "choose allocation=global_threshold, which takes it"),
+    ("sparsity=many", "sparsity=many: must be a number of at least 0 and below 1 (the fraction of zeros)"),
     ("recipe.lrr=3 recipe.lr=nan", "recipe.lrr=3: unknown key; did you mean lr?"),
     ("recipe.lr=nan", "recipe.lr=nan: must be a finite number greater than 0 and at most 1000, not NaN or infinity"),
     ("recipe.optimizer=adam", "recipe.optimizer=adam: must be adamw or sgd"),
@@ -98,8 +107,7 @@ def rejected(words: list[str]) -> str:
     """What is said of a command line, without torch."""
     with pytest.raises(InvalidSetting) as found:
         typed = [text for text in normalize_arguments(words) if not text.startswith("-")]
-        with initialize_config_dir(str(CONF), version_base="1.3"):
-            config = compose("config", overrides=["logger=none", *typed], return_hydra_config=True)
+        config = composition(tuple(typed))
         choices = OmegaConf.to_container(config.hydra.runtime.choices)
         config = OmegaConf.masked_copy(config, [key for key in config if key != "hydra"])
         check_root(config)
@@ -167,3 +175,20 @@ def test_what_hydra_cannot_compose_is_one_line(line, message, tmp_path):
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and message in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_record_that_is_not_there_is_named_without_torch(tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "cut.record.zip").write_bytes(b"PK")
+    code = (
+        "import sys\nfrom sparsefront.verify.__main__ import main\n"
+        "print(main(['none.json', 'empty', 'none.record.zip', 'cut.record.zip']), 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == "2 False"
+    assert done.stderr.splitlines() == [
+        "cannot be verified: row=none.json: is no result that can be read: No such file or directory",
+        "cannot be verified: row=empty/row.json: is no result that can be read: No such file or directory",
+        "cannot be verified: row=none.record.zip: No such file or directory",
+        "cannot be verified: row=cut.record.zip: is no packed record, or is cut off",
+    ]

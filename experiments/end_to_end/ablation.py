@@ -21,7 +21,7 @@ from unittest.mock import patch
 
 import torch
 from sparsefront_kernels import entries
-from sparsefront_kernels.tuning.launches import TunedLaunches, chosen_launch
+from sparsefront_kernels.tuning.launches import TunedLaunches, forget_choices
 from sparsefront_kernels.tuning.store import SHIPPED, file_name, tuned_kernel
 from torch import nn
 
@@ -118,7 +118,7 @@ def shipped_launches_only() -> Iterator[None]:
         table.entries.clear()
         table.trials.clear()
         table.entries.update(found.get("entries", {}) if found.get("version") == tunable.version else {})
-    chosen_launch.cache_clear()
+    forget_choices()
     try:
         with (
             patch.object(timers, "untried_launches", lambda *given: None),
@@ -131,7 +131,7 @@ def shipped_launches_only() -> Iterator[None]:
             table.entries.update(entries_before)
             table.trials.clear()
             table.trials.update(trials_before)
-        chosen_launch.cache_clear()
+        forget_choices()
 
 
 class Ablation:

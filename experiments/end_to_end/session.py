@@ -114,7 +114,7 @@ def row_of(
 
 
 def times_cells(timed: Timed, fused_ms: float | None) -> dict[str, str]:
-    """Columns of latencies, of the speedup with its interval, and of the share of products."""
+    """Columns of latencies, of the speedup with its range, and of the share of products."""
     dense, ours = (summarise(sum(runs, [])) for runs in (timed.dense_ms, timed.sparse_ms))
     times = {"latency_ms": ours.median_ms, "latency_p20_ms": ours.p20_ms, "latency_p80_ms": ours.p80_ms}
     times |= {"dense_latency_ms": dense.median_ms, "fused_dense_latency_ms": fused_ms, "gemm_share": timed.gemm_share}

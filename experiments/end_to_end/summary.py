@@ -55,7 +55,15 @@ def shortcomings(row: Row, target: Target) -> list[str]:
 
 def bars_table(rows: Sequence[Row], pattern_settings: str = "") -> list[str]:
     """Target after target, the row beside it."""
-    head = ["row", "target (stretch)", "dense ms (fused)", "sparse ms", "speedup (95 %)", "error ratio", "sparse flops"]
+    head = [
+        "row",
+        "target (stretch)",
+        "dense ms (fused)",
+        "sparse ms",
+        "speedup (range)",
+        "error ratio",
+        "sparse flops",
+    ]
     head += ["products' share of the time", ""]
     lines = []
     for target in TARGETS:
@@ -86,9 +94,7 @@ def curves(rows: Sequence[Row]) -> list[str]:
             if not sizes:
                 continue
             lines += ["", f"**{model}, {dtype}**: speedup of `kernel=auto` / `kernel=sparse`", ""]
-            dense = [
-                f"{median(float(row['dense_latency_ms']) for row in _of_size(own, size)):.2f} ms" for size in sizes
-            ]
+            dense = [_dense(_of_size(own, size)) for size in sizes]
             lines.append(f"| | {' | '.join(map(_size, sizes))} | faster than dense from |")
             lines += ["|---|" + "---|" * (len(sizes) + 1), f"{page.row(['dense, the fastest', *dense])} |"]
             for setting in _settings(own):
@@ -112,7 +118,7 @@ def crossover(rows: Sequence[Row], setting: Setting) -> str:
 
 
 def wins_and_losses(rows: Sequence[Row]) -> list[str]:
-    """Counts over all rows: the interval decides, and a win needs sparse kernels."""
+    """Counts over all rows: the whole range of a speedup decides, and a win needs sparse kernels."""
     lines = []
     for mode in ("auto", "sparse"):
         own = [row for row in rows if row["kernel_mode"] == mode]
@@ -165,8 +171,7 @@ def ablation_table(rows: Sequence[Row]) -> list[str]:
 
 def tables(rows: Sequence[Row], ablation: Sequence[Row], pattern_settings: str = "") -> str:
     """All of them, in markdown; of tile_wise the rows with these settings."""
-    rows = [row for row in rows if row["pattern"] != "tile_wise" or row["pattern_settings"] == pattern_settings]
-    rows = [row for row in rows if row["attention_mask"] == "none"]
+    rows = _of_tables(rows, pattern_settings)
     others = [row for row in rows if row["allocation"] != "per_layer"]
     rows = [row for row in rows if row["allocation"] == "per_layer"]
     parts = ["### Targets", "", *bars_table(rows, pattern_settings)]
@@ -177,6 +182,17 @@ def tables(rows: Sequence[Row], ablation: Sequence[Row], pattern_settings: str =
     if ablation:
         parts += ["", "### Ablation", *ablation_table(ablation)]
     return "\n".join(parts) + "\n"
+
+
+def _of_tables(rows: Iterable[Row], pattern_settings: str = "") -> list[Row]:
+    """Those without a mask of padding, and of tile_wise with these settings."""
+    rows = [row for row in rows if row["pattern"] != "tile_wise" or row["pattern_settings"] == pattern_settings]
+    return [row for row in rows if row["attention_mask"] == "none"]
+
+
+def _dense(rows: Iterable[Row]) -> str:
+    """Latency of the fastest dense version beside all of these rows."""
+    return f"{median(float(row['dense_latency_ms']) for row in rows):.2f} ms"
 
 
 def _outcome(row: Row) -> str:
@@ -248,7 +264,7 @@ def series_of(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
 
 
 def _draw_network(axes: "Axes", rows: Sequence[Row]) -> None:
-    """One network: a line for each pattern and granularity, its 95 % intervals, and the dense version at 1."""
+    """One network: a line for each pattern and granularity, the ranges of its repeats, and the dense version at 1."""
     for (pattern, label), points in series_of(rows).items():
         color = pattern_color(pattern)
         speedups = [float(row["speedup"]) for row in points]
@@ -271,16 +287,20 @@ def _draw_network(axes: "Axes", rows: Sequence[Row]) -> None:
     axes.legend(fontsize=8, loc="upper left")
 
 
-def draw(rows: Iterable[Row], path: Path) -> None:
+def draw(rows: Sequence[Row], path: Path) -> None:
     """Write the picture: a panel for each network."""
+    of_tables = [row for row in _of_tables(rows) if (row["allocation"], row["dtype"]) == ("per_layer", "fp16")]
     rows = shown(rows)
     figure = new_figure(12, 4, dpi=110)
     panels = figure.subplots(1, len(DRAWN), sharey=True)
     for axes, place in zip(panels, DRAWN, strict=True):
-        there = [row for row in rows if (row["model"], row["batch"], row["sequence_length"]) == place]
+        there, beside = (
+            [row for row in part if (row["model"], row["batch"], row["sequence_length"]) == place]
+            for part in (rows, of_tables)
+        )
         _draw_network(axes, there)
-        dense = sorted(float(row["dense_latency_ms"]) for row in there)
-        axes.set_title(f"{TITLES[place[0]]} (dense {dense[len(dense) // 2]:.1f} ms)", fontsize=10)
+        title = f"{TITLES[place[0]]} (dense {_dense(beside)})" if beside else TITLES[place[0]]
+        axes.set_title(title, fontsize=10)  # the number of the page's table
     panels[0].set_ylabel("speedup over the fastest dense version")
     made_with = "; ".join(sorted({f"{row['gpu']}, torch {row['torch']}, {row['date']}" for row in rows}))
     figure.suptitle(f"{made_with}; fp16 unless said, kernel=auto, random weights, masks of the patterns", fontsize=9)

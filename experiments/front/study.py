@@ -2,9 +2,10 @@
 
     python -m experiments.front.study --workers 6 --overrides experiment=front_squad model.path=DIR dataset.path=DIR
 
-Every line has the same dense network, steps, teacher and seeds. Kernels are swapped in and timed for the seeds of --timed; the
-networks of the others are evaluated with their masks. A line is added to --out as soon as its point is finished, so that a killed
-study goes on where it was. `summary.py` makes the page's table and figure.
+Every line has the same dense network, steps, teacher and seeds. Kernels are swapped in and timed for the seeds of --timed, for
+every search, which measures times anyway, and in low precision, which is that of kernels; the other networks are evaluated with
+their masks. With --precisions none fp8 every line is there twice, beside the dense network in fp8. A line is added to --out as
+soon as its point is finished, so that a killed study goes on where it was. `summary.py` makes the page's table and figure.
 """
 
 import argparse
@@ -22,32 +23,45 @@ from sparsefront.results.store import append_line, read_lines
 if TYPE_CHECKING:
     from sparsefront.results.record import Result
 
-DENSE = "dense"
+SIXTEEN_BITS, LOW_PRECISIONS = "none", ("fp8", "fp8_static", "int8")  # options of group precision
+BEFORE_PRUNING = "dense before pruning"
+DENSE, DEPTH, WIDTH = "dense", "depth", "width"
+_SEARCH = ("pattern=mixed", "allocation=latency_search")
+_BLOCKS, _TILES = "block_wise:64,block_wise:128", "tile_wise:64,tile_wise:128"
+_ALL = f"pattern.candidates=[{{name:n_m,m:4}},vector_wise:32,{_BLOCKS},{_TILES}]"
 CHOICES = {
-    "depth": ("pattern=depth", "schedule=one_shot"),
-    "width": ("pattern=channel", "pattern.axis=width"),
+    DENSE: ("pattern=dense",),
+    DEPTH: ("pattern=depth", "schedule=one_shot"),
+    WIDTH: ("pattern=channel", "pattern.axis=width"),
     "2:4": ("pattern=n_m", "pattern.m=4"),
     "n:m": ("pattern=n_m",),
     "vectors of 32": ("pattern=vector_wise", "granularity=32"),
     "blocks of 64": ("pattern=block_wise", "granularity=64"),
+    "blocks of 64x128": ("pattern=block_wise", "granularity=64x128"),  # which fp8 can run too
     "tiles of 128": ("pattern=tile_wise", "granularity=128"),
-    "search": ("pattern=mixed", "allocation=latency_search", "pattern.candidates=[tile_wise:128,block_wise:64]"),
-    "search, blocks": ("pattern=mixed", "allocation=latency_search", "pattern.candidates=[block_wise:64]"),
+    "search": (*_SEARCH, _ALL),
+    "search, blocks": (*_SEARCH, f"pattern.candidates=[{_BLOCKS}]"),
+    "search, tiles": (*_SEARCH, f"pattern.candidates=[{_TILES}]"),
+    "search, uneven": (*_SEARCH, "pattern.candidates=[block_wise:64]"),
+    "search, no swaps": (*_SEARCH, _ALL, "allocation.generations=0"),
 }
-"""Line -> overrides of run.py."""
+"""Line -> overrides of run.py. The dense network is a line in low precision alone. The searches after the first ablate it: fewer
+candidates, one pattern with uneven sparsities, and the exact solution without the search by swaps.
+"""
+SEARCHES = tuple(name for name, overrides in CHOICES.items() if set(_SEARCH) <= set(overrides))
 LEVELS = {
-    "depth": (0.25, 0.34, 0.5),
-    "width": (0.25, 0.5),
+    DENSE: (0.0,),
+    DEPTH: (0.25, 0.34, 0.5),
+    WIDTH: (0.25, 0.5),
     "2:4": (0.5,),
     "n:m": (0.75,),
     "vectors of 32": (0.5, 0.75),
     "blocks of 64": (0.5, 0.75),
+    "blocks of 64x128": (0.5, 0.75),
     "tiles of 128": (0.5, 0.75),
-    "search": (1.3, 1.5),
-    "search, blocks": (1.3, 1.5),
+    **dict.fromkeys(SEARCHES, (1.3, 1.5, 2.0)),
 }
 """Line -> sparsities, or speedups that are searched for."""
-SEARCHES = tuple(name for name, overrides in CHOICES.items() if "pattern=mixed" in overrides)
 CEILING = "sparsity=0.95"  # of a layer, in a search
 UNTIMED = ("kernel=none", "measure.latency=false", "optimize=[val_masked]")
 MEASURED = (
@@ -55,7 +69,11 @@ MEASURED = (
     "dense_standard_error latency_dense_ms latency_sparse_ms speedup speedup_low speedup_high latency_dense_dataset_ms "
     "latency_sparse_dataset_ms speedup_dataset speedup_dataset_low speedup_dataset_high latency_predicted_ms "
     "sparsity_achieved sparse_flops_share precision dataset_split dense_variant sparse_variant prune_seconds "
-    "recover_seconds run_id gpu torch_version commit dense_weights_sha256 time"
+    "recover_seconds run_id gpu torch_version commit dense_weights_sha256 time "
+    # of the dense network in a low precision beside, in records that have it
+    "dense_low latency_dense_low_ms latency_dense_low_dataset_ms dense_low_precision speedup_low_precision "
+    "speedup_low_precision_low speedup_low_precision_high speedup_low_precision_dataset speedup_low_precision_dataset_low "
+    "speedup_low_precision_dataset_high"
 ).split()
 
 
@@ -64,51 +82,68 @@ class Point:
     """One line of the table, with one seed.
 
     Args:
-        choice: of CHOICES; or "dense", the network that all others of its seed are made from, which has no line.
+        choice: of CHOICES; or BEFORE_PRUNING, the network that all others of its seed are made from, which has no line.
         level: of LEVELS.
+        precision: of the products: SIXTEEN_BITS, or one of LOW_PRECISIONS.
     """
 
     choice: str
     level: float
     seed: int
+    precision: str = SIXTEEN_BITS
 
     def overrides(self) -> list[str]:
         """What `run.py` takes."""
-        if self.choice == DENSE:
-            return [f"seed={self.seed}", "pattern=dense", "stages=[dense]", *runs.QUIET]
-        level = [f"sparsity={self.level:g}"]
+        seed = f"seed={self.seed}"
+        if self.choice == BEFORE_PRUNING:
+            return [seed, "pattern=dense", "stages=[dense]", *runs.QUIET]
+        level = [] if self.choice == DENSE else [f"sparsity={self.level:g}"]
         if self.choice in SEARCHES:
             level = [CEILING, f"allocation.speedup={self.level:g}"]
-        return [f"seed={self.seed}", "control=dense_distilled", *runs.QUIET, *CHOICES[self.choice], *level]
+        precision = [] if self.precision == SIXTEEN_BITS else [f"precision={self.precision}"]
+        return [seed, "control=dense_distilled", *runs.QUIET, *CHOICES[self.choice], *level, *precision]
 
     @property
     def cells(self) -> Row:
-        """What names its line."""
+        """What names its line, beside the precision."""
         return {"choice": self.choice, "level": f"{self.level:g}", "seed": str(self.seed)}
+
+    def is_of(self, row: Row) -> bool:
+        """Whether a row is this line: the record names the dtype where nothing is in low precision."""
+        precision = row["precision"] if row["precision"] in LOW_PRECISIONS else SIXTEEN_BITS
+        return self.precision == precision and all(row[name] == cell for name, cell in self.cells.items())
 
 
 def run_point(point: Point, *, timed: Sequence[int], overrides: Sequence[str]) -> Row | str | None:
     """Run a point in this process.
 
     Returns:
-        its line; None of the dense network; or the reason why there is no such network.
+        its line; None of the dense network before pruning; or the reason why there is no such network.
     """
-    untimed = () if point.seed in timed or point.choice == DENSE else UNTIMED
-    record = runs.record_of([*overrides, *point.overrides(), *untimed])
+    is_timed = point.seed in timed or point.choice in (BEFORE_PRUNING, *SEARCHES) or point.precision != SIXTEEN_BITS
+    record = runs.record_of([*overrides, *point.overrides(), *(() if is_timed else UNTIMED)])
     return record if record is None or isinstance(record, str) else line_of(point, record)
 
 
 def line_of(point: Point, record: "Result") -> Row:
     """The line of a point, from the record of its run."""
-    found = {name: record.value_of(name) for name in MEASURED}
+    flat = record.flat()
+    found = {name: flat.get(name) for name in MEASURED}
     found["commit"] = (found["commit"] or "")[:COMMIT_DIGITS]  # there is none outside a checkout
     found["dense_weights_sha256"] = (found["dense_weights_sha256"] or "")[:8]
     return point.cells | {name: str(text(value)) for name, value in found.items()}
 
 
-def wanted(choices: Sequence[str], seeds: Sequence[int]) -> list[Point]:
+def wanted(choices: Sequence[str], seeds: Sequence[int], precisions: Sequence[str] = (SIXTEEN_BITS,)) -> list[Point]:
     """Seed after seed, so that what is there at any time is a whole study of fewer seeds."""
-    return [Point(choice, level, seed) for seed in seeds for choice in choices for level in LEVELS[choice]]
+    return [
+        Point(choice, level, seed, precision)
+        for seed in seeds
+        for precision in precisions
+        for choice in choices
+        for level in LEVELS[choice]
+        if (choice, precision) != (DENSE, SIXTEEN_BITS)
+    ]
 
 
 def main() -> None:
@@ -119,12 +154,14 @@ def main() -> None:
     parser.add_argument(
         "--timed", type=int, nargs="*", default=[0], help="seeds whose networks get kernels and are timed"
     )
+    parser.add_argument("--precisions", nargs="+", choices=[SIXTEEN_BITS, *LOW_PRECISIONS], default=[SIXTEEN_BITS])
     runs.add_options(parser)
     arguments = parser.parse_args()
     ends_at = runs.ends_at(arguments.minutes)
-    known = [{name: line[name] for name in ("choice", "level", "seed")} for line in read_lines(arguments.out)]
-    todo = [point for point in wanted(arguments.choices, arguments.seeds) if point.cells not in known]
-    dense = {point.seed: Point(DENSE, 0.0, point.seed) for point in todo}
+    rows = read_lines(arguments.out)
+    points = wanted(arguments.choices, arguments.seeds, arguments.precisions)
+    todo = [point for point in points if not any(map(point.is_of, rows))]
+    dense = {point.seed: Point(BEFORE_PRUNING, 0.0, point.seed) for point in todo}
     work = partial(run_point, timed=arguments.timed, overrides=arguments.overrides)
     left = len(todo)
     with worker_processes(arguments.workers) as pool:

@@ -46,12 +46,12 @@ def geometric_mean(values: Iterable[float], weights: Sequence[float] | None = No
 
 
 def speedup(row: Mapping[str, str]) -> str:
-    """A speedup with its 95 % interval, "1.23 (1.20–1.26)": columns speedup, speedup_low, speedup_high."""
+    """A speedup with the ends of its bootstrap over repeats, "1.23 (1.20–1.26)": columns speedup, speedup_low, speedup_high."""
     return f"{float(row['speedup']):.2f} ({interval(row)})"
 
 
 def interval(row: Mapping[str, str]) -> str:
-    """The ends of the interval of a speedup."""
+    """The ends of a speedup's bootstrap over repeats: of five or more a 95 % interval, of fewer a range."""
     return f"{float(row['speedup_low']):.2f}–{float(row['speedup_high']):.2f}"
 
 

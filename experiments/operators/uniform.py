@@ -3,8 +3,8 @@
     python -m experiments.operators.uniform [uniform.csv] [-o DIR]
 
 Reads what `uniform.plan` measured; writes uniform.png beside it and prints the tables of the page. A speedup is over cuSPARSE's
-CSR on the same mask, in the same process; ours is the fastest of the family's kernels and layouts. The paper's M, K and N are
-our N, K and M.
+CSR on the same mask, in the same process; ours is the fastest of the family's kernels and layouts. Diamonds are the same products
+with a newer kernel, from h200.csv. The paper's M, K and N are our N, K and M.
 
 Source: Muralidharan, "Uniform Sparsity in Deep Neural Networks", 2023, section 4.3: figures 5 to 7 and table 1, fp32. Its text
 gives a few values of the figures, which are the marks here. In table 1 a convolution counts as the product of its unrolled
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 HERE = Path(__file__).resolve().parent
+NEWER = HERE / "h200.csv"
 FAMILY, PEER, DTYPES = "ell", "cusparse_csr", ("fp32", "fp16")
 USUAL_SPARSITY = 0.6
 SMALL, LARGE = 128, 1024
@@ -210,24 +211,31 @@ def _mean(mean: float | None, missing: int) -> str:
     return f"{missing} sizes not measured" if mean is None else f"{mean:.2f}"
 
 
-def write_png(speedups: Speedups, path: Path) -> Path:
-    """A row of panels for each dtype."""
+def write_png(speedups: Speedups, newer: Speedups, path: Path) -> Path:
+    """A row of panels for each dtype.
+
+    Args:
+        newer: of products that were measured again, with a newer kernel.
+    """
     rows = [figures(dtype) for dtype in DTYPES]
     figure = new_figure(10, 5.5)
     for row, line in zip(rows, figure.subplots(len(rows), len(rows[0]), squeeze=False), strict=True):
         for picture, axes in zip(row, line, strict=True):
-            _draw(axes, picture, speedups)
+            _draw(axes, picture, speedups, newer)
         line[0].set_ylabel("speedup over cuSPARSE's CSR", fontsize=8)
     return save_png(figure, path)
 
 
-def _draw(axes: "Axes", picture: Picture, speedups: Speedups) -> None:
+def _draw(axes: "Axes", picture: Picture, speedups: Speedups, newer: Speedups) -> None:
     for line, color in zip(picture.lines, SERIES_COLORS, strict=False):
         points = [(x, speedups[cell]) for x, cell in line.points.items() if cell in speedups]
         if points:
             axes.plot(
                 *zip(*points, strict=True), color=color, marker="o", markersize=3, linewidth=1.1, label=line.label
             )
+        if again := [(x, newer[cell]) for x, cell in line.points.items() if cell in newer]:
+            marks = {"marker": "D", "linestyle": "", "markersize": 4, "label": f"{line.label}, newer kernel"}
+            axes.plot(*zip(*again, strict=True), color=color, markeredgecolor="black", **marks)
         if line.paper:
             marks = {"marker": "x", "linestyle": "", "markersize": 6, "label": f"{line.label}, the paper"}
             axes.plot(list(line.paper), list(line.paper.values()), color=color, **marks)
@@ -258,12 +266,12 @@ def main(arguments: Sequence[str]) -> int:
     asked = parser.parse_args(arguments)
     folder = asked.out or asked.csv.parent
     try:
-        speedups = read_speedups(asked.csv)
+        speedups, newer = read_speedups(asked.csv), read_speedups(NEWER)
     except (OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1
     folder.mkdir(parents=True, exist_ok=True)
-    write_png(speedups, folder / "uniform.png")
+    write_png(speedups, newer, folder / "uniform.png")
     print(markdown(speedups), end="")
     return 0
 

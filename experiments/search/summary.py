@@ -25,7 +25,7 @@ PAIR_COLUMNS = ("level", "seeds", "difference", "low", "high")
 NOT_SLOWER = 1.02  # a single pattern may take this much longer than the search and still stand beside it
 ROUNDING = 1e-3  # points: rows and pairs are written with six digits
 HEAD = (
-    "speedup asked|seeds|reached (95 %)|predicted latency, off by|test|best single as fast|its speedup|its test".split(
+    "speedup asked|seeds|reached (range)|predicted latency, off by|test|best single as fast|its speedup|its test".split(
         "|"
     )
 )
@@ -34,7 +34,7 @@ HEAD += "difference (95 %)|single at just that speed|continued dense|part of the
 
 def all_choices(rows: Sequence[Row]) -> list[str]:
     """Lines of Markdown, by latency: means over the seeds, with the standard deviation where there are two."""
-    head = ["choice", "level", "seeds", "latency, ms", "speedup (95 %)"]
+    head = ["choice", "level", "seeds", "latency, ms", "speedup (range)"]
     head += ["held out", "− continued dense", "test", "− continued dense"]
     lines = []
     same: dict[tuple[str, str], list[Row]] = {}
@@ -59,7 +59,7 @@ def _against_continued(rows: Sequence[Row], split: str) -> str:
 
 
 def _speedup(rows: Sequence[Row]) -> str:
-    """Mean over the seeds; and what the intervals of all of them span."""
+    """Mean over the seeds; and what the ranges of all of them span."""
     low, high = min(float(row["speedup_low"]) for row in rows), max(float(row["speedup_high"]) for row in rows)
     return f"{_mean(rows, 'speedup'):.2f} ({low:.2f}–{high:.2f})"
 

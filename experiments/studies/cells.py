@@ -19,7 +19,7 @@ IDENTITY = tuple(field.name for field in fields(Point) if field.compare)
 # of the result, by the names that it has in every record of the program
 FACTS = tuple(
     "pattern granularity n_of_m recovery schedule sparsity_target sparsity_achieved metric_name val_dense "
-    "val_dense_continued val_masked val_sparse dense dense_continued masked sparse dense_standard_error "
+    "val_dense_continued val_masked val_sparse dense dense_continued masked sparse dataset_split dense_standard_error "
     "masked_standard_error evaluated_samples val_evaluated_samples dense_steps recovery_steps latency_dense_ms "
     "latency_sparse_ms speedup speedup_low speedup_high sparse_flops_share batch_size sequence_length dtype gpu "
     "processor torch_version commit time dense_weights_sha256 run_id".split()
@@ -160,7 +160,7 @@ class Cell:
         return mean(100 * (one - two) for one, two in pairs)
 
     def speed(self, kernel: str) -> str:
-        """Speedup over the dense baseline of the same process, with its interval; "" where it was not measured."""
+        """Speedup over the dense baseline of the same process, with its range; "" where it was not measured."""
         lines = [line for line in self.timed.get(kernel, ()) if line["speedup"]]
         if not lines:
             return ""
@@ -176,9 +176,13 @@ Cells = dict[Point, Cell]
 
 
 def cells_of(study: Study, lines: Mapping[Key, Line]) -> Cells:
-    """Every cell of a study, by its point with the first seed; those without lines are empty."""
+    """Every cell that a study makes or has a line of, by its point with the first seed; those without lines are empty."""
     found: Cells = {}
-    for point in definition.points(study, seeds=[study.first_seed]):
+    planned = set(definition.points(study, seeds=[study.first_seed]))
+    firsts = (point for point in every_point(study) if point.seed == study.first_seed and point.row != definition.DENSE)
+    for point in firsts:
+        if point not in planned and (point, ACCURACY) not in lines:
+            continue
         of_seeds = [replace(point, seed=seed) for seed in study.seeds]
         denses = dict.fromkeys(definition.dense_point(study, one) for one in of_seeds)
         found[point] = Cell(

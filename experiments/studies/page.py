@@ -42,6 +42,8 @@ def _lines(study: Study, cells: Cells, folder: Path, *, drawn: bool, earlier: in
     if study.targets:
         yield from ("## Targets", "", *tables.target_lines(study, cells), "")
     yield from ("## Networks", "", *tables.network_lines(study, cells))
+    if words := list(tables.words_lines(study, cells)):
+        yield from ("", *words)
     networks = definition.networks()
     named: set[tuple[str, str]] = set()  # titles with their sources, each once a page
     for place, name in enumerate(study.networks):

@@ -7,6 +7,8 @@ from statistics import median
 
 from experiments.harness import page
 from experiments.harness.page import number, spread
+from experiments.splits.leak_probe import HERE as SPLITS
+from experiments.splits.leak_probe import mean_of
 from experiments.studies import definition
 from experiments.studies.cells import DIGEST, FILE, Cell, Cells, Line, finalists, of_table, repeated_lines
 from experiments.studies.definition import Point, Study, Table
@@ -16,6 +18,7 @@ from sparsefront.results.store import read_lines
 DAY = len("2026-11-24")
 LEAST_SHORTFALL = 0.02  # of the sparsity: below it is rounding
 DENSE = ("val_dense", "dense")
+PROBE, BY_ROWS = "probe.csv", "rows"
 METRICS = {"val": "val_masked", "test": "masked"}
 PLAN, PRODUCTS = "products.plan", "products.csv"
 OWN_MASKS = "pattern"  # as `distribution`: made by the pattern itself
@@ -204,6 +207,32 @@ def timed_lines(cells: Cells) -> Iterator[str]:
         was = "was" if len(anew) == 1 else "were"
         text = f"{len(anew)} of these networks {was} trained again, from other dense weights"
         yield f"{text}: the metrics differ by at most {val:.2f} (val) and {test:.2f} points (test)."
+
+
+def words_lines(study: Study, cells: Cells) -> Iterator[str]:
+    """A table of the networks that classify text: what a regression on 1- and 2-grams has, and the label of the nearest training
+    text, on the split of the network's lines, in per cent. Nothing where there is no such network.
+    """
+    probe = read_lines(SPLITS / PROBE)
+    found = []
+    for name in study.networks:
+        network = definition.networks()[name]
+        task = next((text.partition("=")[2] for text in network.overrides if text.startswith("dataset.task=")), None)
+        lines = [line for point, cell in cells.items() if point.network == name for line in cell.measured]
+        split = next((line.get("dataset_split") or BY_ROWS for line in lines), None)  # lines of before name none
+        if any((row["task"], row["split"]) == (task, split) for row in probe):
+            places = [(part, column) for column in ("bigrams", "probe") for part in ("held out", "dev")]
+            found.append([network.title, split, *(f"{mean_of(probe, task, split, *place):.1f}" for place in places)])
+    if found:
+        head = [
+            "[words alone](../splits/README.md)",
+            "split",
+            "1- and 2-grams: val",
+            "test",
+            "nearest text: val",
+            "test",
+        ]
+        yield from page.table(head, found)
 
 
 def measured_on(cells: Cells, products: str) -> str:

@@ -1,32 +1,43 @@
 """`python -m sparsefront_kernels.build` compiles all CUDA sources ahead of their first use, at once.
 
 Prints the path of each library and the seconds its build took; where one cannot be built, prints the reason and exits with 1.
+
+With `--prebuilt` they go into the package instead, so that a wheel made then brings them to machines without nvcc:
+
+    cd kernels && python -m sparsefront_kernels.build --prebuilt && pip wheel --no-deps .
 """
 
+import argparse
 import sys
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 
-from sparsefront_kernels.cuda_library import SOURCES, BuildFailed, build
+from sparsefront_kernels.cuda_library import SOURCES, BuildFailed, build, build_for_wheel
 
 
-def main() -> int:
+def main(arguments: Sequence[str] = ()) -> int:
     """Build all libraries; the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m sparsefront_kernels.build", description=__doc__.split("\n")[0])
+    parser.add_argument("--prebuilt", action="store_true", help="into the package, for a wheel")
+    how = build_for_wheel if parser.parse_args(arguments).prebuilt else build
     with ThreadPoolExecutor(len(SOURCES)) as pool:
-        lines = list(pool.map(_build_one, SOURCES))
+        lines = list(pool.map(partial(_build_one, how=how), SOURCES))
     for succeeded, line in lines:
         print(line, file=sys.stdout if succeeded else sys.stderr)
     return 0 if all(succeeded for succeeded, _ in lines) else 1
 
 
-def _build_one(name: str) -> tuple[bool, str]:
+def _build_one(name: str, how: Callable[[str], Path]) -> tuple[bool, str]:
     start = time.monotonic()
     try:
-        library = build(name)
+        library = how(name)
     except BuildFailed as failure:
         return False, str(failure)
     return True, f"{library}  {time.monotonic() - start:.1f} s"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -5,7 +5,10 @@ is opened with ctypes: it includes no header of PyTorch, builds in seconds, and 
 
 Each is kept in a folder of $SPARSEFRONT_KERNELS_CACHE (~/.cache/sparsefront_kernels where that is not set), whose name
 holds a hash of the sources, the flags and PyTorch's version, and one of the compiler's version. The folder also holds
-what the compiler said: registers, spills and warnings of every kernel.
+what the compiler said: registers, spills and warnings of every kernel. A lock beside it lets one process build it while
+others wait.
+
+A wheel may bring libraries of its own in `prebuilt`, which count before all others as long as the sources are the same.
 """
 
 import ctypes
@@ -20,13 +23,18 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import torch
 
+from sparsefront_kernels.common.file_lock import held_alone
+
 log = logging.getLogger(__name__)
 PACKAGE = Path(__file__).parent
 SHARED = PACKAGE / "cuda"  # headers that the families' sources include
+PREBUILT = PACKAGE / "prebuilt"  # libraries of a wheel, by `_prebuilt_name`
+TOOLCHAIN = "toolchain"  # a small library that says whether others can be built
 SOURCES = {
     "blocked_sm90": PACKAGE / "blocked" / "csrc" / "blocked_sm90.cu",
     "blocked_fp8_sm90": PACKAGE / "blocked" / "csrc" / "blocked_fp8_sm90.cu",
@@ -57,6 +65,15 @@ FLAGS = (
     "-U__CUDA_NO_HALF_CONVERSIONS__",
     "-U__CUDA_NO_HALF2_OPERATORS__",
     "-U__CUDA_NO_BFLOAT16_CONVERSIONS__",
+)
+# of libraries for other machines: nvcc alone makes them, with the CUDA runtime inside
+PREBUILT_FLAGS = (
+    *FLAGS,
+    "-shared",
+    "-cudart=static",
+    "-Xcompiler=-fPIC",
+    "-Xlinker=--as-needed",
+    "-Xlinker=--exclude-libs=ALL",  # the runtime inside serves this library alone, whichever one PyTorch has loaded
 )
 LINK_FLAGS = ("-Wl,--as-needed",)  # of the libraries that the builder names, the CUDA runtime alone is needed
 # the program of the builder's process; what the builder, ninja and nvcc say goes to its stdout and stderr
@@ -93,15 +110,18 @@ def unavailable_reason(name: str) -> str | None:
     """Why the library is unavailable, or None where it is built or can be. The reason is logged once."""
     if built(name) is not None:
         return None
-    reason = _failures.get(name) or _missing_tool()
+    reason = _failures.get(name) or _missing_tool() or _toolchain_reason()
     if reason is not None:
         _warn_once(name, reason)
     return reason
 
 
 def built(name: str) -> Path | None:
-    """The library where it has been built from these sources: by the compiler that is here, or by any if there is none."""
-    key = f"{name}-{_fingerprint(SOURCES[name])}-"
+    """The library of these sources: one that came with the package, or one built by the compiler that is here, or by any
+    where there is none."""
+    if (library := _prebuilt(name)) is not None:
+        return library
+    key = f"{name}-{_fingerprint(_source(name))}-"
     folders = _cache().glob(f"{key}*") if compiler() is None else [_cache() / f"{key}{_compiler_key(compiler())}"]
     return next((path for folder in folders if (path := folder / f"{name}.so").exists()), None)
 
@@ -109,8 +129,9 @@ def built(name: str) -> Path | None:
 def build(name: str) -> Path:
     """Compile a source, unless it has been compiled before.
 
-    Several processes may build at once: each does so in a fresh folder, which is renamed when it is complete. So a
-    build that was killed leaves no lock, nor a broken library.
+    Of several processes that ask at once, one builds and the others wait for its library, or for its failure. It builds in
+    a fresh folder, which is renamed when it is complete: a build that was killed leaves no broken library, and the next
+    process builds instead.
 
     Returns:
         the shared library; the compiler's messages are beside it, in `build.log`.
@@ -121,25 +142,79 @@ def build(name: str) -> Path:
         return library
     if reason := _failures.get(name) or _missing_tool():
         raise BuildFailed(f"{name}: {reason}")
-    home = _cache() / f"{name}-{_fingerprint(SOURCES[name])}-{_compiler_key(compiler())}"
+    home = _cache() / f"{name}-{_fingerprint(_source(name))}-{_compiler_key(compiler())}"
+    lock = home.with_name(f"{home.name}.lock")
     try:
         home.parent.mkdir(parents=True, exist_ok=True)
+        with held_alone(lock) as waited:
+            if (library := built(name)) is not None:
+                return library
+            failure = lock.read_text(encoding="utf-8") if waited else ""
+            if not failure:
+                failure = _build_into(home, name)
+                with suppress(OSError):  # another user's
+                    lock.write_text(failure, encoding="utf-8")
     except OSError as error:
-        raise BuildFailed(f"{name}: its folder in $SPARSEFRONT_KERNELS_CACHE cannot be made: {error}") from error
+        raise BuildFailed(f"{name}: its folder in $SPARSEFRONT_KERNELS_CACHE cannot be written: {error}") from error
+    if failure:
+        _failures[name] = f"its build failed: {_first_error(failure)}"
+        raise BuildFailed(f"{name}: {_failures[name]}\n{failure}")
+    return home / f"{name}.so"
+
+
+def _build_into(home: Path, name: str) -> str:
+    """Make the library's folder; what the compiler said where that failed, else nothing."""
     with tempfile.TemporaryDirectory(prefix=f"building-{name}-", dir=home.parent, ignore_cleanup_errors=True) as around:
         folder = Path(around) / "library"
         folder.mkdir()
         done = _run_builder(name, folder)
         if done.returncode != 0 or not (folder / f"{name}.so").exists():
-            _failures[name] = f"its build failed: {_first_error(done.stdout)}"
-            raise BuildFailed(f"{name}: {_failures[name]}\n{done.stdout}")
+            return done.stdout or "the builder printed nothing"
         (folder / LOG).write_text(done.stdout, encoding="utf-8")
         try:
             folder.rename(home)
-        except OSError:  # another process was faster; a folder that holds files is not replaced
+        except OSError:  # on a disk without locks another process was faster; a folder that holds files is not replaced
             if not (home / f"{name}.so").exists():
                 raise
-    return home / f"{name}.so"
+    return ""
+
+
+def build_for_wheel(name: str) -> Path:
+    """Compile a source into `PREBUILT`, from where a wheel of the package takes it to machines without nvcc.
+
+    Raises:
+        BuildFailed: there is no nvcc, or it rejected the source.
+    """
+    if (nvcc := compiler()) is None:
+        raise BuildFailed(f"{name}: {_missing_tool()}")
+    PREBUILT.mkdir(exist_ok=True)
+    library = PREBUILT / _prebuilt_name(name, _compiler_version(nvcc))
+    done = subprocess.run(
+        [nvcc, *PREBUILT_FLAGS, str(_source(name)), "-o", str(partial := library.with_suffix(".partial"))],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        encoding="utf-8",
+    )
+    if done.returncode != 0:
+        raise BuildFailed(f"{name}: its build failed: {_first_error(done.stdout)}\n{done.stdout}")
+    for other in PREBUILT.glob(f"{name}-*.so"):  # of other sources
+        other.unlink()
+    return partial.rename(library)
+
+
+def _prebuilt_name(name: str, cuda: str) -> str:
+    """It holds a hash of the sources and flags, and CUDA's major version ("13.0" → 13)."""
+    return f"{name}-{_digest(_source(name), *PREBUILT_FLAGS)}-cuda{cuda.split('.')[0]}.so"
+
+
+def _prebuilt(name: str) -> Path | None:
+    """The library that came with the package; it needs a driver of its CUDA version, as this PyTorch then does."""
+    if torch.version.cuda is None or not PREBUILT.is_dir():
+        return None
+    library = PREBUILT / _prebuilt_name(name, torch.version.cuda)
+    return library if library.exists() else None
 
 
 @functools.cache
@@ -159,7 +234,7 @@ def _run_builder(name: str, folder: Path) -> subprocess.CompletedProcess:
     tools = [str(Path(builder).parent), str(Path(nvcc).parent), os.environ.get("PATH", os.defpath)]
     settings = {
         "name": name,
-        "sources": [str(SOURCES[name])],
+        "sources": [str(_source(name))],
         "extra_cuda_cflags": FLAGS,
         "extra_ldflags": LINK_FLAGS,
         "build_directory": str(folder),
@@ -188,6 +263,15 @@ def _missing_tool() -> str | None:
     return None
 
 
+def _toolchain_reason() -> str | None:
+    """Why the compiler that is here makes no libraries that open, as a small one shows that uses what all use."""
+    try:
+        load(TOOLCHAIN)
+    except (BuildFailed, OSError) as error:
+        return f"cannot be built here, as a trial shows: {str(error).splitlines()[0].removeprefix(f'{TOOLCHAIN}: ')}"
+    return None
+
+
 @functools.cache
 def _warn_once(name: str, reason: str) -> None:
     log.warning("the CUDA library %s is not used, other kernels run instead: %s", name, reason)
@@ -206,16 +290,34 @@ def _cache() -> Path:
     return Path(os.environ.get("SPARSEFRONT_KERNELS_CACHE") or Path.home() / ".cache" / "sparsefront_kernels")
 
 
+def _source(name: str) -> Path:
+    return SHARED / f"{TOOLCHAIN}.cu" if name == TOOLCHAIN else SOURCES[name]
+
+
 def _fingerprint(source: Path) -> str:
-    """Of all that a source may include, its neighbours and the shared headers; of the flags; of PyTorch, whose builder it is."""
+    """Of all that a source may include and the flags; of PyTorch, whose builder it is."""
+    return _digest(source, torch.__version__, *FLAGS, *LINK_FLAGS)
+
+
+def _digest(source: Path, *made_with: str) -> str:
+    """Of all that a source may include, its neighbours and the shared headers, and of what it is made with."""
     parts = [file.read_bytes() for folder in (source.parent, SHARED) for file in sorted(folder.glob("*.cu*"))]
-    made_with = " ".join((torch.__version__, *FLAGS, *LINK_FLAGS))
-    return hashlib.sha256(b"\0".join([*parts, made_with.encode()])).hexdigest()[:16]
+    return hashlib.sha256(b"\0".join([*parts, " ".join(made_with).encode()])).hexdigest()[:16]
 
 
 @functools.cache
 def _compiler_key(path: str) -> str:
-    version = subprocess.run(
+    return hashlib.sha256(_compiler_says(path).encode()).hexdigest()[:8]
+
+
+def _compiler_version(path: str) -> str:
+    """Of CUDA, "13.0"."""
+    found = re.search(r"release (\d+\.\d+)", _compiler_says(path))
+    return found[1] if found else "unknown"
+
+
+def _compiler_says(path: str) -> str:
+    """Its version, in its words."""
+    return subprocess.run(
         [path, "--version"], capture_output=True, text=True, encoding="utf-8", errors="replace"
     ).stdout
-    return hashlib.sha256(version.encode()).hexdigest()[:8]

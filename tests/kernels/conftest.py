@@ -26,7 +26,7 @@ from random_problems import TOLERANCE, exact_product, fault_of, laid_out
 from sparsefront_kernels import FORMATS, Problem, SparseFormat
 from sparsefront_kernels.bench.correctness import poisoned_memory
 from sparsefront_kernels.tuning import store
-from sparsefront_kernels.tuning.launches import chosen_launch
+from sparsefront_kernels.tuning.launches import forget_choices
 from torch import Tensor
 
 
@@ -192,10 +192,10 @@ def nothing_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
     monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
     monkeypatch.setattr(store, "SHIPPED", tmp_path / "shipped")
     store.tuned_kernel.cache_clear()
-    chosen_launch.cache_clear()
+    forget_choices()
     yield
     store.tuned_kernel.cache_clear()
-    chosen_launch.cache_clear()
+    forget_choices()
 
 
 @pytest.fixture

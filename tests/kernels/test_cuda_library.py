@@ -1,5 +1,6 @@
 """CUDA sources as libraries: what the compiler makes of each, when one is built, and what is said where one cannot be."""
 
+import ctypes
 import fcntl
 import os
 import re
@@ -8,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from subprocess import CompletedProcess
 from threading import Barrier
 from types import SimpleNamespace
@@ -57,6 +59,8 @@ def empty_cache(tmp_path, monkeypatch):
     """No library is built; sources are what a test writes there with `source`."""
     monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(cuda_library, "_failures", {})
+    monkeypatch.setattr(cuda_library, "PREBUILT", tmp_path / "prebuilt")
+    monkeypatch.setattr(cuda_library, "_toolchain_reason", lambda: None)
     cuda_library._warn_once.cache_clear()
     return tmp_path / "cache"
 
@@ -147,7 +151,57 @@ class TestBuilding:
         assert cuda_library.load.__wrapped__("trivial").answer() == 2
 
     def test_several_at_once(self, empty_cache, source, monkeypatch):
-        """All that they share is the cache's folder: the second finds the library of the first where it would put its own."""
+        """As ranks of one run: one of them builds, and the others take its library."""
+        source("trivial", ANSWER.format(7))
+        started, first = Barrier(4), []
+
+        def builder(name, folder):
+            first.append(name)
+            time.sleep(0.2)
+            (folder / f"{name}.so").write_text("a library")
+            return CompletedProcess([], 0, "what the compiler said")
+
+        def build_at_once(name):
+            started.wait(timeout=60)
+            return cuda_library.build(name)
+
+        monkeypatch.setattr(cuda_library, "_run_builder", builder)
+        with ThreadPoolExecutor(4) as pool:
+            paths = set(pool.map(build_at_once, ["trivial"] * 4))
+        assert paths == {cuda_library.built("trivial")} and first == ["trivial"]
+        home = cuda_library.built("trivial").parent.name
+        assert sorted(path.name for path in empty_cache.iterdir()) == [home, f"{home}.lock"]
+
+    def test_a_failure_is_that_of_all_who_waited_and_of_no_later_process(self, empty_cache, source, monkeypatch):
+        source("trivial", ANSWER.format(7))
+        started, tried = Barrier(4), []
+
+        class NeverHolds(dict):  # each thread stands for a process, which knows nothing of the others' failures
+            def get(self, key, default=None):
+                return default
+
+        def builder(name, folder):
+            tried.append(name)
+            time.sleep(0.2)
+            return CompletedProcess([], 1, "nvcc error: no luck")
+
+        def reason(name):
+            started.wait(timeout=60)
+            with pytest.raises(cuda_library.BuildFailed) as raised:
+                cuda_library.build(name)
+            return str(raised.value)
+
+        monkeypatch.setattr(cuda_library, "_run_builder", builder)
+        monkeypatch.setattr(cuda_library, "_failures", NeverHolds())
+        with ThreadPoolExecutor(4) as pool:
+            reasons = set(pool.map(reason, ["trivial"] * 4))
+        assert reasons == {"trivial: its build failed: nvcc error: no luck\nnvcc error: no luck"} and len(tried) == 1
+        with pytest.raises(cuda_library.BuildFailed):
+            cuda_library.build("trivial")
+        assert len(tried) == 2, "what failed may have been mended"
+
+    def test_without_locks_the_second_finds_the_library_of_the_first(self, empty_cache, source, monkeypatch):
+        """All that they share is the cache's folder."""
         source("trivial", ANSWER.format(7))
         both_are_done = Barrier(2)
 
@@ -157,10 +211,10 @@ class TestBuilding:
             return CompletedProcess([], 0, "what the compiler said")
 
         monkeypatch.setattr(cuda_library, "_run_builder", builder)
+        monkeypatch.setattr(cuda_library, "held_alone", lambda lock: nullcontext(False))
         with ThreadPoolExecutor(2) as pool:
             paths = set(pool.map(cuda_library.build, ["trivial"] * 2))
         assert paths == {cuda_library.built("trivial")}
-        assert [path.name for path in empty_cache.iterdir()] == [cuda_library.built("trivial").parent.name]
 
     def test_a_killed_build_blocks_no_other(self, empty_cache, source, programs):
         source("slow", "#include <cooperative_groups.h>\n" + ANSWER.format(5))
@@ -205,6 +259,120 @@ class TestBuilding:
         assert build.main() == 1
         said = capsys.readouterr()
         assert "one.so" in said.out and said.err.startswith("two: its build failed")
+
+
+class TestPrebuilt:
+    """Libraries that a wheel brings: no compiler is asked for."""
+
+    @pytest.fixture(autouse=True)
+    def without_tools(self, empty_cache, monkeypatch):
+        monkeypatch.setattr(torch.version, "cuda", "13.4")
+        monkeypatch.setattr(cuda_library, "compiler", lambda: None)
+        monkeypatch.setattr(cuda_library, "ninja", lambda: None)
+
+    def put(self, name: str, cuda: str):
+        cuda_library.PREBUILT.mkdir(exist_ok=True)
+        library = cuda_library.PREBUILT / cuda_library._prebuilt_name(name, cuda)
+        library.write_text("a library")
+        return library
+
+    def test_serves_where_nothing_can_be_built(self, source):
+        source("trivial", ANSWER.format(1))
+        assert "nvcc" in cuda_library.unavailable_reason("trivial")
+        library = self.put("trivial", "13.0")
+        assert cuda_library.unavailable_reason("trivial") is None and cuda_library.build("trivial") == library
+        source("trivial", ANSWER.format(2))  # edited since
+        assert cuda_library.built("trivial") is None
+
+    def test_does_not_hang_on_pytorchs_version(self, source, monkeypatch):
+        source("trivial", ANSWER.format(1))
+        library = self.put("trivial", "13.0")
+        monkeypatch.setattr(torch, "__version__", "9.9")
+        assert cuda_library.built("trivial") == library
+
+    @pytest.mark.parametrize("cuda", ["12.8", "14.0", None])
+    def test_is_of_one_cuda_major_version(self, source, monkeypatch, cuda):
+        """A driver that is new enough for this PyTorch need not be so for another CUDA runtime."""
+        source("trivial", ANSWER.format(1))
+        self.put("trivial", "13.0")
+        monkeypatch.setattr(torch.version, "cuda", cuda)
+        assert cuda_library.built("trivial") is None
+
+    def test_needs_nvcc(self, source, capsys):
+        source("trivial", ANSWER.format(1))
+        assert build.main(["--prebuilt"]) == 1
+        assert "nvcc" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(cuda_library.compiler() is None, reason="needs nvcc")
+def test_a_prebuilt_library_holds_the_cuda_runtime(empty_cache, source, capsys, monkeypatch):
+    """So that nothing of CUDA but the driver need be there, and no second build of it stays behind."""
+    monkeypatch.setattr(cuda_library, "FLAGS", ())
+    runtime = "#include <cuda_runtime_api.h>\nint version; "
+    source("trivial", runtime + ANSWER.format("cudaRuntimeGetVersion(&version) == cudaSuccess ? version : 0"))
+    (cuda_library.PREBUILT).mkdir()
+    (cuda_library.PREBUILT / "trivial-of_other_sources-cuda13.so").write_text("old")
+    assert build.main(["--prebuilt"]) == 0
+    (library,) = cuda_library.PREBUILT.iterdir()
+    assert str(library) in capsys.readouterr().out
+    assert b"libcudart.so" not in library.read_bytes() and ctypes.CDLL(str(library)).answer() >= 12000
+    monkeypatch.setattr(torch.version, "cuda", cuda_library._compiler_version(cuda_library.compiler()))
+    assert cuda_library.built("trivial") == library
+
+
+class TestFailingCompiler:
+    """It is there, and it fails: no kernel of its libraries is offered, rather than that the first forward raises."""
+
+    @pytest.fixture
+    def compiler(self, tmp_path, monkeypatch):
+        """(script) -> that is nvcc now."""
+
+        def put(script: str) -> None:
+            nvcc = tmp_path / "cuda" / "bin" / "nvcc"
+            nvcc.parent.mkdir(parents=True, exist_ok=True)
+            nvcc.write_text(f"#!/bin/sh\n{script}\n")
+            nvcc.chmod(0o755)
+            monkeypatch.setattr(cuda_library, "compiler", lambda: str(nvcc))
+
+        return put
+
+    @pytest.fixture
+    def trial(self, monkeypatch, tmp_path):
+        """The trial itself, in a cache of its own."""
+        monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(cuda_library, "_failures", {})
+        monkeypatch.setattr(cuda_library, "PREBUILT", tmp_path / "prebuilt")
+        cuda_library._warn_once.cache_clear()
+        cuda_library.load.cache_clear()
+
+    @pytest.mark.usefixtures("needs_tools")
+    def test_is_found_out_before_a_kernel_is_offered(self, trial, forking, compiler, monkeypatch, caplog):
+        monkeypatch.setattr(cuda_library, "subprocess", forking)
+        compiler('echo "nvcc fatal error: unsupported GNU version"; exit 1')
+        for _ in range(2):
+            said = cuda_library.unavailable_reason("csr_sm90")
+            assert "cannot be built here" in said and "unsupported GNU version" in said
+            monkeypatch.setattr(cuda_library, "_run_builder", lambda *_: pytest.fail("one trial is enough"))
+        assert [record.levelname for record in caplog.records if "csr_sm90" in record.getMessage()] == ["WARNING"]
+
+    @pytest.mark.usefixtures("needs_tools")
+    def test_one_that_works_is_not_suspected(self, trial, forking, monkeypatch):
+        monkeypatch.setattr(cuda_library, "subprocess", forking)
+        assert cuda_library.unavailable_reason("csr_sm90") is None
+
+    def test_a_library_that_does_not_open_is_no_library(self, trial, monkeypatch, tmp_path):
+        """As where the CUDA runtime that it was linked with is not there."""
+        (tmp_path / "not.so").write_text("not a library")
+        monkeypatch.setattr(cuda_library, "_missing_tool", lambda: None)
+        monkeypatch.setattr(cuda_library, "build", lambda name: tmp_path / "not.so")
+        assert "not.so" in cuda_library.unavailable_reason("csr_sm90")
+
+    def test_a_cache_that_cannot_be_written_is_a_reason(self, trial, monkeypatch, tmp_path):
+        (tmp_path / "file").write_text("no folder")
+        monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path / "file"))
+        monkeypatch.setattr(cuda_library, "_missing_tool", lambda: None)
+        monkeypatch.setattr(cuda_library, "compiler", lambda: sys.executable)
+        assert "cannot be written" in cuda_library.unavailable_reason("csr_sm90")
 
 
 class TestMissingTools:

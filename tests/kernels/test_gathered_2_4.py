@@ -33,7 +33,7 @@ def product_from_packed(packed, x, blocks=3):
     m = len(x)
     panels = whole_panels(packed.panels).double()
     y, written = torch.zeros(m, packed.n, dtype=torch.float64), torch.zeros(m, packed.n, dtype=torch.int64)
-    work, _ = schedule_tensors(packed.lengths, m, blocks, 1024, CPU)
+    work, *_ = schedule_tensors(packed.lengths, m, blocks, 1024, CPU)
     for cta_tile, first, count, place in work.tolist():
         width = 64 * ((place >> 28) + 1)
         rows = slice(place & 0xFFFFFFF, min((place & 0xFFFFFFF) + width, m))

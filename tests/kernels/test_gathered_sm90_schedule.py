@@ -1,14 +1,23 @@
 """Which work tiles the blocks of the persistent kernel get: all of Y once, in equal shares."""
 
+import random
+import time
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sparsefront_kernels import FORMATS, Problem
+from sparsefront_kernels.blocked import sm90 as blocked
+from sparsefront_kernels.gathered import sm90, sm90_schedule
 from sparsefront_kernels.gathered.sm90_schedule import ALL, WIDTHS, schedule, schedule_tensors
 from sparsefront_kernels.performance_model.launch_costs import cuda_tile_cycles
+from sparsefront_kernels.registry import entry
 
+CPU = torch.device("cpu")
 EQUAL, UNEVEN, LONG = (16,) * 32, tuple(range(40, 8, -2)), (64, *[20] * 10, 0, 0)
 
 
@@ -27,9 +36,10 @@ def covered_columns(found, lengths, m):
     m=st.integers(1, 700).map(lambda runs: 8 * runs),
     blocks=st.integers(1, 140),
     raster_swizzle=st.sampled_from([1, 3, 32, ALL]),
+    quick=st.booleans(),
 )
-def test_every_column_of_every_pair_is_computed_once(lengths, m, blocks, raster_swizzle):
-    found = schedule(lengths, m, blocks, raster_swizzle)
+def test_every_column_of_every_pair_is_computed_once(lengths, m, blocks, raster_swizzle, quick):
+    found = schedule(lengths, m, blocks, raster_swizzle, quick=quick)
     for columns in covered_columns(found, lengths, m).values():
         assert sorted(columns) == list(range(m))
     assert len(found.begins) - 1 <= blocks and found.begins[0] == 0 and found.begins[-1] == len(found.tiles)
@@ -72,9 +82,68 @@ def test_much_longer_pairs_come_first():
 
 
 def test_tables_say_where_the_steps_of_a_pair_lie():
-    work, begins = schedule_tensors((3, 2, 0), 320, 132, ALL, torch.device("cpu"))
+    work, begins, firsts = schedule_tensors((3, 2, 0), 320, 132, ALL, torch.device("cpu"))
     found = schedule((3, 2, 0), 320, 132)
     assert begins.tolist() == list(found.begins)
+    assert torch.equal(firsts, work[begins[:-1].long()])
     for (cta_tile, column, count), (its_pair, first, k_blocks, place) in zip(found.tiles, work.tolist(), strict=True):
         assert (its_pair, first, k_blocks) == (cta_tile, (0, 3, 5)[cta_tile], (3, 2, 0)[cta_tile])
         assert place & 0xFFFFFFF == column and 64 * (((place >> 28) & 0xF) + 1) == count
+
+
+def uneven_network():
+    """(outputs, inputs, k-blocks of each CTA tile) of 96 products of a network of BERT-large's shapes, no two alike."""
+    generator = random.Random(0)
+    for _ in range(24):
+        for n, k in ((3072, 1024), (1024, 1024), (4096, 1024), (1024, 4096)):
+            kept = [min(1.0, max(0.0, generator.gauss(0.5, 0.15))) for _ in range(n // 128)]
+            yield n, k, tuple(sorted((round(share * k / 64) for share in kept), reverse=True))
+
+
+@pytest.mark.parametrize("kernel", ["gathered", "blocked"])
+def test_a_network_at_a_new_length_waits_for_no_search(kernel):
+    """Of the processor, for launches and schedules of 96 products: it took 6 s. A bound that busy machines keep."""
+    begin, m = time.process_time(), 9632
+    for n, k, lengths in uneven_network():
+        if kernel == "gathered":
+            launch = sm90.candidates(sm90.Sm90Problem(m, k, n, n // 128, sum(lengths), lengths), 132, slack=1.0)[0]
+            schedule_tensors(lengths, m, 132, launch.raster_swizzle, CPU, quick=True)
+        else:
+            problem = blocked.BlockedProblem(m, k, n, 64, n // 128, 2 * sum(lengths), lengths)
+            clusters = partial(blocked.clusters_of, num_sms=132)
+            blocked.work_tensors(lengths, m, blocked.candidates(problem, 132)[0], clusters, CPU, quick=True)
+    assert time.process_time() - begin < 0.5
+
+
+def test_a_quick_schedule_ends_little_later():
+    ends = [
+        (schedule(lengths, 9632, 132, quick=True).cycles, schedule(lengths, 9632, 132).cycles)
+        for _, _, lengths in list(uneven_network())[:12]
+    ]
+    assert all(quick <= 1.25 * best for quick, best in ends)
+    assert sum(quick / best for quick, best in ends) < 1.05 * len(ends)
+
+
+def test_only_launches_that_were_timed_get_a_long_search(nothing_tuned):
+    known, launch = sm90.Sm90Problem(64, 64, 512, 4, 16, (4, 4, 4, 4)), sm90.Sm90Launch(64, 4, 16, 2)
+    assert not sm90.LAUNCHES.timed_alike(known, CPU)
+    sm90.LAUNCHES.record(known, launch, 1.0, "")
+    assert sm90.LAUNCHES.timed_alike(known, CPU)
+    assert not sm90.LAUNCHES.timed_alike(replace(known, m=72), CPU)
+
+
+def test_columns_that_no_word_holds_are_named():
+    """They shared a word with the width of their tile, which they would have changed."""
+    most = 1 << 28
+    assert sm90_schedule.columns_unsupported_reason(most) is None
+    for make in (
+        lambda: schedule_tensors((1,), most + 64, 1, ALL, CPU),
+        lambda: blocked.work_tensors((1,), most + 64, blocked.BlockedLaunch(1, splits=2), lambda cluster: 1, CPU),
+    ):
+        with pytest.raises(ValueError, match="at most 268435456 rows of X, not 268435520"):
+            make()
+    stored = FORMATS["gathered"].from_dense(torch.ones(128, 64), torch.ones(128, 64) > 0, tile=128)
+    blocks = FORMATS["blocked"].from_dense(torch.ones(128, 64), torch.ones(128, 64) > 0, block=(64, 64))
+    for name, weight in (("gathered_sm90", stored), ("blocked_sm90", blocks)):
+        problem = Problem(m=most + 64, k=64, n=128, dtype=torch.float16, device=torch.device("cuda"))
+        assert "268435456 rows" in entry(name).unsupported_reason(weight, problem)

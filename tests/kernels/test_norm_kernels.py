@@ -12,7 +12,7 @@ from sparsefront_kernels.norm import (
 )
 from sparsefront_kernels.norm.layer_norm import CUDA_DIVISIONS, LAUNCHES, TRITON, NormLaunch, NormProblem, candidates
 from sparsefront_kernels.tuning import store
-from sparsefront_kernels.tuning.launches import chosen_launch
+from sparsefront_kernels.tuning.launches import forget_choices
 
 NOTHING = {"weight": None, "bias": None, "x_bias": None, "residual": None, "sums": None}
 LIMIT = {torch.float16: 4e-3, torch.bfloat16: 3e-2}
@@ -119,7 +119,7 @@ def test_a_choice_is_of_one_problem_and_kept(cuda_reference):
     x, residual = torch.randn(2, 64, 16, dtype=torch.float16)
     remember(x, CUDA, residual, keep_sums=True).save()
     store.tuned_kernel.cache_clear()
-    chosen_launch.cache_clear()
+    forget_choices()
     assert layer_norm.launch_in_use(x, **NOTHING | {"residual": residual, "sums": x}) == CUDA
     for others in ({}, {"residual": residual}, {"residual": residual.t().contiguous().t(), "sums": x}):
         assert layer_norm.launch_in_use(x, **NOTHING | others) == TRITON

@@ -74,13 +74,6 @@ class RecordCalls(torch.utils._python_dispatch.TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_compiles_without_a_graph_break(kernel, setting):
-    x, packed, bias = setting
-    torch._dynamo.reset()
-    compiled = torch.compile(lambda x: kernel.run(x, packed, bias) * 2, fullgraph=True, backend="eager")
-    torch.testing.assert_close(compiled(x), kernel.run(x, packed, bias) * 2, rtol=0, atol=0)
-
-
 def test_compiled_for_any_number_of_rows(kernel, setting):
     x, packed, bias = setting
     torch._dynamo.reset()

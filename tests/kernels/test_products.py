@@ -20,12 +20,14 @@ def kernels_for(stored, problem):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("m", ROWS)
-def test_product_against_float64(case, m, dtype, device, activations, expected_product, assert_close, poisoned_memory):
+def test_product_against_float64(case, dtype, device, activations, expected_product, assert_close, poisoned_memory):
     stored = case.build().to(device, dtype)
     n, k = stored.shape
     bias = torch.randn(n, device=device)
-    for kernel, problem in kernels_for(stored, Problem(m, k, n, dtype, device)):
+    # without a GPU all dtypes take the same path, whatever the number of rows
+    rows = ROWS if dtype == torch.float32 or device.type == "cuda" else ROWS[1:3]
+    problems = [Problem(m, k, n, dtype, device) for m in rows]
+    for kernel, problem in (found for asked in problems for found in kernels_for(stored, asked)):
         packed = kernel.pack(stored)
         for kind, added in (("inside_nan", bias), ("plain", None)):
             x = activations(problem, kind)

@@ -3,9 +3,11 @@
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import pytest
-from sparsefront_kernels.tuning import store
+from sparsefront_kernels.performance_model import latency_table, rates
+from sparsefront_kernels.tuning import launches, store
 
 
 @pytest.fixture(autouse=True)
@@ -154,3 +156,71 @@ def test_a_trial_is_never_written_and_ends_with_a_measurement():
     table.record("b", {"block": 2})
     table.save()
     assert in_file() == {"b": {"block": 2}} and table.trials.keys() == {"a"}
+
+
+DAMAGED = {
+    "cut off": '{"gpu": "GPU", "kernels": {"kernel": {"version": 1, "ent',
+    "empty": "",
+    "no text": "\udcff",
+    "no table": "[1, 2]",
+    "no kernels": '{"gpu": "GPU"}',
+    "no entries": '{"kernels": {"kernel": {"version": 1}}}',
+    "no parameters": '{"kernels": {"kernel": {"version": 1, "entries": {"m=1": 64}}}}',
+    "no latency": '{"kernels": {"kernel": {"version": 1, "entries": {"m=1": {"latency_us": "fast"}}}}}',
+}
+
+
+@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_file_is_named_once_and_costs_no_call(content, caplog):
+    """What ships still counts; the next measurements take its place, and it is kept aside."""
+    ship({"a": {"block": 1}})
+    path = store.user_file("GPU")
+    path.parent.mkdir(parents=True)
+    path.write_text(content, errors="surrogateescape")
+    for _ in range(2):
+        store.tuned_kernel.cache_clear()
+        table = store.tuned_kernel("GPU", "kernel", 1)
+        assert table.entries == {"a": {"block": 1}}
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert str(path) in said and "is ignored" in said
+    table.record("b", {"block": 2})
+    table.save()
+    assert in_file() == {"b": {"block": 2}}
+    assert path.with_name("gpu.json.damaged").read_bytes() == content.encode(errors="surrogateescape")
+
+
+@pytest.mark.parametrize(
+    ("module", "read"), [(rates, rates.device_rates), (latency_table, latency_table.latency_table)]
+)
+def test_a_damaged_file_of_the_performance_model_is_none(module, read, caplog):
+    path = module.user_file("NVIDIA H200")
+    path.parent.mkdir(parents=True)
+    for content in ("{", "[]", '{"gpu": "NVIDIA H200"}'):
+        path.write_text(content)
+        getattr(read, "cache_clear", lambda: None)()
+        assert read("NVIDIA H200").gpu == "NVIDIA H200"  # what ships
+    getattr(read, "cache_clear", lambda: None)()
+    assert all("is ignored" in record.getMessage() for record in caplog.records) and len(caplog.records) == 3
+
+
+@dataclass(frozen=True)
+class Launch:
+    block: int
+    name: str = "one"
+
+
+@dataclass(frozen=True)
+class Described:
+    shape: str = "m=1 kept="
+    amount: float = 4.0
+
+
+def test_entries_that_are_no_launch_do_not_count():
+    """A call would else raise, or hand the kernel something it cannot read."""
+    kernel = launches.TunedLaunches("kernel", 1, Launch, None, worth_timing=lambda *_: [], untuned=lambda *_: Launch(0))
+    wrong = {"m=1 kept=4": {"name": "two"}, "m=1 kept=5": {"block": "64"}, "m=1 kept=many": {"block": 64}}
+    ship(wrong)
+    assert launches.chosen_launch.__wrapped__(kernel, Described(), "GPU", 132) == Launch(0)
+    ship(wrong | {"m=1 kept=100": {"block": 64, "latency_us": 2.0, "of_old": True}})
+    store.tuned_kernel.cache_clear()
+    assert launches.chosen_launch.__wrapped__(kernel, Described(), "GPU", 132) == Launch(64)

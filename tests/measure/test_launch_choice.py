@@ -70,7 +70,7 @@ def test_the_most_promising_are_tried_and_the_best_is_kept(tunable):
     assert untried_launches(layer, layer(torch.randn(10, 6))) is None
     assert untried_launches(layer, layer(torch.randn(11, 6))) is not None
     tuned_kernel.cache_clear()  # as in a later process
-    launches.chosen_launch.cache_clear()
+    launches.forget_choices()
     assert tunable.launch_for(Described(10, "m=10 amount="), torch.device("cpu")) == Launch(3)
     assert store.user_file("Some GPU").exists()
 
@@ -87,7 +87,7 @@ def test_what_was_only_tried_is_in_no_file_and_not_measured(tunable):
     entries = json.loads(store.user_file("Some GPU").read_text())["kernels"]["some_kernel"]["entries"]
     assert list(entries.values()) == [{"size": 7, "latency_us": 1.5}]
     tuned_kernel.cache_clear()  # as in a later process
-    launches.chosen_launch.cache_clear()
+    launches.forget_choices()
     assert [tunable.measured(None, one) for one in (assumed, slow, kept)] == [False, False, True]
 
 

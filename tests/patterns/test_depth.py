@@ -21,6 +21,7 @@ from transformers import (
 import sparsefront as sf
 from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
+from sparsefront.inference.swap import load_sparse, save_choices
 from sparsefront.networks import names_left
 from sparsefront.patterns.depth import Depth
 from sparsefront.pruning.layers import weighted_layers
@@ -175,6 +176,19 @@ def test_load_takes_the_whole_network_and_the_smaller_one(tmp_path):
         assert read.keys() == masks.keys() and all(torch.equal(read[name], masks[name]) for name in masks)
     with pytest.raises(InvalidSetting, match="folder="):
         sf.load(tmp_path, bert(RobertaConfig(**TEXT)))
+
+
+def test_what_a_swap_left_comes_back_without_its_blocks(tmp_path):
+    whole = bert()
+    masks = pruned(net := copy.deepcopy(whole))
+    sf.save(tmp_path, net, masks)
+    swapped = copy.deepcopy(net)
+    save_choices(sf.swap(swapped, masks, {"input_ids": IDS}), tmp_path)
+    for given in (copy.deepcopy(whole), copy.deepcopy(net)):
+        place = {"device": torch.device("cpu"), "dtype": torch.float32}
+        report = load_sparse(given, tmp_path, {"input_ids": IDS}, **place)
+        assert torch.equal(given(IDS).logits, swapped(IDS).logits) and report.sparse_flops_share is None
+        assert given.config.num_hidden_layers == 2
 
 
 # What follows in the library.

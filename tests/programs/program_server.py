@@ -131,6 +131,8 @@ def serve() -> None:
     gc.disable()
     for module in sys.argv[1:]:
         importlib.import_module(module)
+    if IMPORTED[0] in sys.argv:
+        read_what_every_run_reads()
     gc.freeze()  # or the first collection in each program would copy all memory that it shares with this process
     gc.enable()
     answers = os.fdopen(os.dup(1), "w")
@@ -149,10 +151,23 @@ def serve() -> None:
         print(json.dumps(answer), file=answers, flush=True)
 
 
+def read_what_every_run_reads() -> None:
+    """The YAML of the default options and the sources of the library: programs find them parsed, by their content."""
+    import functools
+
+    from quick_compositions import composed_in, parse_each_content_once
+
+    from sparsefront.artifacts import code_digest
+
+    parse_each_content_once()
+    composed_in(Path(), Path(), ())
+    code_digest._parsed = functools.cache(code_digest._parsed)
+    for file in Path(code_digest.__file__).parents[1].rglob("*.py"):
+        code_digest.read_python(file.read_bytes())
+
+
 def become(words: list[str], cwd: str, environment: dict[str, str], output: str) -> None:
     """Run a program in this process, as Python would, and end."""
-    import runpy
-
     os.setsid()
     for descriptor, path, flags in (
         (0, os.devnull, os.O_RDONLY),
@@ -169,18 +184,46 @@ def become(words: list[str], cwd: str, environment: dict[str, str], output: str)
     first = words[0]
     own = os.path.dirname(os.path.abspath(first)) if first not in ("-c", "-m") else cwd
     sys.path[0:1] = [own, *added]
-    if first == "-c":
-        sys.argv = ["-c", *words[2:]]
-        main = type(sys)("__main__")
-        sys.modules["__main__"] = main
-        exec(compile(words[1], "<string>", "exec"), vars(main))
-    elif first == "-m":
-        sys.argv = words[1:]
-        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
-    else:
-        sys.argv = list(words)
-        runpy.run_path(first, run_name="__main__")
-    sys.exit()
+    end(exit_status(words))
+
+
+def exit_status(words: list[str]) -> int:
+    """Run a program to its end and say what Python would."""
+    import runpy
+
+    first = words[0]
+    try:
+        if first == "-c":
+            sys.argv = ["-c", *words[2:]]
+            main = type(sys)("__main__")
+            sys.modules["__main__"] = main
+            exec(compile(words[1], "<string>", "exec"), vars(main))
+        elif first == "-m":
+            sys.argv = words[1:]
+            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv = list(words)
+            runpy.run_path(first, run_name="__main__")
+    except SystemExit as ended:
+        if ended.code is None or isinstance(ended.code, int):
+            return ended.code or 0
+        print(ended.code, file=sys.stderr)
+        return 1
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+        return 1
+    return 0
+
+
+def end(status: int) -> None:
+    """As Python ends, but modules are left to the system: taking torch apart takes half a second."""
+    import atexit
+
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(status & 0xFF)
 
 
 if __name__ == "__main__":

@@ -116,6 +116,25 @@ def test_the_narrower_network_is_the_masked_one(family, allocation):
     assert [p.shape for p in wide.parameters()] == [p.shape for p in net.parameters()]
 
 
+@pytest.mark.parametrize("family", ["bert", "mpnet", "resnet"])
+def test_an_export_loads_into_the_narrower_network(family, tmp_path):
+    torch.manual_seed(0)
+    make, inputs = NETWORKS[family]
+    net = make().eval()
+    masks = sf.prune(net, WIDTH, 0.5, layers=prunable(net), tell=lambda line: None)
+    sf.save(tmp_path, net, masks)
+    sf.narrow(small := copy.deepcopy(net), masks)
+    loaded, as_it_was = make().eval(), make().eval()
+    left = sf.load(tmp_path, loaded)
+    assert all(mine.equal(theirs) for mine, theirs in zip(loaded.parameters(), small.parameters(), strict=True))
+    assert left.keys() == masks.keys() and left.sparsity == 0 and not sf.narrow(loaded, left).layers
+    report = sf.swap(loaded, left, inputs)  # which compares what it returns
+    assert report.kernels.keys() <= {"dense_linear", "dense_conv2d"}
+    again = sf.load(tmp_path, as_it_was, narrower=False)
+    assert all(again[name].equal(mask) for name, mask in masks.items()) and again.pruning.pattern == WIDTH
+    assert all(mine.equal(theirs) for mine, theirs in zip(as_it_was.parameters(), net.parameters(), strict=True))
+
+
 def test_heads_and_features_go_in_all_layers_that_share_them():
     torch.manual_seed(0)
     net = NETWORKS["bert"][0]()

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
@@ -40,18 +39,18 @@ def compare(monkeypatch, capsys):
     return call
 
 
-def compare_process(*arguments: str, cwd: Path) -> subprocess.CompletedProcess:
-    # HOME is empty and stdin closed: an account of the person who tests is not used, and a prompt would fail.
-    home = {"HOME": str(cwd), "NETRC": str(cwd / "none"), "WANDB_API_KEY": ""}
-    return subprocess.run(
-        [sys.executable, str(ROOT / "compare.py"), *arguments],
-        cwd=cwd,
-        env=os.environ | home,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
+@pytest.fixture
+def compare_process(programs):
+    """compare_process(*arguments, cwd=FOLDER) -> how `compare.py` ended.
+
+    HOME is empty and stdin closed: an account of the person who tests is not used, and a prompt would fail.
+    """
+
+    def call(*arguments: str, cwd: Path) -> subprocess.CompletedProcess:
+        home = {"HOME": str(cwd), "NETRC": str(cwd / "none"), "WANDB_API_KEY": ""}
+        return programs.run([str(ROOT / "compare.py"), *arguments], cwd=cwd, env=os.environ | home)
+
+    return call
 
 
 def sections_of(page: str) -> int:
@@ -59,7 +58,7 @@ def sections_of(page: str) -> int:
     return len(re.findall(r'<option value="\d+">', page)) - 2  # the two distances below dense
 
 
-def test_a_results_folder_gives_a_table_a_plot_and_a_page(tmp_path, make_result):
+def test_a_results_folder_gives_a_table_a_plot_and_a_page(tmp_path, make_result, compare_process):
     for number, pattern in enumerate(("tile_wise", "n_m", "n_m")):
         result = make_result(
             run_id=f"run-{number}", pattern=pattern, speedup=1.0 + number, latency_sparse_ms=4.0 - number
@@ -213,7 +212,7 @@ def test_a_csv_file_that_is_no_table_of_results_is_one_line(tmp_path, compare):
     ]
 
 
-def test_without_an_account_nothing_is_asked(tmp_path):
+def test_without_an_account_nothing_is_asked(tmp_path, compare_process):
     done = compare_process("source=wandb", "project=p", cwd=tmp_path)
     assert done.returncode == 1
     assert "there is no API key" in done.stderr and "Traceback" not in done.stderr

@@ -21,6 +21,27 @@ ROOT = Path(__file__).resolve().parents[2]
 COMPARE = [str(ROOT / "compare.py")]
 
 
+# Before a program whose words follow: standard output as it would find it.
+INTO_A_CLOSED_PIPE = """
+import os, runpy, sys
+reader, writer = os.pipe()
+os.close(reader)
+os.dup2(writer, 1)
+sys.stdout.reconfigure(line_buffering={at_once})
+"""
+ON_AN_ASCII_TERMINAL = """
+import runpy, sys
+sys.stdout.reconfigure(encoding="ascii")
+sys.stderr.reconfigure(encoding="ascii", errors="backslashreplace")
+"""
+RUN_FILE = "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+RUN_MODULE = "sys.argv = sys.argv[2:]; runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
+
+
+def after(prelude: str, words: list[str]) -> list[str]:
+    return ["-c", prelude + (RUN_MODULE if words[0] == "-m" else RUN_FILE), *words]
+
+
 def unread(words: list[str], folder: Path) -> subprocess.CompletedProcess:
     """A program in a folder, into a pipe whose reader is gone before the first line."""
     reader, writer = os.pipe()
@@ -33,26 +54,23 @@ def unread(words: list[str], folder: Path) -> subprocess.CompletedProcess:
         os.close(writer)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        [*COMPARE, "--help"],
-        [*COMPARE, "results"],
-        [*COMPARE, "--rebuild", "results"],
-        ["-u", *COMPARE, "--rebuild", "results"],
-        ["-m", "sparsefront.cache", "check", "--cache-dir", "cache"],
-        ["-m", "sparsefront.verify", "results/1", "--record-only"],
-    ],
-    ids=["help of compare", "compare", "rebuild", "rebuild, unbuffered", "check of the cache", "verify"],
-)
-def test_a_program_into_a_closed_pipe_ends_quietly(tmp_path, make_result, words):
+def test_a_program_into_a_closed_pipe_ends_quietly(tmp_path, make_result, programs):
     result = make_result()
     signed = result.with_values({"record_sha256": record_digest(json.loads(result.to_json()))})
     write_result_json(tmp_path / "results" / "1" / "row.json", signed)
     (tmp_path / "cache").mkdir()
-    done = unread(words, tmp_path)
-    told = [line for line in done.stderr.splitlines() if not line.endswith(" ...")]  # what verify is doing
-    assert (done.returncode, told) == (READER_GONE, [])
+    done = unread([*COMPARE, "--help"], tmp_path)
+    assert (done.returncode, done.stderr) == (READER_GONE, ""), "a whole process, from Python's start to its end"
+    for at_once, words in (
+        (False, [*COMPARE, "results"]),
+        (False, [*COMPARE, "--rebuild", "results"]),
+        (True, [*COMPARE, "--rebuild", "results"]),
+        (False, ["-m", "sparsefront.cache", "check", "--cache-dir", "cache"]),
+        (True, ["-m", "sparsefront.verify", "results/1", "--record-only"]),  # ends at its first line
+    ):
+        done = programs.run(after(INTO_A_CLOSED_PIPE.format(at_once=at_once), words), cwd=tmp_path)
+        told = [line for line in done.stderr.splitlines() if not line.endswith(" ...")]  # what verify is doing
+        assert (done.returncode, told) == (READER_GONE, []), words
 
 
 def test_another_pipe_that_breaks_is_told(capfd):
@@ -117,16 +135,10 @@ def test_what_fails_beside_the_output_still_fails():
     ],
     ids=["compare", "verify", "run"],
 )
-def test_a_program_on_an_ascii_terminal_shows_replacements(tmp_path, make_result, words):
+def test_a_program_on_an_ascii_terminal_shows_replacements(tmp_path, make_result, programs, words):
     result = make_result(dense_layers={"µ": "–"}).with_values({"model_variant": "größe"})
     signed = result.with_values({"record_sha256": record_digest(json.loads(result.to_json()))})
     write_result_json(tmp_path / "größe" / "1" / "row.json", signed)
-    done = subprocess.run(
-        [sys.executable, *words],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
-        capture_output=True,
-        timeout=180,
-    )
+    done = programs.run(after(ON_AN_ASCII_TERMINAL, words), cwd=tmp_path)
     shown = done.stdout + done.stderr
-    assert b"Traceback" not in shown and shown.isascii() and (b"?" in shown or rb"\x" in shown)
+    assert "Traceback" not in shown and shown.isascii() and ("?" in shown or r"\x" in shown)

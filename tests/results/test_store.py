@@ -2,8 +2,6 @@
 
 import csv
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -93,12 +91,10 @@ def test_results_that_are_linked_into_one_folder_are_found(tmp_path, make_result
     assert reading.folder_of(reading.results[0]) == together / "one" / "run"
 
 
-def test_two_processes_lose_nothing(tmp_path, make_result):
+def test_two_processes_lose_nothing(tmp_path, make_result, programs):
     template = write_result_json(tmp_path / "template.json", make_result())
     store = tmp_path / "rows.csv"
-    writers = [
-        subprocess.Popen([sys.executable, "-c", WRITER, name, str(template), str(store), "50"]) for name in ("a", "b")
-    ]
+    writers = [programs.start(["-c", WRITER, name, str(template), str(store), "50"]) for name in ("a", "b")]
     assert [writer.wait(timeout=180) for writer in writers] == [0, 0]
     reading = read_results([store])
     assert reading.problems == []

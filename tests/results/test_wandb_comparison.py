@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 import types
 from pathlib import Path
 
@@ -51,18 +49,12 @@ def test_a_line_for_each_candidate_says_whether_it_is_on_the_front(results):
     assert [line["x"] for line in fronts] == [1.0, 1.5], "dense, and the tiles"
 
 
-def test_the_tables_and_the_page_are_kept_offline_beside_the_runs_of_the_sweep(results, tmp_path):
+def test_the_tables_and_the_page_are_kept_offline_beside_the_runs_of_the_sweep(results, tmp_path, programs):
     for result in results:
         write_result_json(tmp_path / "sweep" / result.identity.run_id / "row.json", result)
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "compare.py"), "sweep", "out=out", "log=wandb"],
-        cwd=tmp_path,
-        env=os.environ | {"HOME": str(tmp_path), "NETRC": str(tmp_path / "none"), "WANDB_API_KEY": ""},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
+    home = {"HOME": str(tmp_path), "NETRC": str(tmp_path / "none"), "WANDB_API_KEY": ""}
+    words = [str(ROOT / "compare.py"), "sweep", "out=out", "log=wandb"]
+    done = programs.run(words, cwd=tmp_path, env=os.environ | home)
     assert done.returncode == 0, done.stderr
     (folder,) = (tmp_path / "out" / "wandb").glob("offline-run-*")
     assert folder.name in done.stdout.splitlines()[-1]

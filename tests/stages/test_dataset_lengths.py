@@ -1,6 +1,7 @@
 """Latency over the evaluation set's own batches: each size timed once, weighed by how often it occurs."""
 
 import json
+import logging
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,16 @@ def test_fixed_is_the_default(run, texts):
     row = run(*QUICK, *texts, "pattern=dense")
     assert row.speed.dataset_lengths == [] and row.speed.latency_dense_dataset_ms is None
     assert row.speed.precision == row.speed.dtype == "fp32"
+
+
+def test_where_nothing_is_timed_a_line_and_the_record_say_so(run, composed, texts, caplog):
+    with caplog.at_level(logging.INFO):
+        row = run(*DATASET, *texts, "kernel=none", "measure.latency=false", "pattern=dense")
+    assert "measure.lengths=dataset: skipped, measure.latency=false times nothing" in caplog.text
+    assert row.speed.variants_not_timed == {"dense/lengths=dataset": "measure.latency=false: nothing is timed"}
+    with caplog.at_level(logging.INFO):
+        validate(composed(*DATASET, *texts, "stages=[dense,prune]"))
+    assert "measure.lengths=dataset: skipped, stages ends with prune, before measure" in caplog.text
 
 
 def test_images_have_no_lengths(composed):

@@ -9,7 +9,6 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -32,7 +31,14 @@ from sparsefront_kernels.common.operands import (
 from sparsefront_kernels.common.wgmma_layout import HALVED_PANEL_BYTES, is_halved, swizzled, whole_panels
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.sm90 import BIAS_TYPES, epilogue_arguments
-from sparsefront_kernels.gathered.sm90_schedule import ALL, MOST_SCHEDULES, schedule, schedule_tensors
+from sparsefront_kernels.gathered.sm90_schedule import (
+    ALL,
+    MOST_SCHEDULES,
+    WIDTHS,
+    columns_unsupported_reason,
+    schedule_tensors,
+    tables_on_device,
+)
 from sparsefront_kernels.kernel_op import kernel_entry
 from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR, Problem
 from sparsefront_kernels.tuning import TunedLaunches
@@ -248,12 +254,14 @@ def blocked_sm90(
         operand, by_input = _x_operand(x, feature_major=x_feature_major, box=packed.box)
         target = y if m % run_length(x.dtype) == 0 or not y_feature_major else _padded(y)
         problem = BlockedProblem.of(packed, m)
+        launches = launches_of(problem)
         launch_blocked_sm90(
             operand,
             target,
             packed,
             m=m,
-            launch=launches_of(problem).launch_for(problem, x.device),
+            launch=launches.launch_for(problem, x.device),
+            quick_schedule=not launches.timed_alike(problem, x.device),
             x_feature_major=by_input,
             y_feature_major=y_feature_major,
             bias=bias_for_kernel(bias),
@@ -337,6 +345,8 @@ def work_tensors(
     launch: BlockedLaunch,
     clusters_at_once: Callable[[int], int],
     device: torch.device,
+    *,
+    quick: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The tiles of every cluster of blocks.
 
@@ -344,37 +354,33 @@ def work_tensors(
         lengths: k-blocks of each CTA tile, which lie one after the other, most first.
         m: rows of X.
         clusters_at_once: blocks of a cluster → how many clusters run at the same time.
+        quick: see `schedule`.
     Returns:
         work, int32 [tiles, 4]: CTA tile, its first k-block, its number of k-blocks, and the first row of X over the blocks
         that share the weights, with a block's number of rows / 64 - 1 in the upper four bits; begins, int32 [clusters + 1];
         firsts, int32 [clusters, 4]: the first tile of each cluster once more, which it finds without looking where it begins.
+    Raises:
+        ValueError: more rows than a word of `work` holds.
     """
     if launch.splits > 1:
         return _split_tensors(lengths, m, device)
     # a cluster's rows of X lie side by side: to the schedule it is a block that has a share of them
     rows = -(-m // launch.cluster)
-    return _tensors(lengths, rows, clusters_at_once(launch.cluster), launch.raster_swizzle, device)
-
-
-@functools.lru_cache(maxsize=MOST_SCHEDULES)
-def _tensors(
-    lengths: tuple[int, ...], rows: int, clusters: int, raster_swizzle: int, device: torch.device
-) -> tuple[Tensor, Tensor, Tensor]:
-    work, begins = schedule_tensors(lengths, rows, clusters, raster_swizzle, device)
-    return work, begins, work[begins[:-1].long()]
+    return schedule_tensors(lengths, rows, clusters_at_once(launch.cluster), launch.raster_swizzle, device, quick=quick)
 
 
 @functools.lru_cache(maxsize=MOST_SCHEDULES)
 def _split_tensors(lengths: tuple[int, ...], m: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """One tile for each cluster, longest lists first."""
-    firsts = [0, *itertools.accumulate(lengths)]
-    work = [
-        (cta_tile, firsts[cta_tile], length, row)
-        for cta_tile, length in enumerate(lengths)
-        for row in range(0, m, COLUMNS_OF_SPLIT)
-    ]
-    tiles = torch.tensor(work, dtype=torch.int32).view(-1, 4).to(device)
-    return tiles, torch.arange(len(work) + 1, dtype=torch.int32).to(device), tiles
+    if reason := columns_unsupported_reason(m):
+        raise ValueError(f"a schedule {reason}")
+    k_blocks, rows = torch.tensor(lengths, dtype=torch.int32), torch.arange(0, m, COLUMNS_OF_SPLIT, dtype=torch.int32)
+    work = torch.empty(len(lengths), len(rows), 4, dtype=torch.int32)
+    work[:, :, 0] = torch.arange(len(lengths))[:, None]
+    work[:, :, 1] = (k_blocks.cumsum(0) - k_blocks)[:, None]
+    work[:, :, 2] = k_blocks[:, None]
+    work[:, :, 3] = rows
+    return tables_on_device(work.view(-1, 4), torch.arange(len(lengths) * len(rows) + 1, dtype=torch.int32), device)
 
 
 def launch_blocked_sm90(
@@ -384,6 +390,7 @@ def launch_blocked_sm90(
     *,
     m: int,
     launch: BlockedLaunch,
+    quick_schedule: bool = False,
     x_feature_major: bool,
     y_feature_major: bool,
     bias: Tensor | None = None,
@@ -400,6 +407,7 @@ def launch_blocked_sm90(
         x: [M, K], or [K, M] where x_feature_major, which boxes of 64 inputs alone may be; rows contiguous and each at 16 bytes.
         y: [M, N], or [N, M] where y_feature_major, likewise. Every element is written.
         m: rows of X that count, where rows of x or y are longer.
+        quick_schedule: see `schedule`.
         bias: [N] contiguous, float16, bfloat16 or float32, or None.
         activation: a name of `common.epilogue.ACTIVATION_CODES`.
         residual: as y, or None.
@@ -409,7 +417,12 @@ def launch_blocked_sm90(
         RuntimeError: the launch failed.
     """
     work, begins, firsts = work_tensors(
-        packed.lengths, m, launch, lambda cluster: clusters_at_once(cluster, x.device), x.device
+        packed.lengths,
+        m,
+        launch,
+        lambda cluster: clusters_at_once(cluster, x.device),
+        x.device,
+        quick=quick_schedule,
     )
     error = _library().sparsefront_blocked_sm90(
         *(tensor.data_ptr() for tensor in (x, packed.panels, packed.k_blocks, work, begins, firsts, packed.outputs)),
@@ -558,15 +571,20 @@ def predicted_us(problem: BlockedProblem, launch: BlockedLaunch, num_sms: int) -
         cycles = rounds * (tile_cycles(k_blocks, COLUMNS_OF_SPLIT, 1, panels, halved=problem.halved) + _SPLIT)
         return (_START + _CLUSTER_START + cycles) / _CYCLES_PER_US
     clusters, rows = clusters_of(launch.cluster, num_sms), -(-problem.m // launch.cluster)
-    dealt = schedule(problem.lengths, rows, clusters, launch.raster_swizzle)
-    last = max(
-        sum(
-            tile_cycles(problem.lengths[tile], columns, launch.cluster, panels, halved=problem.halved)
-            for tile, _, columns in dealt.tiles[begin:end]
-        )
-        for begin, end in pairwise(dealt.begins)
-    )
+    last = min(_last_cycles(problem, rows, clusters, width, launch.cluster, panels) for width in WIDTHS)
     return (_START + _CLUSTER_START * (launch.cluster > 1) + last) / _CYCLES_PER_US
+
+
+def _last_cycles(problem: BlockedProblem, rows: int, clusters: int, width: int, cluster: int, panels: float) -> float:
+    """Of the cluster that ends last, where all tiles are of `width` rows: the longest tile, or an equal share of the work and
+    where some clusters take more tiles than others half a tile."""
+    empty, one = (tile_cycles(count, width, cluster, panels, halved=problem.halved) for count in (0, 1))
+    columns = -(-rows // width)
+    tiles, k_blocks = columns * len(problem.lengths), columns * sum(problem.lengths)
+    mean = empty + (one - empty) * k_blocks / max(1, tiles)
+    longest = empty + (one - empty) * max(problem.lengths, default=0)
+    share = tiles * mean / clusters + mean / 2 if tiles > clusters else mean
+    return max(longest, share)
 
 
 def candidates(problem: BlockedProblem, num_sms: int) -> Sequence[BlockedLaunch]:
@@ -614,7 +632,7 @@ def blocked_sm90_unsupported_reason(stored: SparseFormat, problem: Problem) -> s
     """Why the kernel is unsupported: its instructions exist on compute capability 9.0 alone."""
     if problem.dtype not in (torch.float16, torch.bfloat16):
         return f"takes float16 or bfloat16, not {problem.dtype}"
-    if reason := block_unsupported_reason(stored.block):
+    if reason := block_unsupported_reason(stored.block) or columns_unsupported_reason(problem.m):
         return reason
     if problem.layout in X_FEATURE_MAJOR and (box := box_of(stored.block[1])) < K_BLOCK:
         return (

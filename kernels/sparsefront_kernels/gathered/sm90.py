@@ -35,7 +35,7 @@ from sparsefront_kernels.gathered.sm90_packing import (
     pack_for_sm90,
     tile_unsupported_reason,
 )
-from sparsefront_kernels.gathered.sm90_schedule import ALL, schedule, schedule_tensors
+from sparsefront_kernels.gathered.sm90_schedule import ALL, columns_unsupported_reason, last_cycles, schedule_tensors
 from sparsefront_kernels.kernel_op import kernel_entry
 from sparsefront_kernels.performance_model.launch_costs import cuda_many_rows_us, cuda_us
 from sparsefront_kernels.problem import LAYOUTS, Problem
@@ -140,7 +140,8 @@ def gathered_sm90(
         by_input = aligned_by_input(x, feature_major=x_feature_major)
         padded_m = by_input.shape[1]
         problem = Sm90Problem.of(packed, padded_m)
-        launch = launches_of(problem).launch_for(problem, x.device)
+        launches = launches_of(problem)
+        launch, quick_schedule = launches.launch_for(problem, x.device), not launches.timed_alike(problem, x.device)
         if not y_feature_major and not packed.whole_runs:
             sums = x.new_empty(packed.compact.numel(), padded_m)
             if kept := len(packed.compact):
@@ -152,7 +153,7 @@ def gathered_sm90(
                     lengths=packed.lengths[:kept],
                     k_blocks_of_each=0,
                 )
-                launch_gathered_sm90(by_input, sums, computed, launch=launch)
+                launch_gathered_sm90(by_input, sums, computed, launch=launch, quick_schedule=quick_schedule)
             _expand(sums, packed.compact_index, y, bias_for_kernel(bias), activation, residual)
             return y
         direct = padded_m == m or not y_feature_major
@@ -162,6 +163,7 @@ def gathered_sm90(
             target,
             packed,
             launch=launch,
+            quick_schedule=quick_schedule,
             bias=bias_for_kernel(bias),
             y_row_major=not y_feature_major,
             activation=activation,
@@ -188,6 +190,7 @@ def launch_gathered_sm90(
     packed: Sm90PackedWeight,
     *,
     launch: Sm90Launch,
+    quick_schedule: bool = False,
     bias: Tensor | None = None,
     y_row_major: bool = False,
     activation: str = "none",
@@ -200,6 +203,7 @@ def launch_gathered_sm90(
         y: [N, M], likewise; or [M, N] where y_row_major, likewise, and with as many rows as are wanted, at most M. Every
             element is written.
         packed: `whole_runs` holds where y_row_major.
+        quick_schedule: of the persistent kernel, see `schedule`.
         bias: [N] contiguous, float16, bfloat16 or float32, or None. The persistent kernel rounds the sums to Y's dtype before
             the activation, and again where a residual is added.
         activation: a name of `common.epilogue.ACTIVATION_CODES`.
@@ -207,8 +211,10 @@ def launch_gathered_sm90(
     Raises:
         RuntimeError: the launch failed.
     """
-    launch_kernel = _launch_persistent if launch.persistent else _launch_cluster
-    launch_kernel(x, y, packed, launch, bias, y_row_major, activation, residual)
+    if launch.persistent:
+        _launch_persistent(x, y, packed, launch, quick_schedule, bias, y_row_major, activation, residual)
+    else:
+        _launch_cluster(x, y, packed, launch, bias, y_row_major, activation, residual)
 
 
 def _launch_cluster(
@@ -268,13 +274,16 @@ def _launch_persistent(
     y: Tensor,
     packed: Sm90PackedWeight,
     launch: Sm90Launch,
+    quick_schedule: bool,
     bias: Tensor | None,
     y_row_major: bool,
     activation: str,
     residual: Tensor | None,
 ) -> None:
     m = x.shape[1]
-    work, begins = schedule_tensors(packed.lengths, m, num_sms(x.device), launch.raster_swizzle, x.device)
+    work, begins, _ = schedule_tensors(
+        packed.lengths, m, num_sms(x.device), launch.raster_swizzle, x.device, quick=quick_schedule
+    )
     error = _persistent_function()(
         *(tensor.data_ptr() for tensor in (x, packed.panels, packed.k_blocks, work, begins, packed.outputs)),
         *epilogue_arguments(x, y, bias, residual),
@@ -340,6 +349,7 @@ SPACE = (PERSISTENT,) + tuple(
         launch := Sm90Launch(block_m, _STAGES[block_m, blocks_per_sm], raster_swizzle, blocks_per_sm, splits, prefetch)
     ).possible
 )
+_UNORDERED_SPACE = tuple(launch for launch in SPACE if launch.raster_swizzle in (_RASTER_SWIZZLES[0], ALL))
 
 
 @dataclass(frozen=True)
@@ -399,7 +409,7 @@ def predicted_us(problem: Sm90Problem, launch: Sm90Launch, num_sms: int) -> floa
     """By the launch level of the performance model."""
     if launch.persistent:
         lengths = problem.lengths or (round(problem.amount),) * problem.cta_tiles
-        return cuda_many_rows_us(schedule(lengths, problem.m, num_sms, launch.raster_swizzle).cycles)
+        return cuda_many_rows_us(last_cycles(lengths, problem.m, num_sms, launch.raster_swizzle))
     work_tiles = problem.cta_tiles * -(-problem.m // launch.block_m) * launch.splits
     return cuda_us(launch, work_tiles, problem.amount, num_sms)
 
@@ -437,6 +447,13 @@ def candidates(problem: Sm90Problem, num_sms: int, *, slack: float = 1.4, most: 
     return found
 
 
+def best_predicted(problem: Sm90Problem, num_sms: int) -> Sm90Launch:
+    """The first of `candidates`, for calls that wait for it: launches that differ in their order of work are predicted alike."""
+    if problem.halved:
+        return PERSISTENT
+    return min(_UNORDERED_SPACE, key=lambda launch: predicted_us(problem, launch, num_sms))
+
+
 def _launches(kernel: str) -> TunedLaunches:
     return TunedLaunches(
         kernel,
@@ -444,7 +461,7 @@ def _launches(kernel: str) -> TunedLaunches:
         Sm90Launch,
         describe=lambda packed, problem: Sm90Problem.of(packed, problem.m),
         worth_timing=candidates,
-        untuned=lambda problem, num_sms: candidates(problem, num_sms, slack=1.0)[0],
+        untuned=best_predicted,
         similar=lambda problem: problem.shape_of_equal_lists,
     )
 
@@ -467,6 +484,7 @@ def sm90_unsupported_reason(problem: Problem, other_reason: str | None = None) -
         return f"takes float16 or bfloat16, not {problem.dtype}"
     return (
         other_reason
+        or columns_unsupported_reason(problem.m)
         or hopper_unsupported_reason(problem, CLUSTER_LIBRARY)
         or hopper_unsupported_reason(problem, PERSISTENT_LIBRARY)
     )

@@ -4,20 +4,25 @@ A work tile is the 128 outputs of a CTA tile by some columns of Y: 256 where the
 rasterization order in which operands stay in L2 (`raster_swizzle` CTA tiles over some columns, then over the next columns; then
 the next CTA tiles), each to the block that is free first. CTA tiles may have lists of any length: much longer ones come first.
 The last columns are cut into narrower tiles where blocks then end closer together.
+
+The best of these takes milliseconds to find. A network of a hundred products that gets inputs of a new length waits for a
+hundred schedules, so that there is a quick one too, of the few orders that look best.
 """
 
 import functools
 import heapq
 import itertools
 import math
-from collections import Counter
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from sparsefront_kernels.common.host_tables import on_device
 from sparsefront_kernels.performance_model.launch_costs import cuda_tile_cycles
 
 WIDEST = 256
@@ -26,79 +31,208 @@ LONG = 1.5  # times the median number of k-blocks: CTA tiles that are dealt out 
 # A recorded CUDA graph reads a schedule's tensors without holding them: so many are kept (some 10 KB each) that those of any
 # network in use are among them.
 MOST_SCHEDULES = 16_384
+COLUMN_BITS = 28  # of the word in which a tile's first column and its width are
 ALL = 1024  # as `raster_swizzle`: more CTA tiles than any layer has
-MOST_CUTS = 24  # places that are tried for the beginning of narrower tiles
+MOST_CUTS, MOST_CUTS_OF_QUICK = 24, 4  # places that are tried for the beginning of narrower tiles
 GOOD_ENOUGH = 0.999  # of the least that is possible
 MANY = 40  # tiles of a block: with more, the last one does not matter
+MOST_DEALT_OF_QUICK = 600  # tiles, of all orders that are tried
+_BLOCKS = 1 << 10  # of a grid, at most: a block's number and the cycles until it is free are one float, which is exact
+_TICKS = 1000  # of a cycle
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Schedule:
     """The work tiles of every block.
 
     Args:
-        tiles: (CTA tile, first column, columns) in the order of each block, block after block.
-        begins: where each block's tiles begin, and their number at the end.
+        work: int32 [tiles, 4] on the CPU, in the order of each block, block after block: CTA tile, its first k-block, its number
+            of k-blocks, column and columns / 64 - 1 in the upper four bits.
+        first_tiles: int32 [blocks in use + 1] on the CPU: where each block's tiles begin, and their number at the end.
         cycles: predicted, of the block that ends last.
     """
 
-    tiles: tuple[tuple[int, int, int], ...]
-    begins: tuple[int, ...]
+    work: Tensor
+    first_tiles: Tensor
     cycles: float
 
+    @property
+    def tiles(self) -> tuple[tuple[int, int, int], ...]:
+        """Of each (CTA tile, first column, columns)."""
+        mask = (1 << COLUMN_BITS) - 1
+        return tuple(
+            (cta_tile, place & mask, 64 * ((place >> COLUMN_BITS) + 1)) for cta_tile, _, _, place in self.work.tolist()
+        )
 
-@functools.lru_cache(maxsize=512)
-def schedule(lengths: tuple[int, ...], m: int, blocks: int, raster_swizzle: int = ALL) -> Schedule:
+    @property
+    def begins(self) -> tuple[int, ...]:
+        """Where each block's tiles begin, and their number at the end."""
+        return tuple(self.first_tiles.tolist())
+
+
+def schedule(
+    lengths: tuple[int, ...], m: int, blocks: int, raster_swizzle: int = ALL, *, quick: bool = False
+) -> Schedule:
     """Deal out the product of CTA tiles with these numbers of k-blocks (most first) and m columns to at most `blocks` blocks.
 
     Args:
         raster_swizzle: CTA tiles that go through all columns before the next ones begin. Blocks at work read the weights of
             so many at most, and rows of X for as many columns as these leave blocks for.
+        quick: whether only a few orders are tried. The last block then ends 2 % later on average, at
+            worst a third.
     """
-    whole, kept = -(-m // WIDEST), [length for length in lengths if length]
-    # narrower tiles fill the last round, or all columns where there are few
-    most = min(whole, 2 + 2 * blocks // max(1, len(kept)))
-    cuts = [(whole, WIDEST)]
-    if whole * len(kept) < MANY * blocks:
-        narrower = [*dict.fromkeys((*range(1, most + 1, -(-most // MOST_CUTS)), whole))]
-        cuts += [(whole - narrow, width) for width in WIDTHS[1:] for narrow in narrower]
-    long = sum(length > LONG * median(kept) for length in kept)
-    orders = [_Order(*cut, long, width, raster_swizzle) for cut in cuts for width in (WIDTHS if long else WIDTHS[:1])]
-    cycles = {width: [cuda_tile_cycles(length, width) for length in lengths] for width in WIDTHS}
-    best, least = 0, math.inf
-    earliest = [_earliest_end(order, cycles, m, len(kept), blocks) for order in orders]
+    return _by_block(*_searched(lengths, m, blocks, raster_swizzle, quick), m, lengths)
+
+
+def last_cycles(lengths: tuple[int, ...], m: int, blocks: int, raster_swizzle: int = ALL) -> float:
+    """The `cycles` of the quick schedule."""
+    return _searched(lengths, m, blocks, raster_swizzle, True)[1].end / _TICKS
+
+
+@functools.lru_cache(maxsize=512)
+def _searched(
+    lengths: tuple[int, ...], m: int, blocks: int, raster_swizzle: int, quick: bool
+) -> tuple["_Order", "_Dealt", "_Lists"]:
+    """The best order, how it is dealt out, and what it was made of."""
+    lists, blocks = _Lists.of(lengths), min(blocks, _BLOCKS)
+    orders = _orders(lists, m, blocks, raster_swizzle, quick)
+    best, end, tiles = (0.0, 0, orders[0][2]), _Dealt([], math.inf), 0
     # a layer may be asked for dozens of orders of thousands of tiles: the promising ones first, most of the others are not tried
-    for index in sorted(range(len(orders)), key=earliest.__getitem__):
-        if earliest[index] > GOOD_ENOUGH * least:
+    for tried in sorted(orders):
+        if tiles >= MOST_DEALT_OF_QUICK if quick else tried[0] * _TICKS > GOOD_ENOUGH * end.end:
             break
-        ends = _end(orders[index], cycles, m, len(kept), blocks)
-        if (ends, index) < (least, best):
-            best, least = index, ends
-    return _dealt_out(orders[best], cycles, m, len(kept), blocks)
+        dealt = _deal(tried[2].ticks(lists, m), blocks)
+        if (dealt.end, tried[1]) < (end.end, best[1]):
+            best, end = tried, dealt
+        tiles += len(dealt.taken)
+    return best[2], end, lists
 
 
-@dataclass(frozen=True)
-class _Order:
+@dataclass(frozen=True, eq=False)
+class _Lists:
+    """What a schedule asks of the CTA tiles again and again.
+
+    Args:
+        parts: the much longer ones, the others, those without k-blocks: first CTA tile and the one behind the last.
+        ticks: columns of a work tile → of each CTA tile, what such a tile takes, in the unit of `_deal`.
+        cycles: columns → of each part, what a column of such tiles takes together.
+        mean: columns → what a work tile of the others takes on average, in cycles.
+    """
+
+    parts: tuple[tuple[int, int], ...]
+    ticks: Mapping[int, Sequence[float]]
+    cycles: Mapping[int, Sequence[float]]
+    mean: Mapping[int, float]
+
+    @classmethod
+    def of(cls, lengths: tuple[int, ...]) -> "_Lists":
+        kept = [length for length in lengths if length]
+        long = sum(length > LONG * median(kept) for length in kept)
+        parts = ((0, long), (long, len(kept)), (len(kept), len(lengths)))
+        ticks, cycles, mean = {}, {}, {}
+        for width in WIDTHS:
+            each = {length: cuda_tile_cycles(length, width) for length in {*lengths}}
+            of_each = {length: float(round(_TICKS * cost) * _BLOCKS) for length, cost in each.items()}
+            ticks[width] = [of_each[length] for length in lengths]
+            cycles[width] = [sum(each[length] for length in lengths[begin:end]) for begin, end in parts]
+            mean[width] = cycles[width][1] / max(1, len(kept) - long)
+        return cls(parts, ticks, cycles, mean)
+
+    def work(self, part: int, m: int, full: int, width: int) -> tuple[float, int]:
+        """Cycles and number of all work tiles of a part; `full` and `width` as of an order."""
+        begin, end = self.parts[part]
+        columns = _column_counts(m, full, width) if begin < end else ()
+        return (
+            sum(times * self.cycles[of_width][part] for of_width, times in columns),
+            sum(times for _, times in columns) * (end - begin),
+        )
+
+    def longest(self, cta_tile: int, width: int) -> float:
+        """Cycles of a work tile of this CTA tile, whose list is the longest of those from it on."""
+        return self.ticks[width][cta_tile] / (_TICKS * _BLOCKS)
+
+
+class _Order(NamedTuple):
     """The order in which work tiles are dealt out.
 
-    First the `long` longest CTA tiles, in tiles of `long_width` columns. Then the others: the first `full` times 256 columns in
+    First the longest CTA tiles, in tiles of `long_width` columns. Then the others: the first `full` times 256 columns in
     tiles of 256, in a rasterization order; the other columns in tiles of `width`. What is pruned comes last and fills the gaps.
     """
 
     full: int
     width: int
-    long: int
     long_width: int
     raster_swizzle: int
 
-    def steps(self, m: int, kept: int, cta_tiles: int) -> Iterator[tuple[int, int, list[tuple[int, int]]]]:
+    def steps(self, lists: _Lists, m: int) -> Iterator[tuple[int, int, list[tuple[int, int]]]]:
         """(First CTA tile, the one behind the last, columns): for each of the columns all of these CTA tiles."""
-        yield 0, self.long, _columns(m, 0, self.long_width)
+        long, others, pruned = lists.parts
+        yield *long, _columns(m, 0, self.long_width)
         columns = _columns(m, self.full, self.width)
-        for begin in range(self.long, kept, self.raster_swizzle):
-            yield begin, min(begin + self.raster_swizzle, kept), columns[: self.full]
-        yield self.long, kept, columns[self.full :]
-        yield kept, cta_tiles, _columns(m, 0, WIDEST)
+        for begin in range(*others, self.raster_swizzle):
+            yield begin, min(begin + self.raster_swizzle, others[1]), columns[: self.full]
+        yield *others, columns[self.full :]
+        yield *pruned, _columns(m, 0, WIDEST)
+
+    def ticks(self, lists: _Lists, m: int) -> list[float]:
+        """What `_deal` takes."""
+        found: list[float] = []
+        for begin, end, columns in self.steps(lists, m):
+            for _, width in columns:
+                found += lists.ticks[width][begin:end]
+        return found
+
+
+def _end_of_two(first: int, long: float, then: int, short: float, blocks: int) -> float:
+    """When the last block ends that takes the `first` tiles of `long` cycles, `then` others of `short` cycles, in closed form."""
+    rounds, late = divmod(first, blocks)
+    early, start = (
+        blocks - late,
+        rounds * long,
+    )  # blocks that are free at `start`; the others are so `long` cycles later
+    least = start + long if late else start
+    if not then:
+        return least
+    skipped = long / short
+    # each of `turns` lets early blocks take a tile more, and late ones too, from `skipped` on
+    turns = max(1, math.floor((then + late * skipped) / blocks)) if late else -(-then // blocks)
+    while early * turns + late * max(0, math.floor(turns - skipped)) < then:
+        turns += 1
+    return max(least, start + turns * short)
+
+
+def _orders(lists: _Lists, m: int, blocks: int, raster_swizzle: int, quick: bool) -> list[tuple[float, int, _Order]]:
+    """Those among which the best may be, with their cycles and numbers: narrower tiles fill the last round, or all columns
+    where there are few.
+
+    The cycles are those of a block where all have equal work: no order of these tiles ends earlier. Where `quick`, about
+    those of the last block: as if all tiles of a width were equal, and not before the longest has ended.
+    """
+    (_, long), (begin, end), _ = lists.parts
+    whole, most_cuts = -(-m // WIDEST), MOST_CUTS_OF_QUICK if quick else MOST_CUTS
+    cuts = [(whole, WIDEST)]
+    if whole * end < MANY * blocks:
+        most = min(whole, 2 + 2 * blocks // max(1, end))
+        narrower = [*dict.fromkeys((*range(1, most + 1, -(-most // most_cuts)), whole))]
+        cuts += [(whole - narrow, width) for width in WIDTHS[1:] for narrow in narrower]
+    of_long = {
+        width: (*lists.work(0, m, 0, width), lists.longest(0, width) if long else 0.0)
+        for width in (WIDTHS if long else WIDTHS[:1])
+    }
+    pruned, pruned_tiles = lists.work(2, m, 0, WIDEST)
+    found = []
+    for full, width in cuts:
+        work, tiles = lists.work(1, m, full, width)
+        wide, likely = min(full, m // WIDEST), 0.0
+        if quick and begin < end:
+            first, then = wide * (end - begin), -(-max(0, m - wide * WIDEST) // width) * (end - begin)
+            likely = _end_of_two(first, lists.mean[WIDEST], then, lists.mean[width], blocks)
+            likely = max(likely, lists.longest(begin, WIDEST if wide else width))
+        for long_width, (long_work, long_tiles, longest) in of_long.items():
+            share = (work + long_work + pruned) / max(1, min(blocks, tiles + long_tiles + pruned_tiles))
+            cycles = max(share, likely, longest) if quick else share
+            found.append((cycles, len(found), _Order(full, width, long_width, raster_swizzle)))
+    return found
 
 
 def _columns(m: int, full: int, width: int) -> list[tuple[int, int]]:
@@ -108,66 +242,85 @@ def _columns(m: int, full: int, width: int) -> list[tuple[int, int]]:
     return [(first, min(count, -(-(m - first) // 64) * 64)) for first, count in columns]
 
 
-def _earliest_end(order: _Order, cycles: Mapping[int, Sequence[float]], m: int, kept: int, blocks: int) -> float:
-    """Cycles of a block where all have equal work: no order of these tiles ends earlier."""
-    work, tiles = 0.0, 0
-    for begin, end, columns in order.steps(m, kept, len(cycles[WIDEST])):
-        tiles += (end - begin) * len(columns)
-        for width, times in Counter(width for _, width in columns).items():
-            work += times * sum(cycles[width][begin:end])
-    return work / max(1, min(blocks, tiles))
+def _column_counts(m: int, full: int, width: int) -> list[tuple[int, int]]:
+    """(Columns, how many times) of the same work tiles."""
+    found = [(WIDEST, min(full, m // WIDEST))]
+    left = m - found[0][1] * WIDEST
+    if found[0][1] == full:
+        found.append((width, left // width))
+        left %= width
+    return [*found, (-(-left // 64) * 64, 1)] if left else found
 
 
-def _end(order: _Order, cycles: Mapping[int, Sequence[float]], m: int, kept: int, blocks: int) -> float:
-    """When the last block ends, in cycles."""
-    steps = order.steps(m, kept, len(cycles[WIDEST]))
-    costs = [cycles[width][begin:end] for begin, end, columns in steps for _, width in columns]
-    free = [0.0] * min(blocks, sum(map(len, costs)))
+@dataclass(frozen=True)
+class _Dealt:
+    """Which block takes each tile: `taken` holds its number and the ticks until it begins, as `_deal` counts; `end`: in ticks."""
+
+    taken: list[float]
+    end: float
+
+
+def _deal(ticks: list[float], blocks: int) -> _Dealt:
+    """Each tile to the block that is free first, of several the one of the lowest number.
+
+    Args:
+        ticks: of each tile what it takes, times `_BLOCKS`: the rest of a division by that is the number of a block.
+    """
+    free = [float(block) for block in range(min(blocks, len(ticks)))]
     replace = heapq.heapreplace
-    for cost in itertools.chain.from_iterable(costs):
-        replace(free, free[0] + cost)
-    return max(free, default=0.0)
+    taken = [replace(free, free[0] + cost) for cost in ticks]
+    return _Dealt(taken, max(free, default=0.0) // _BLOCKS)
 
 
-def _dealt_out(order: _Order, cycles: Mapping[int, Sequence[float]], m: int, kept: int, blocks: int) -> Schedule:
-    """Each tile to the block that is free first."""
-    tiles = [
-        (cta_tile, *part)
-        for begin, end, columns in order.steps(m, kept, len(cycles[WIDEST]))
-        for part in columns
-        for cta_tile in range(begin, end)
-    ]
-    free = [(0.0, block) for block in range(min(blocks, len(tiles)))]
-    dealt: list[list[tuple[int, int, int]]] = [[] for _ in free]
-    for tile in tiles:
-        busy, block = free[0]
-        heapq.heapreplace(free, (busy + cycles[tile[2]][tile[0]], block))
-        dealt[block].append(tile)
-    begins = [0, *itertools.accumulate(len(tiles_of_block) for tiles_of_block in dealt)]
-    last = max((busy for busy, _ in free), default=0.0)
-    return Schedule(tuple(itertools.chain.from_iterable(dealt)), tuple(begins), last)
+def _by_block(order: _Order, dealt: _Dealt, lists: _Lists, m: int, lengths: tuple[int, ...]) -> Schedule:
+    """The tiles of each block in the order in which it takes them."""
+    if not dealt.taken:
+        return Schedule(torch.empty(0, 4, dtype=torch.int32), torch.zeros(1, dtype=torch.int32), 0.0)
+    first_k_blocks = [0, *itertools.accumulate(max(1, length) for length in lengths)]
+    cta_tiles, firsts, k_blocks, places = (array("i") for _ in range(4))
+    for begin, end, columns in order.steps(lists, m):
+        cta_tiles.extend([*range(begin, end)] * len(columns))
+        firsts.extend(first_k_blocks[begin:end] * len(columns))
+        k_blocks.extend(lengths[begin:end] * len(columns))
+        for column, width in columns:
+            places.extend([column | (width // 64 - 1) << COLUMN_BITS] * (end - begin))
+    block = torch.frombuffer(array("d", dealt.taken), dtype=torch.float64).long().bitwise_and_(_BLOCKS - 1)
+    work = torch.frombuffer(cta_tiles + firsts + k_blocks + places, dtype=torch.int32).view(4, -1)
+    first_tiles = torch.zeros(int(block.max()) + 2, dtype=torch.int32)
+    torch.cumsum(torch.bincount(block), 0, dtype=torch.int32, out=first_tiles[1:])
+    return Schedule(work[:, block.argsort(stable=True)].t().contiguous(), first_tiles, dealt.end / _TICKS)
 
 
 @functools.lru_cache(maxsize=MOST_SCHEDULES)
 def schedule_tensors(
-    lengths: tuple[int, ...], m: int, blocks: int, raster_swizzle: int, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """A schedule as the kernel reads it.
+    lengths: tuple[int, ...], m: int, blocks: int, raster_swizzle: int, device: torch.device, *, quick: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A schedule as kernels read it.
 
     Args:
         lengths: k-blocks of each CTA tile, which lie one after the other; a CTA tile without any occupies one.
-        raster_swizzle: see `schedule`.
+        raster_swizzle, quick: see `schedule`.
     Returns:
-        work, int32 [tiles, 4]: CTA tile, its first k-block, its number of k-blocks, column and columns / 64 - 1 in the upper four
-        bits; begins, int32 [blocks in use + 1].
+        the schedule's work, int32 [tiles, 4], and begins, int32 [blocks in use + 1]; firsts, int32 [blocks in use, 4]: the first
+        tile of each block once more.
+    Raises:
+        ValueError: more columns than a word holds besides that.
     """
-    found = schedule(lengths, m, blocks, raster_swizzle)
-    firsts = [0, *itertools.accumulate(max(1, length) for length in lengths)]
-    work = [
-        (cta_tile, firsts[cta_tile], lengths[cta_tile], column | (width // 64 - 1) << 28)
-        for cta_tile, column, width in found.tiles
-    ]
-    return (
-        torch.tensor(work, dtype=torch.int32).view(-1, 4).to(device),
-        torch.tensor(found.begins, dtype=torch.int32).to(device),
-    )
+    if reason := columns_unsupported_reason(m):
+        raise ValueError(f"a schedule {reason}")
+    found = schedule(lengths, m, blocks, raster_swizzle, quick=quick)
+    return tables_on_device(found.work, found.first_tiles, device)
+
+
+def tables_on_device(work: Tensor, begins: Tensor, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Work, begins and firsts on a device, as `schedule_tensors` returns them, from what the host has made; copied at once."""
+    firsts = work[begins[:-1].long()]
+    parts = (work.flatten(), firsts.flatten(), begins)  # rows of 16 bytes first
+    there = on_device(torch.cat(parts), device).split([len(part) for part in parts])
+    return there[0].view(-1, 4), there[2], there[1].view(-1, 4)
+
+
+def columns_unsupported_reason(m: int) -> str | None:
+    """Why kernels that read such schedules are unsupported for m rows of X, or None."""
+    most = 1 << COLUMN_BITS
+    return None if m <= most else f"takes at most {most} rows of X, not {m}"

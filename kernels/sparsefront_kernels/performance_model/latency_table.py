@@ -89,8 +89,7 @@ def latency_table(gpu: str) -> LatencyTable | None:
     """The table of a GPU model: the user's own, or else the shipped one; None where there is neither."""
     older = (store.user_file(gpu, folder) for folder in OLD_FOLDERS)
     places = (user_file(gpu), *older, SHIPPED / store.file_name(gpu))
-    path = next((path for path in places if path.exists()), None)
-    return None if path is None else load(path)
+    return store.first_readable(places, load)
 
 
 def load(path: Path) -> LatencyTable:

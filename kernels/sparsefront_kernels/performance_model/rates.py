@@ -6,7 +6,7 @@
      "errors": {"gathered_sm90 fp16": {"rows": 216, "median": 0.05, "p90": 0.14, "held_out_median": 0.06, "held_out_p90": 0.16}}}
 
 A file for the GPUs on which we measured ships with the package; a user's own, in $SPARSEFRONT_KERNELS_CACHE
-(~/.cache/sparsefront_kernels where that is not set), replaces it.
+(~/.cache/sparsefront_kernels where that is not set), replaces it, unless it cannot be read.
 """
 
 import functools
@@ -64,8 +64,7 @@ class DeviceRates:
 def device_rates(gpu: str) -> DeviceRates | None:
     """Of a GPU model: the user's own file, or else the shipped one; None where there is neither."""
     places = (user_file(gpu), store.user_file(gpu, OLD_FOLDER), SHIPPED / store.file_name(gpu))
-    path = next((path for path in places if path.exists()), None)
-    return None if path is None else load(path)
+    return store.first_readable(places, load)
 
 
 def load(path: Path) -> DeviceRates:

@@ -5,6 +5,7 @@ A call uses the launch measured for its problem or for the nearest one, otherwis
 
 import functools
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Protocol
 
@@ -118,12 +119,12 @@ class TunedLaunches:
     def try_out(self, packed: Any, problem: Problem, launch: Any) -> None:
         """Use this launch for this problem in this process, until another one is tried or remembered, or `end_trial`."""
         self._table(problem.device).trials[_key(self.describe(packed, problem))] = asdict(launch)
-        chosen_launch.cache_clear()
+        forget_choices()
 
     def end_trial(self, packed: Any, problem: Problem) -> None:
         """Use again for this problem what would be used if none had been tried."""
         self._table(problem.device).trials.pop(_key(self.describe(packed, problem)), None)
-        chosen_launch.cache_clear()
+        forget_choices()
 
     def on_trial(self, packed: Any, problem: Problem) -> bool:
         """Whether a launch is tried for this problem."""
@@ -149,12 +150,16 @@ class TunedLaunches:
         """As `remember`, for a GPU model; `save` of what is returned keeps it."""
         table = tuned_kernel(gpu, self.kernel, self.version)
         table.record(_key(described), asdict(launch) | {"latency_us": round(latency_us, 2)})
-        chosen_launch.cache_clear()
+        forget_choices()
         return table
 
     def launch_for(self, described: DescribedProblem, device: torch.device) -> Any:
         """The launch to use: on trial or measured for this shape, at the nearest amount of work, or else the untuned one."""
         return chosen_launch(self, described, _model(device), num_sms(device))
+
+    def timed_alike(self, described: DescribedProblem, device: torch.device) -> bool:
+        """Whether the launch to use was timed, or is tried, for this shape: then it is worth preparing at length."""
+        return _timed_alike(self, described, _model(device))
 
     def _table(self, device: torch.device) -> TunedKernel:
         return tuned_kernel(_model(device), self.kernel, self.version)
@@ -165,19 +170,47 @@ def chosen_launch(launches: TunedLaunches, described: DescribedProblem, gpu: str
     """The launch of a kernel on a GPU model; cached, since every call needs it."""
     table = tuned_kernel(gpu, launches.kernel, launches.version)
     entries = table.entries | table.trials
-    measured = _measured(entries, described.shape)
+    measured = _measured(entries, described.shape, launches.launch_type)
     if not measured and launches.similar is not None:
-        measured = _measured(entries, launches.similar(described))
+        measured = _measured(entries, launches.similar(described), launches.launch_type)
     if not measured:
         return launches.untuned(described, num_sms)
-    entry = measured[min(measured, key=lambda amount: abs(amount - described.amount))]
-    names = {part.name for part in fields(launches.launch_type)}
-    return launches.launch_type(**{name: value for name, value in entry.items() if name in names})
+    return measured[min(measured, key=lambda amount: abs(amount - described.amount))]
 
 
-def _measured(entries: dict[str, Any], shape: str) -> dict[float, Any]:
-    """Amount of work -> what was measured, of problems of this shape."""
-    return {float(key.removeprefix(shape)): entry for key, entry in entries.items() if key.startswith(shape)}
+@functools.lru_cache(maxsize=4096)
+def _timed_alike(launches: TunedLaunches, described: DescribedProblem, gpu: str) -> bool:
+    table = tuned_kernel(gpu, launches.kernel, launches.version)
+    return any(key.startswith(described.shape) for key in table.entries | table.trials)
+
+
+def forget_choices() -> None:
+    """After a change of what was measured or is tried."""
+    chosen_launch.cache_clear()
+    _timed_alike.cache_clear()
+
+
+def _measured(entries: dict[str, Any], shape: str, launch_type: type) -> dict[float, Any]:
+    """Amount of work -> the launch that was measured, of problems of this shape."""
+    found = {}
+    for key, entry in entries.items():
+        if key.startswith(shape):
+            with suppress(ValueError, TypeError):  # a file may have been written by hand; other entries count
+                found[float(key.removeprefix(shape))] = _launch(entry, launch_type)
+    return found
+
+
+def _launch(entry: dict[str, Any], launch_type: type) -> Any:
+    """The launch of a table's entry, which also says how long it took.
+
+    Raises:
+        TypeError: a parameter is missing or of another type.
+    """
+    parameters = {part.name: entry[part.name] for part in fields(launch_type) if part.name in entry}
+    for part in fields(launch_type):
+        if isinstance(part.type, type) and part.name in parameters and type(parameters[part.name]) is not part.type:
+            raise TypeError(f"{part.name} must be {part.type.__name__}, not {parameters[part.name]!r}")
+    return launch_type(**parameters)
 
 
 def _key(described: DescribedProblem) -> str:

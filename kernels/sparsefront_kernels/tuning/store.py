@@ -2,7 +2,8 @@
 
 A table for the GPUs on which we measured ships with the package; what a user measures goes to
 $SPARSEFRONT_KERNELS_CACHE (~/.cache/sparsefront_kernels where that is not set) and counts before it. Several processes
-may measure at once: each adds what it measured itself to what the file holds by then.
+may measure at once: each adds what it measured itself to what the file holds by then. A file that cannot be read counts as
+none, with a warning; `save` moves it aside first.
 
     {"gpu": "NVIDIA H200",
      "kernels": {"gathered_sm90": {"version": 1, "made_with": {"torch": "2.11.0", "cuda": "13.0", "date": "2026-01-31"},
@@ -12,17 +13,23 @@ may measure at once: each adds what it measured itself to what the file holds by
 import datetime
 import functools
 import json
+import logging
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
+from sparsefront_kernels.common.file_lock import held_alone
+
+log = logging.getLogger(__name__)
 SHIPPED = Path(__file__).parent / "shipped"
+DAMAGED = ".damaged"  # what is appended to the name of a file that could not be read, before another takes its place
+Content = TypeVar("Content")
 
 
 @dataclass(frozen=True)
@@ -61,8 +68,12 @@ class TunedKernel:
         path = path or user_file(self.gpu)
         path.parent.mkdir(parents=True, exist_ok=True)
         made_with = {"torch": torch.__version__, "cuda": torch.version.cuda, "date": str(datetime.date.today())}
-        with _held_alone(path.with_suffix(".lock")):
-            content = _read(path) or {"gpu": self.gpu, "kernels": {}}
+        with held_alone(path.with_suffix(".lock")):
+            content = _read(path)
+            if content is None:
+                with suppress(FileNotFoundError):
+                    os.replace(path, f"{path}{DAMAGED}")
+                content = {"gpu": self.gpu, "kernels": {}}
             entries = _measured(content, self.kernel, self.version) | _of_some_time(self.own)
             content["kernels"][self.kernel] = {"version": self.version, "made_with": made_with, "entries": entries}
             partial = path.with_suffix(f".{os.getpid()}")  # not by tempfile, which lets nobody else read it
@@ -94,8 +105,48 @@ def user_file(gpu: str, folder: str = "tuned") -> Path:
     return Path(cache) / folder / file_name(gpu)
 
 
+def first_readable(paths: Iterable[Path], load: Callable[[Path], Content]) -> Content | None:
+    """What `load` makes of the first of these files that is there and can be read; None where there is none.
+
+    Of each file that is there and cannot be read, a warning is logged, once in a process.
+    """
+    for path in paths:
+        if not path.exists():
+            continue
+        try:
+            return load(path)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            _warn_once(path, f"{type(error).__name__}: {error}")
+    return None
+
+
+@functools.cache
+def _warn_once(path: Path, error: str) -> None:
+    log.warning("%s cannot be read and is ignored; delete it, or measure again. %s", path, error)
+
+
 def _read(path: Path) -> dict[str, Any] | None:
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    return first_readable([path], _load)
+
+
+def _load(path: Path) -> dict[str, Any]:
+    """A file's content.
+
+    Raises:
+        ValueError: it is no JSON, or not of the form that is described above.
+    """
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(content, dict) or not isinstance(content.get("kernels"), dict):
+        raise ValueError('no table of launches: it must be {"gpu": ..., "kernels": {...}}')
+    for kernel, found in content["kernels"].items():
+        entries = found.get("entries") if isinstance(found, dict) and "version" in found else None
+        if not isinstance(entries, dict) or not all(map(_is_entry, entries.values())):
+            raise ValueError(f'{kernel} must be {{"version": ..., "entries": {{key: parameters}}}}')
+    return content
+
+
+def _is_entry(entry: Any) -> bool:
+    return isinstance(entry, dict) and isinstance(entry.get("latency_us", 1.0), (int, float))
 
 
 def _measured(content: dict[str, Any], kernel: str, version: int) -> dict[str, dict[str, Any]]:
@@ -107,20 +158,3 @@ def _measured(content: dict[str, Any], kernel: str, version: int) -> dict[str, d
 def _of_some_time(entries: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Without those of no latency, which were written once for launches that were only tried."""
     return {key: entry for key, entry in entries.items() if entry.get("latency_us", 1.0) > 0}
-
-
-@contextmanager
-def _held_alone(lock: Path) -> Iterator[None]:
-    """No other process is in here with this file, which is made where it is missing; on a disk without locks others may be."""
-    import fcntl  # not on Windows
-
-    try:
-        file = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
-    except PermissionError:  # another user's, in a shared cache
-        file = os.open(lock, os.O_RDONLY)
-    try:
-        with suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed
-        yield
-    finally:
-        os.close(file)

@@ -81,6 +81,18 @@ def with_possible_control(experiment: Experiment) -> Experiment:
 # What must go together where nothing is timed, before anything is trained.
 
 
+def note_untimed_lengths(experiment: Experiment) -> None:
+    """A line where the data's own lengths are asked for and nothing is timed, as in a study that times its first seed alone; the
+    record says so too.
+    """
+    if experiment.measure.lengths == "fixed":
+        return
+    if not experiment.measure.latency:
+        log.info("measure.lengths=dataset: skipped, measure.latency=false times nothing")
+    elif not experiment.continues_to("measure"):
+        log.info("measure.lengths=dataset: skipped, stages ends with %s, before measure", experiment.stages[-1])
+
+
 def check_untimed(experiment: Experiment) -> None:
     """Kernels are chosen by their times.
 
@@ -329,6 +341,7 @@ def validate(config: DictConfig, *, trust: Sequence[str] | None = None) -> Exper
     )
     _check_devices(experiment)
     _check_timed_lengths(experiment)
+    note_untimed_lengths(experiment)
     check_untimed(experiment)
     check_precision(experiment)
     check_checkpoint(experiment)

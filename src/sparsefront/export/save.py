@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from sparsefront.artifacts.bounded_files import read_json_bounded
@@ -33,6 +34,7 @@ from sparsefront.pruning.layers import dense_weights, weight_of
 from sparsefront.pruning.make_masks import PruningSettings
 from sparsefront.pruning.mask_spec import BLOCKS, PATTERNS, PERMUTATIONS, SPARSITIES, MaskSpec, load_masks
 from sparsefront.pruning.masks import Masks, masks_left, require_masks_of
+from sparsefront.pruning.narrow import narrow
 from sparsefront.tasks.plain_task import device_of, require_network
 
 
@@ -146,16 +148,18 @@ def _require_one_save(directory: Path) -> None:
         raise ValueError(f"its files are not of one save ({damage}): save the network again")
 
 
-def load(folder: Path | str, net: nn.Module, *, trust: Sequence[str] = ()) -> Masks:
+def load(folder: Path | str, net: nn.Module, *, trust: Sequence[str] = (), narrower: bool = True) -> Masks:
     """Read what `save` wrote, or a run exported: the weights into `net`, in place. Nothing in the folder runs as code.
 
     Args:
         net: the architecture that was saved; its device and dtype stay. Of a network that blocks were taken out of, the one
             before, which loses them here, or the one after, as `from_pretrained` opens it.
+        narrower: of a network that whole heads and features were pruned of (pattern channel, axis=width), take them out here too
+            (`sf.narrow`): what is left is dense. False: its layers stay as they were, with zeros.
         trust: packages of other people whose patterns the export may name, such as ["mylab.patterns"]: importing them runs
             their code. Patterns of sparsefront need none.
     Returns:
-        the masks, shaped like the weights and on their device, with their pattern.
+        the masks, shaped like the weights and on their device, with their pattern; those of narrower layers keep every weight.
     Raises:
         InvalidSetting: no export in the folder, a damaged one, a mixture of two, one of another architecture (names the first
             few differences), or one that names a pattern of a package that is not in `trust`. The network is then as it was.
@@ -180,6 +184,10 @@ def load(folder: Path | str, net: nn.Module, *, trust: Sequence[str] = ()) -> Ma
         remove_blocks(net, spec.blocks)
     load_state(net, weights)
     ignored = export.manifest.dense_layers
+    if narrower and pattern is not None and pattern.tied:
+        taken = narrow(net, masks).layers
+        masks |= {name: torch.ones_like(weight_of(net, name), dtype=torch.bool) for name in taken}
+        pattern = None if taken else pattern  # from here on the structure of the masks says it
     return Masks(
         masks,
         pruning=None if pattern is None else PruningSettings(pattern, export.manifest.sparsity),

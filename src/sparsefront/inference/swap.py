@@ -54,7 +54,14 @@ from sparsefront.measure.memory import stored_bytes
 from sparsefront.measure.problems import LayerInput, observe_problems, theoretical_dense_flops, weight_flops
 from sparsefront.measure.timers import launch_in_use
 from sparsefront.measure.variants import adds_shortcut
-from sparsefront.networks import ReadTensors, layer_weight, load_state, modes_back_on_error, unwrapped
+from sparsefront.networks import (
+    ReadTensors,
+    layer_weight,
+    load_state,
+    modes_back_on_error,
+    remove_blocks,
+    unwrapped,
+)
 from sparsefront.progress import bar
 from sparsefront.pruning.layers import (
     KEEPS_ALL,
@@ -436,7 +443,8 @@ def load_sparse(
     """Swap the same kernels into the net again, in place, and time nothing.
 
     Args:
-        net: the architecture that was exported.
+        net: the architecture that was exported; of a network that whole blocks were taken out of, the one before, which loses
+            them here, or the one after.
         directory: of the export.
         inputs: keyword arguments of the net, on `device`: a batch of the size that the choices were made for.
         choices: the file that `save_choices` wrote, where it does not lie in the directory.
@@ -444,15 +452,20 @@ def load_sparse(
         InvalidSetting: the export or the choices are missing or of another format version.
     """
     export, plan = read_export(directory), FusionPlan.load(choices or directory / CHOICES)
+    packed: PackedWeights = export
+    if export.blocks is not None:  # what is left is dense
+        remove_blocks(net, export.blocks)
     load_state(net, export.state_dict())
+    if export.blocks is not None:
+        packed = _packed(net, Masks(masks_left(net, Masks(export.masks, spec=export.spec))))
     net.to(device=device, dtype=dtype).eval()
-    problems = observe_problems(net, dict(inputs), [*export.manifest.layers, *export.manifest.dense_layers])
+    problems = observe_problems(net, dict(inputs), [*packed.manifest.layers, *packed.manifest.dense_layers])
     precision = Precision(plan.precision, plan.calibration)
     require_supported(precision, device, dtype)
     # kernels of the plan are named one by one; what is dense stays dense
-    return swap_layers(
+    report = swap_layers(
         net,
-        export,
+        packed,
         problems,
         KernelChoice(),
         device=device,
@@ -461,6 +474,7 @@ def load_sparse(
         plan=plan,
         precision=precision,
     )
+    return report if export.blocks is None else replace(report, sparse_layer_share=None, sparse_flops_share=None)
 
 
 # Swap sparse kernels into a pruned network.

@@ -77,7 +77,7 @@ def narrow_layers(net: nn.Module, masks: Mapping[str, Tensor]) -> dict[str, str]
 def save_narrower(folder: Path, net: nn.Module, masks: Mapping[str, Tensor]) -> None:
     """`narrow`, and `save_pretrained` into the folder where transformers can open the result; a line says which it is."""
     if (why := narrow(net, masks).not_in_config) is not None:
-        log.info("export: sf.load and sf.narrow make the narrower network; transformers cannot open it: %s", why)
+        log.info("export: sf.load makes the narrower network; transformers cannot open it: %s", why)
         return
     net.save_pretrained(folder)  # type: ignore[operator]  # it is of transformers
     log.info("export: transformers opens the narrower network, in folder %s", folder.name)

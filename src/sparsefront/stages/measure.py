@@ -325,8 +325,11 @@ def _require_measured_without_swap(experiment: Experiment, store: ArtifactStore,
 
 def _dense_alone(bench: EvalContext, net: nn.Module) -> tuple[dict[str, Any], Samples]:
     """Speed and size where no kernel is swapped in; of the size the weights alone where nothing is timed."""
-    if not bench.experiment.measure.latency:
+    settings = bench.experiment.measure
+    if not settings.latency:
         untimed = bench.evaluation_conditions() | {"gpu_clock_mhz": None}
+        if settings.lengths == "dataset":
+            untimed["variants_not_timed"] = {"dense/lengths=dataset": "measure.latency=false: nothing is timed"}
         return {"speed": untimed, "size": {"weight_bytes_dense": weight_bytes(net)}, "kernels": {}}, {}
     ways: Ways = {}
     speed, samples_ms = dense_speed(bench, net, ways)

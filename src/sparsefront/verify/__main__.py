@@ -9,9 +9,10 @@ if __name__ == "__main__" and not sys.flags.safe_path and os.getcwd() in sys.pat
 from collections.abc import Sequence
 from pathlib import Path
 
+from sparsefront.artifacts.bounded_files import Unreadable, read_bytes_bounded
 from sparsefront.errors import Edited, InvalidSetting, printable
 from sparsefront.progress import ending_with_its_reader
-from sparsefront.results.packed import RECORD
+from sparsefront.results.packed import MEMBERS, RECORD, is_packed, read_in
 from sparsefront.verify.command_line import NOT_EVALUATED, OTHER, STATUS, make_parser
 
 
@@ -31,6 +32,7 @@ def main(arguments: Sequence[str]) -> int:
                 raise InvalidSetting("--checkpoint", options.checkpoint, "is of one row: verify each by itself")
             if options.retrain and (options.checkpoint is not None or options.record_only):
                 raise InvalidSetting("--retrain", "", "makes weights again: leave out --checkpoint and --record-only")
+            _require_readable(row)
             from sparsefront.verify.rows import check_row  # here: help and slips do not wait for torch
 
             word = check_row(row, options)
@@ -40,6 +42,18 @@ def main(arguments: Sequence[str]) -> int:
         print(printable(f"{row}: {word}") if more else word, flush=True)
         words.add(word)
     return STATUS[next(word for word in STATUS if word in words)]
+
+
+def _require_readable(row: Path) -> None:
+    """Raise InvalidSetting where the record is missing, cannot be opened, or is a damaged packed one."""
+    try:
+        if is_packed(row):
+            read_in(row, RECORD, max_bytes=MEMBERS[RECORD])
+        else:
+            read_bytes_bounded(row)
+    except Unreadable as error:
+        why = str(error) if is_packed(row) else f"is no result that can be read: {error}"
+        raise InvalidSetting("row", row, why) from None
 
 
 if __name__ == "__main__":

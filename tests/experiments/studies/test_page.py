@@ -162,6 +162,28 @@ def test_dense_networks_of_several_seeds_are_told_together(modules, study, tmp_p
     assert "| dense |  | 2 | 90.50 ± 0.71 |  |  | 89.00 ± 1.41 |" in modules["page"].page(study, tmp_path)
 
 
+def test_what_was_measured_beside_the_headlines_is_shown(modules, study, tmp_path):
+    definition, (network,) = modules["definition"], study.networks
+    some = replace(study, headlines_only=(network,))
+    path = tmp_path / "points.csv"
+    wanted = [point for point in definition.points(some)]
+    other = next(point for point in definition.every_point(some) if point not in wanted and point.row == "BW")
+    for point in (*wanted, other):
+        modules["cells"].append_line(path, point, "none", line_of(0.81), overrides=shlex.join(point.overrides))
+    text = modules["page"].page(some, tmp_path)
+    assert f"| {other.row} | {other.column} |" in text and text.count("| BW |") == 1
+
+
+@pytest.mark.parametrize(("split", "told"), [("", "rows | 92.9 |"), ("sst2-phrases-1", "sst2-phrases-1 | 81.5 |")])
+def test_beside_text_stands_what_words_alone_reach_on_the_same_split(modules, study, tmp_path, split, told):
+    texts = replace(study, networks=("sst2",), targets={})
+    point = next(iter(modules["definition"].points(texts)))
+    found = line_of(0.81, dataset_split=split)
+    modules["cells"].append_line(tmp_path / "points.csv", point, "none", found, overrides=shlex.join(point.overrides))
+    assert f"| all-MiniLM-L6 on SST-2 | {told}" in modules["page"].page(texts, tmp_path)
+    assert "words alone" not in modules["page"].page(study, tmp_path), "digits are no text"
+
+
 def test_a_page_without_lines_shows_the_source_and_no_number_of_ours(modules, study, tmp_path):
     text = modules["page"].page(study, tmp_path)
     assert text.count("| missing |") == 6 and "| 90.50 |" in text and "no line yet" in text

@@ -9,7 +9,7 @@ import pytest
 import torch
 from sparsefront_kernels import SparseFormat
 from sparsefront_kernels.tuning import store as tuning_store
-from sparsefront_kernels.tuning.launches import chosen_launch
+from sparsefront_kernels.tuning.launches import forget_choices
 from torch import Tensor, nn
 
 from sparsefront.data.base import DataInfo
@@ -155,7 +155,7 @@ def nothing_tuned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[C
 
     def forget() -> None:
         tuning_store.tuned_kernel.cache_clear()
-        chosen_launch.cache_clear()
+        forget_choices()
 
     monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
     monkeypatch.setattr(tuning_store, "SHIPPED", tmp_path / "shipped")
