@@ -21,7 +21,7 @@ from sparsefront.inference.fusion.block_pass import fused_dense_graph
 from sparsefront.inference.swap import kept_dense, save_choices, swap, why_dense
 from sparsefront.inference.swap_report import SwapReport
 from sparsefront.measure.correctness import has_low_precision
-from sparsefront.measure.end_to_end import SPEEDUP_OVER, DenseTiming, time_alone, time_pair
+from sparsefront.measure.end_to_end import DenseTiming, time_alone, time_pair
 from sparsefront.measure.memory import (
     AchievedSparsity,
     achieved_sparsity,
@@ -31,6 +31,7 @@ from sparsefront.measure.memory import (
     weight_bytes,
 )
 from sparsefront.measure.problems import measured_rates, roofline_fraction
+from sparsefront.measure.speedup import SPEEDUP_OVER
 from sparsefront.networks import tensors_digest
 from sparsefront.progress import TIMING, counted, reasons_text, spent_on
 from sparsefront.provenance import provenance
