@@ -27,8 +27,8 @@ from sparsefront.gpu import alone, sharing
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.products import TimedProducts
 from sparsefront.inference.swap import why_dense
-from sparsefront.measure.end_to_end import speedup_of
 from sparsefront.measure.settings import DTYPES, Measure
+from sparsefront.measure.speedup import speedup_of
 from sparsefront.measure.timers import summarise
 from sparsefront.progress import recorded
 from sparsefront.results.store import append_line, drop_lines, read_lines

@@ -7,9 +7,8 @@ from pydantic import Field, PositiveInt
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.inference.precision import unsupported_reason
+from sparsefront.measure.settings import DenseLow
 from sparsefront.settings_class import settings_class
-
-DenseLow = Literal["fp8", "int8"]
 
 
 @settings_class()

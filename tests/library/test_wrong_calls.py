@@ -341,7 +341,7 @@ def test_what_a_device_fails_with_stays_what_it_is():
 
 
 def test_a_printed_comparison_says_why_its_speedup_is_not_the_ratio_of_its_medians():
-    from sparsefront.measure.end_to_end import ratio_apart
+    from sparsefront.measure.speedup import ratio_apart
 
     comparison = sf.benchmark(net_of(), copy.deepcopy(PRUNED), (X,))
     clause = ratio_apart(comparison.speedup, comparison.dense_ms, comparison.sparse_ms)

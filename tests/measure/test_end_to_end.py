@@ -8,16 +8,9 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 from sparsefront.measure import end_to_end, execution_mode, fastest
-from sparsefront.measure.end_to_end import (
-    find_dense,
-    latency_over_batches,
-    rebuild_dense,
-    speedup_of,
-    time_alone,
-    time_beside,
-    time_pair,
-)
+from sparsefront.measure.end_to_end import find_dense, rebuild_dense, time_alone, time_beside, time_pair
 from sparsefront.measure.settings import Measure
+from sparsefront.measure.speedup import latency_over_batches, speedup_of
 from sparsefront.measure.timers import summarise, time_interleaved
 from sparsefront.measure.variants import DoesNotApply
 

@@ -17,6 +17,14 @@ from sparsefront.stages.network import build_net
 from sparsefront.tasks.outcomes import load_outcomes
 
 ON_CPU = ("trainer=cpu", "measure.device=cpu", "model.depth=1")
+PAIRS = (
+    "pattern=n_m",
+    "pattern.n=2",
+    "pattern.m=4",
+    "sparsity=0.5",
+    "kernel=reference",
+    "kernel.family=semi_structured",
+)
 BLOCKS = ("pattern=block_wise", "granularity=64")
 STORED = ("dense", "prune", "recover", "export")
 
@@ -31,11 +39,11 @@ def stored(kind: str) -> list[str]:
 
 def test_one_network_in_every_precision(run):
     """What runs is evaluated, stages before the swap are those of the first run, and no latency is made up on a CPU."""
-    first = run(*ON_CPU, *BLOCKS)
+    first = run(*ON_CPU, *PAIRS)
     kept = {kind: stored(kind) for kind in STORED}
     assert first.speed.precision == first.speed.dtype == "fp32" and first.quality.dense_low is None
     for precision, of_dense in (("fp8", "fp8"), ("fp8_static", "fp8"), ("int8", "int8")):
-        row = run(*ON_CPU, *BLOCKS, f"precision={precision}")
+        row = run(*ON_CPU, *PAIRS, f"precision={precision}")
         assert {kind: stored(kind) for kind in STORED} == kept
         speed, quality = row.speed, row.quality
         assert (speed.precision, speed.dtype, speed.dense_low_precision) == (precision, "fp32", of_dense)
@@ -43,6 +51,7 @@ def test_one_network_in_every_precision(run):
         assert speed.latency_sparse_ms is speed.speedup is speed.latency_dense_low_ms is None
         assert None not in (quality.sparse, quality.val_sparse, quality.dense_low, quality.val_dense_low)
         assert (quality.dense, quality.masked) == (first.quality.dense, first.quality.masked)
+        assert set(row.kernels.low_precision_layers.values()) > {precision} and row.kernels.quantization_error > 0
         outcomes = load_outcomes(folder() / quality.outcomes_file)
         assert set(outcomes) == {"dense", "dense_low", "masked", "sparse"}
         samples = np.arange(quality.evaluated_samples)
@@ -60,7 +69,16 @@ def test_the_dense_network_in_low_precision_is_a_result_of_its_own(run, precisio
     assert row.choice.recovery is None and row.sparsity.sparsity_target == 0
 
 
-@pytest.mark.parametrize("options", [("pattern=depth", "sparsity=0.5", "model.depth=2"), ("pattern=uniform",)])
+def test_where_no_layer_runs_in_it_the_row_says_so(run, caplog):
+    row = run(*ON_CPU, "precision=fp8")
+    assert row.speed.precision == "fp32" and "precision=fp8: no layer runs in it: " in caplog.text
+    assert row.quality.sparse == row.quality.masked and row.kernels.quantization_error is None
+    assert "fp8" not in row.kernels.low_precision_layers.values()
+
+
+@pytest.mark.parametrize(
+    "options", [("pattern=depth", "sparsity=0.5", "model.depth=2"), ("pattern=channel", "pattern.axis=width")]
+)
 def test_smaller_dense_networks_run_in_it_too(run, options):
     row = run(*ON_CPU, *options, "precision=fp8")
     assert row.speed.precision == "fp8" and row.quality.sparse is not None

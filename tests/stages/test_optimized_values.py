@@ -12,6 +12,7 @@ from sparsefront.config.validate import (
     OF_KERNELS,
     OF_LOW_TIMING,
     OF_PRUNED,
+    OF_QUANTIZED,
     OF_SEARCH,
     OF_SPARSE_TIMING,
     OF_TIMING,
@@ -23,6 +24,14 @@ from sparsefront.results.record import OF_DATASET, alternatives, result_fields
 
 ON_CPU = ["trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1"]
 OF_HELD_OUT = {field.name for field in result_fields() if field.name.startswith("val_")} - {"val_seen"}
+PAIRS = (
+    "pattern=n_m",
+    "pattern.n=2",
+    "pattern.m=4",
+    "sparsity=0.5",
+    "kernel=reference",
+    "kernel.family=semi_structured",
+)
 NO_SWAP = "stages=[dense,prune,recover,export,measure,report]"
 
 
@@ -126,7 +135,10 @@ def test_a_value_that_no_configuration_foretells_is_rejected_in_the_end(swept, m
             ["control=dense_continued"],
             OF_GPU | {name for name, control in OF_CONTROL.items() if control == "dense_distilled"},
         ),
-        (["precision=fp8"], OF_GPU | OF_CONTROL.keys() | OF_SPARSE_TIMING | OF_LOW_TIMING),
+        (
+            ["precision=fp8", *PAIRS],
+            OF_GPU | OF_CONTROL.keys() | OF_SPARSE_TIMING | OF_LOW_TIMING,
+        ),
         (["dataset.valid_fraction=0"], OF_HELD_OUT | OF_GPU | OF_CONTROL.keys()),
     ],
     ids=["dense", "masked", "untimed", "kernels", "control", "low precision", "nothing held out"],
@@ -136,5 +148,7 @@ def test_the_lists_are_those_of_real_records(run, overrides, absent):
     result = run(*ON_CPU, *overrides)
     unpredictable = {"sequence_length", "fused_dense_latency_ms", "granularity"}
     numbers = {field.name for field in result_fields() if {int, float} & set(alternatives(field.hint))} - unpredictable
-    absent = absent | OF_SEARCH | set(OF_DATASET) | (set() if "precision=fp8" in overrides else OF_DENSE_LOW)
+    absent = (
+        absent | OF_SEARCH | set(OF_DATASET) | (set() if "precision=fp8" in overrides else OF_DENSE_LOW | OF_QUANTIZED)
+    )
     assert {name for name in numbers if result.value_of(name) is None} == absent

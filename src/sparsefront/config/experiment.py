@@ -11,10 +11,10 @@ from sparsefront.data.base import Dataset
 from sparsefront.importance.base import Importance
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.precision import unsupported_reason
-from sparsefront.measure.settings import Measure
+from sparsefront.measure.settings import DenseLow, Measure
 from sparsefront.models.base import Model
 from sparsefront.patterns.base import Pattern
-from sparsefront.precision import DenseLow, Precision
+from sparsefront.precision import Precision
 from sparsefront.pruning.make_masks import PruningSettings
 from sparsefront.recovery.base import Recovery, RecoverySetup
 from sparsefront.recovery.training import TrainingRecovery

@@ -200,6 +200,7 @@ OF_KERNELS = {
     "sparse_layer_share",
     "sparse_flops_share",
 }
+OF_QUANTIZED = {"quantization_error"}
 OF_SHARES = {"sparse_layer_share", "sparse_flops_share"}
 OF_TIMING = {
     "latency_dense_ms",
@@ -282,6 +283,8 @@ def _why_absent(name: str, experiment: Experiment) -> str | None:
         return f"a run with pattern={experiment.pattern.name}, which leaves a dense network, does not measure {name}"
     if not experiment.measure.latency and name in OF_TIMING:
         return f"a run with measure.latency=false does not measure {name}"
+    if name in OF_QUANTIZED and not (low and experiment.pattern.prunes):
+        return f"a run whose sparse network is in 16 bits, as with precision=none, does not measure {name}"
     if name in OF_DENSE_LOW and not experiment.dense_low:
         return f"a run without measure.dense_low does not measure {name}"
     if on_cpu and (name in OF_LOW_TIMING or (low and name in OF_SPARSE_TIMING)):

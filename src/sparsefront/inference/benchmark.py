@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from sparsefront.errors import InvalidSetting
 from sparsefront.inference.fusion.block_pass import fused_dense_graph
 from sparsefront.measure.correctness import NETWORK_ERROR_LIMIT, floating_tensors
-from sparsefront.measure.end_to_end import EndToEnd, ratio_apart, time_pair
+from sparsefront.measure.end_to_end import EndToEnd, time_pair
 from sparsefront.measure.settings import DTYPES, FEWEST_REPEATS, Dtype, Measure
+from sparsefront.measure.speedup import ratio_apart
 from sparsefront.measure.timers import LatencySummary
 from sparsefront.measure.variants import Fuse
 from sparsefront.networks import modes_back_on_error, unwrapped

@@ -10,10 +10,10 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 from sparsefront.errors import InvalidSetting
 from sparsefront.measure.execution_mode import BACKENDS, EXECUTION_MODES
 from sparsefront.measure.variants import VARIANTS
-from sparsefront.precision import DenseLow
 from sparsefront.settings_class import ListOf, OneOrMore, settings_class
 
 Dtype = Literal["fp32", "fp16", "bf16"]
+DenseLow = Literal["fp8", "int8"]
 DTYPES: dict[Dtype, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 FEWEST_SAMPLES = 5  # below this a p20 and a p80 say nothing
 FEWEST_REPEATS = 5  # below this an interval holds the true ratio less often than it says: none is shown

@@ -387,8 +387,8 @@ class Speed(CheckedFields):
     `latency_*_dataset_ms`, `speedup_dataset` and its interval: of a batch as the evaluation set has them, over all of its batches
     (`measure.lengths=dataset`). `dataset_lengths`: the sizes of those batches, as entries of `curve`, each with "batches": how
     many have it. `dtype`: of weights and activations, and of dense and masked; `precision`: of the sparse network's products with
-    the prunable weights: the dtype, or fp8, fp8_static, int8; with pattern=dense in a low one what is called sparse is the dense
-    network in it.
+    the prunable weights: the dtype, also where no layer can run in what was asked for, or fp8, fp8_static, int8; with
+    pattern=dense in a low one what is called sparse is the dense network in it.
     `latency_dense_low_ms`: the dense network in `dense_low_precision`, the fastest low one that was asked for;
     `speedup_low_precision`: of the sparse network over it, with its interval, and `*_dataset` of both.
     `samples_file`, relative to the run's folder, holds every sample: `samples_per_repeat` in each of `repeats` repeats, after

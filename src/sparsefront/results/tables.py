@@ -20,7 +20,7 @@ from rich.text import Text
 from sparsefront.artifacts.durable import below
 from sparsefront.errors import printable
 from sparsefront.inference.network_modules import DENSE_KERNELS
-from sparsefront.measure.end_to_end import ratio_apart
+from sparsefront.measure.speedup import ratio_apart
 from sparsefront.progress import counted, reasons_text
 from sparsefront.pruning.collapse import collapse_text
 from sparsefront.results.candidates import (
@@ -412,7 +412,7 @@ def apart_from_medians(result: Result) -> str:
 
 
 def _interval(result: Result) -> str | None:
-    """The ends of the speedup's interval, and what kind of interval it is: see `measure.end_to_end.speedup_of`."""
+    """The ends of the speedup's interval, and what kind of interval it is: see `measure.speedup.speedup_of`."""
     speed, interval = result.speed, speedup_interval(result)
     if speed.speedup is None or interval is None:
         return None

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from sparsefront.config.experiment import Experiment
-from sparsefront.measure.end_to_end import SPEEDUP_OVER, latency_over_batches, speedup_of, time_size
+from sparsefront.measure.end_to_end import time_size
 from sparsefront.measure.execution_mode import NothingRuns
 from sparsefront.measure.fastest import Execution
 from sparsefront.measure.problems import dataset_size_text, size_text
+from sparsefront.measure.speedup import SPEEDUP_OVER, latency_over_batches, speedup_of
 from sparsefront.measure.timers import LatencySummary, summarise
 from sparsefront.stages.bench import EvalContext
 

@@ -21,7 +21,7 @@ from sparsefront.inference.fusion.block_pass import fused_dense_graph
 from sparsefront.inference.swap import kept_dense, save_choices, swap, why_dense
 from sparsefront.inference.swap_report import SwapReport
 from sparsefront.measure.correctness import has_low_precision
-from sparsefront.measure.end_to_end import SPEEDUP_OVER, DenseTiming, time_alone, time_pair
+from sparsefront.measure.end_to_end import DenseTiming, time_alone, time_pair
 from sparsefront.measure.memory import (
     AchievedSparsity,
     achieved_sparsity,
@@ -31,6 +31,7 @@ from sparsefront.measure.memory import (
     weight_bytes,
 )
 from sparsefront.measure.problems import measured_rates, roofline_fraction
+from sparsefront.measure.speedup import SPEEDUP_OVER
 from sparsefront.networks import tensors_digest
 from sparsefront.progress import TIMING, counted, reasons_text, spent_on
 from sparsefront.provenance import provenance
@@ -106,7 +107,7 @@ def sparse_speed(
     """Group `speed` of a sparse network beside the fastest dense version; `ways` also gets "sparse". In a low precision a CPU has
     references alone, whose times would say nothing: there the dense network is timed without it.
     """
-    if bench.experiment.precision.is_low and bench.device.type == "cpu":
+    if bench.device.type == "cpu" and has_low_precision(sparse.net):
         speed, samples_ms = dense_speed(bench, dense_net, ways)
         return speed | _kernels_side(bench, sparse), samples_ms
     log.info("measure: latency, %s on %s, dense and sparse in turn", _size_in_words(bench), bench.device.type)
@@ -386,6 +387,10 @@ def _side_by_side(
     save_choices(sparse.report, folder)
     if dense := sparse.report.dense_layers | sparse.report.others:
         log.info("swap: left dense, %d: %s", len(dense), reasons_text(dense))
+    if bench.experiment.precision.is_low and not has_low_precision(sparse.net):
+        reasons = reasons_text(sparse.report.low_precision_layers)
+        log.warning("precision=%s: no layer runs in it: %s", bench.experiment.precision.mode, reasons)
+        speed["precision"] = speed["dtype"]
     log.info("measure: accuracy with the sparse kernels running")
     quality = evaluate_splits(bench, sparse.net, "sparse")
     size = _size("dense", dense_net, bench) | _size("sparse", sparse.net, bench)

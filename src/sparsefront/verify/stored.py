@@ -28,8 +28,8 @@ from sparsefront.errors import Edited, InvalidSetting
 from sparsefront.export.checkpoint import MANIFEST, Export, damage_named, read_export
 from sparsefront.export.packed_layers import FORMAT_VERSION, Manifest, storage_of
 from sparsefront.masks.weight_view import as_matrix
-from sparsefront.measure.end_to_end import SPEEDUP_OVER, latency_over_batches, speedup_of
 from sparsefront.measure.problems import dataset_size_text, size_text
+from sparsefront.measure.speedup import SPEEDUP_OVER, latency_over_batches, speedup_of
 from sparsefront.measure.timers import summarise
 from sparsefront.networks import tensors_digest
 from sparsefront.options import program_command, shortened

@@ -1,0 +1,97 @@
+"""Tables, sentences and plots of low precision: dense in it is a baseline, and the faster dense version is named."""
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from sparsefront.results.candidates import candidates_of, low_baseline_is_faster
+from sparsefront.results.columns import sort_results
+from sparsefront.results.comparable import DATASET_SPEEDUP, LATENCY, split_comparable
+from sparsefront.results.plots import write_pareto_png
+from sparsefront.results.record import Result
+from sparsefront.results.statistics import budget_sentences
+from sparsefront.results.tables import results_table, run_table
+
+LOW = {
+    "precision": "fp8",
+    "dense_low": 0.975,
+    "dense_low_standard_error": 0.004,
+    "val_dense_low": 0.97,
+    "dense_low_precision": "fp8",
+    "latency_dense_low_ms": 4.2,
+    "latency_dense_low_p20_ms": 4.1,
+    "latency_dense_low_p80_ms": 4.3,
+    "speedup_low_precision": 1.2,
+    "speedup_low_precision_low": 1.15,
+    "speedup_low_precision_high": 1.25,
+    "repeats": 5,
+    "latency_device": "cuda",
+    "gpu": "H200",
+    "dtype": "fp16",
+}
+
+
+def text_of(table, width=240) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(table)
+    return console.file.getvalue()
+
+
+def test_a_run_names_the_baseline_that_is_faster(make_result):
+    text = text_of(run_table(make_result(**LOW)))
+    for expected in ("accuracy, dense in fp8", "97.50 ± 0.40 %", "latency, dense in fp8", "4.20 ms (4.10 – 4.30)"):
+        assert expected in text
+    (line,) = [line for line in text.splitlines() if "speedup over dense in fp8" in line]
+    assert "1.20×, faster; this dense version is the faster one" in line
+    slower = make_result(**LOW | {"latency_dense_low_ms": 6.0, "speedup_low_precision": 1.7})
+    assert "this dense version" not in text_of(run_table(slower)) and not low_baseline_is_faster(slower)
+    assert "fp8" not in text_of(run_table(make_result()))
+
+
+def test_a_table_has_its_columns_only_where_results_differ(make_result):
+    both = [make_result(**LOW), make_result(**LOW | {"precision": None, "speedup_low_precision": 0.9}, run_id="b")]
+    text = text_of(results_table(both), width=400)
+    assert "precision" in text and "speedup_low_precision" in text
+    assert "speedup_low_precision" not in text_of(results_table([make_result(), make_result(seed=4)]), width=400)
+    assert [result.speed.speedup_low_precision for result in sort_results(both, "speedup_low_precision")] == [1.2, 0.9]
+
+
+def test_networks_of_two_precisions_are_two_candidates_of_one_plot(make_result, tmp_path):
+    sparse = {name: value for name, value in LOW.items() if name != "precision"}
+    results = [make_result(**LOW), make_result(**sparse, run_id="b"), make_result(**LOW, seed=4, run_id="c")]
+    found = candidates_of(results)
+    assert sorted((one.pattern, len(one.results)) for one in found) == [("tile_wise 128", 1), ("tile_wise 128 fp8", 2)]
+    assert len({one.structure for one in found}) == 2
+    (group,) = split_comparable(results)
+    assert group.low_point() == (pytest.approx(5.25 / 4.2), 97.5) and group.low_label == "dense in fp8"
+    (by_latency,) = split_comparable(results, LATENCY)
+    assert by_latency.low_point() == (4.2, 97.5)
+    (own_lengths,) = split_comparable(results, DATASET_SPEEDUP)
+    assert own_lengths.low_point() is None
+    assert write_pareto_png(results, tmp_path / "plot.png").stat().st_size > 0
+    sentences = " ".join(
+        " ".join(map(str, sentence)) if isinstance(sentence, tuple) else str(sentence)
+        for sentence in budget_sentences(group)
+    )
+    assert "1.50×" in sentences and "over dense and 1.20× over dense in fp8, which is faster" in sentences
+
+
+def test_dense_in_low_precision_is_on_the_front(make_result):
+    (group,) = split_comparable([make_result(**LOW | {"val_sparse": 0.95, "val_dense": 0.98, "val_masked": 0.95})])
+    assert (pytest.approx(1.25), 97.5) in [(x, quality) for x, quality in group.front()]
+
+
+def test_records_of_before_read_as_not_measured(make_result):
+    content = json.loads(make_result().to_json())
+    content["identity"]["schema_version"] = 10
+    for group in ("quality", "speed", "kernels"):
+        content[group] = {
+            name: value
+            for name, value in content[group].items()
+            if "low" not in name or name in ("speedup_low", "speedup_dataset_low")
+        }
+    del content["kernels"]["quantization_error"]
+    old = Result.from_json(json.dumps(content))
+    assert old.speed.latency_dense_low_ms is None and old.kernels.low_precision_layers == {}
