@@ -1,4 +1,6 @@
-"""Compile every Triton kernel, as its launcher would launch it, for GPUs that are not here. Run by test_compile.py.
+"""Compile Triton kernels, as their launchers would launch them, for GPUs that are not here. Run by test_compile.py.
+
+Arguments: compute capabilities; those behind "products" get the kernels that multiply alone, since these depend on the GPU most.
 
 Prints one line per compiled kernel: name, compute capability, bytes of shared memory, whether products are rounded to TF32.
 """
@@ -33,6 +35,7 @@ POINTERS = {
     torch.int8: "*i8",
     torch.float8_e4m3fn: "*fp8e4nv",
 }
+PRODUCTS = ("_gathered_triton_kernel", "_blocked_triton_kernel")
 LAUNCH_OPTIONS = ("num_warps", "num_stages", "maxnreg", "enable_fp_fusion")
 MODULES = (gathered, blocked, triton_rebuild, triton_norm, triton_epilogue, triton_quantize, scaled_epilogue)
 
@@ -144,11 +147,12 @@ def recorded() -> Iterator[list[Recorder]]:
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    capabilities = [int(argument) for argument in sys.argv[1:]]
+    every, _, products = " ".join(sys.argv[1:]).partition("products")
+    of_every, of_products = ([int(capability) for capability in part.split()] for part in (every, products))
     for dtype in (torch.float16, torch.bfloat16, torch.float32):
         for name, kernel, launch in launches(dtype):
             options = {option: launch[option] for option in LAUNCH_OPTIONS if option in launch}
-            for capability in capabilities:
+            for capability in of_every + (of_products if kernel.__name__ in PRODUCTS else []):
                 if "PDL" in launch:
                     launch["PDL"] = capability >= 90  # programmatic dependent launch exists from 9.0 on
                 target = GPUTarget("cuda", capability, 32)

@@ -168,7 +168,7 @@ def test_a_broken_table_is_no_error(on_a_gpu, monkeypatch, caplog, tmp_path):
     (tmp_path / "forecast").mkdir()
     (tmp_path / "forecast" / "some_gpu.json").write_text("{}")
     warn_where_nothing_wins(on_a_gpu)
-    assert "no prediction: the table of times cannot be read" in caplog.text
+    assert "some_gpu.json cannot be read and is ignored" in caplog.text
 
 
 def test_asked_before_anything_is_trained(composed, monkeypatch):

@@ -105,13 +105,16 @@ __device__ __forceinline__ uint32_t rank_in_cluster() {
     return rank;
 }
 
-// Waits for all threads of the cluster that have not ended; what they wrote before is visible afterwards.
+// Waits for all threads of the cluster that have not ended; what they wrote before is visible afterwards. A warp's threads may
+// come one by one, as from a loop that some leave earlier: the barrier itself takes warps.
 __device__ __forceinline__ void cluster_sync() {
+    __syncwarp();
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
 // As cluster_sync, but says nothing about what they wrote: for where barriers count that, or nothing is read afterwards.
 __device__ __forceinline__ void cluster_sync_relaxed() {
+    __syncwarp();
     asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 

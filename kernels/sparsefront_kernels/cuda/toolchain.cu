@@ -28,6 +28,7 @@ __global__ void __launch_bounds__(256) toolchain_kernel(const __grid_constant__ 
     sparse_wgmma<__nv_bfloat16, 64, 0, MN_MAJOR>(sums, k_major_descriptor<64>(data), operand_descriptor(operand_place(data, 0)), 0, 1);
     wgmma_commit();
     wgmma_wait<0>();
+    fence_sums(sums);
     store_in_cluster(address_in_cluster(data, 1), sums, address_in_cluster(barrier, 1));
     y[threadIdx.x] = sums[0];
     streams::let_next_grid_start();

@@ -16,6 +16,14 @@ __device__ __forceinline__ void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
+// Keeps what code of this thread does with sums on its side of a wait, or of the fence before the first product: to the compiler
+// these have nothing to do with registers, and products that are still being added up have ended.
+template <int COUNT>
+__device__ __forceinline__ void fence_sums(float (&sums)[COUNT]) {
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(sums[i])::"memory");
+}
+
 // An operand of 16 k whose rows run along M (or N): 128-byte rows of 64 elements, 8 k to an atom of 1024 bytes, swizzled
 // by 128 bytes. `block_stride` bytes lie between neighbouring blocks of 64 elements. This is the lower half of its
 // descriptor; to step by bytes, add a sixteenth of them.

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from sparsefront_kernels import cuda_library
+from sparsefront_kernels.common import operands
 from sparsefront_kernels.common.device_support import hopper_unsupported_reason
-from sparsefront_kernels.common.epilogue import ACTIVATION_CODES
+from sparsefront_kernels.common.epilogue import ACTIVATION_CODES, accumulation_dtype, with_epilogue
 from sparsefront_kernels.common.launch import num_sms
 from sparsefront_kernels.common.operands import (
     aligned_by_input,
@@ -177,7 +178,20 @@ def gathered_sm90(
 def _expand(
     sums: Tensor, index: Tensor, y: Tensor, bias: Tensor | None, activation: str, residual: Tensor | None
 ) -> None:
-    from sparsefront_kernels.gathered.triton_spmm import expand_rows  # Triton may be absent
+    """Write rows of Y, activation(sums + bias) + residual, where outputs that are not computed have sums of zero.
+
+    Args:
+        sums: [computed outputs, at least M].
+        index: int32 [N], the row of each output in `sums`, or -1.
+    """
+    if not operands.TRITON_IS_INSTALLED:  # more passes over memory
+        computed = (
+            sums[index.clamp(min=0).long(), : y.shape[0]] if len(sums) else sums.new_zeros(len(index), y.shape[0])
+        )
+        rows = torch.where(index >= 0, computed.t().to(accumulation_dtype(y.dtype)), 0.0)
+        y.copy_(with_epilogue(rows, bias, activation, residual))
+        return
+    from sparsefront_kernels.gathered.triton_spmm import expand_rows
 
     if residual is not None and residual.stride(1) != 1:
         residual = residual.contiguous()

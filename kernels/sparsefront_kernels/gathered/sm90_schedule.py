@@ -14,7 +14,7 @@ import heapq
 import itertools
 import math
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
@@ -81,31 +81,29 @@ def schedule(
         quick: whether only a few orders are tried. The last block then ends 2 % later on average, at
             worst a third.
     """
-    return _by_block(*_searched(lengths, m, blocks, raster_swizzle, quick), m, lengths)
+    return _by_block(_searched(lengths, m, blocks, raster_swizzle, quick), lengths)
 
 
 def last_cycles(lengths: tuple[int, ...], m: int, blocks: int, raster_swizzle: int = ALL) -> float:
     """The `cycles` of the quick schedule."""
-    return _searched(lengths, m, blocks, raster_swizzle, True)[1].end / _TICKS
+    return _searched(lengths, m, blocks, raster_swizzle, True).end / _TICKS
 
 
 @functools.lru_cache(maxsize=512)
-def _searched(
-    lengths: tuple[int, ...], m: int, blocks: int, raster_swizzle: int, quick: bool
-) -> tuple["_Order", "_Dealt", "_Lists"]:
-    """The best order, how it is dealt out, and what it was made of."""
+def _searched(lengths: tuple[int, ...], m: int, blocks: int, raster_swizzle: int, quick: bool) -> "_Dealt":
+    """The best order, dealt out."""
     lists, blocks = _Lists.of(lengths), min(blocks, _BLOCKS)
     orders = _orders(lists, m, blocks, raster_swizzle, quick)
-    best, end, tiles = (0.0, 0, orders[0][2]), _Dealt([], math.inf), 0
+    best, number, tiles = _Dealt([], [], math.inf), 0, 0
     # a layer may be asked for dozens of orders of thousands of tiles: the promising ones first, most of the others are not tried
-    for tried in sorted(orders):
-        if tiles >= MOST_DEALT_OF_QUICK if quick else tried[0] * _TICKS > GOOD_ENOUGH * end.end:
+    for cycles, index, order in sorted(orders):
+        if tiles >= MOST_DEALT_OF_QUICK if quick else cycles * _TICKS > GOOD_ENOUGH * best.end:
             break
-        dealt = _deal(tried[2].ticks(lists, m), blocks)
-        if (dealt.end, tried[1]) < (end.end, best[1]):
-            best, end = tried, dealt
+        dealt = _deal(order.steps(lists, m), lists.ticks, blocks)
+        if (dealt.end, index) < (best.end, number):
+            best, number = dealt, index
         tiles += len(dealt.taken)
-    return best[2], end, lists
+    return best
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,6 +150,10 @@ class _Lists:
         return self.ticks[width][cta_tile] / (_TICKS * _BLOCKS)
 
 
+# (First CTA tile, the one behind the last, columns): for each of the columns all of these CTA tiles.
+_Step = tuple[int, int, list[tuple[int, int]]]
+
+
 class _Order(NamedTuple):
     """The order in which work tiles are dealt out.
 
@@ -164,23 +166,14 @@ class _Order(NamedTuple):
     long_width: int
     raster_swizzle: int
 
-    def steps(self, lists: _Lists, m: int) -> Iterator[tuple[int, int, list[tuple[int, int]]]]:
-        """(First CTA tile, the one behind the last, columns): for each of the columns all of these CTA tiles."""
+    def steps(self, lists: _Lists, m: int) -> list[_Step]:
         long, others, pruned = lists.parts
-        yield *long, _columns(m, 0, self.long_width)
         columns = _columns(m, self.full, self.width)
+        found = [(*long, _columns(m, 0, self.long_width))] if long[0] < long[1] else []
         for begin in range(*others, self.raster_swizzle):
-            yield begin, min(begin + self.raster_swizzle, others[1]), columns[: self.full]
-        yield *others, columns[self.full :]
-        yield *pruned, _columns(m, 0, WIDEST)
-
-    def ticks(self, lists: _Lists, m: int) -> list[float]:
-        """What `_deal` takes."""
-        found: list[float] = []
-        for begin, end, columns in self.steps(lists, m):
-            for _, width in columns:
-                found += lists.ticks[width][begin:end]
-        return found
+            found.append((begin, min(begin + self.raster_swizzle, others[1]), columns[: self.full]))
+        found.append((*others, columns[self.full :]))
+        return [*found, (*pruned, _columns(m, 0, WIDEST))] if pruned[0] < pruned[1] else found
 
 
 def _end_of_two(first: int, long: float, then: int, short: float, blocks: int) -> float:
@@ -254,41 +247,50 @@ def _column_counts(m: int, full: int, width: int) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class _Dealt:
-    """Which block takes each tile: `taken` holds its number and the ticks until it begins, as `_deal` counts; `end`: in ticks."""
+    """Which block takes each tile.
 
+    Args:
+        steps: the tiles in the order in which they are dealt out.
+        taken: of each tile when it begins, in ticks, times `_BLOCKS`, plus the number of its block.
+        end: when the last block ends, in ticks.
+    """
+
+    steps: list[_Step]
     taken: list[float]
     end: float
 
 
-def _deal(ticks: list[float], blocks: int) -> _Dealt:
-    """Each tile to the block that is free first, of several the one of the lowest number.
-
-    Args:
-        ticks: of each tile what it takes, times `_BLOCKS`: the rest of a division by that is the number of a block.
-    """
-    free = [float(block) for block in range(min(blocks, len(ticks)))]
+def _deal(steps: list[_Step], ticks: Mapping[int, Sequence[float]], blocks: int) -> _Dealt:
+    """Each tile to the block that is free first, of several the one of the lowest number."""
+    costs: list[float] = []
+    for begin, end, columns in steps:
+        for _, width in columns:
+            costs += ticks[width][begin:end]
+    free = [float(block) for block in range(min(blocks, len(costs)))]
     replace = heapq.heapreplace
-    taken = [replace(free, free[0] + cost) for cost in ticks]
-    return _Dealt(taken, max(free, default=0.0) // _BLOCKS)
+    taken = [replace(free, free[0] + cost) for cost in costs]
+    return _Dealt(steps, taken, max(free, default=0.0) // _BLOCKS)
 
 
-def _by_block(order: _Order, dealt: _Dealt, lists: _Lists, m: int, lengths: tuple[int, ...]) -> Schedule:
+def _by_block(dealt: _Dealt, lengths: tuple[int, ...]) -> Schedule:
     """The tiles of each block in the order in which it takes them."""
     if not dealt.taken:
         return Schedule(torch.empty(0, 4, dtype=torch.int32), torch.zeros(1, dtype=torch.int32), 0.0)
-    first_k_blocks = [0, *itertools.accumulate(max(1, length) for length in lengths)]
-    cta_tiles, firsts, k_blocks, places = (array("i") for _ in range(4))
-    for begin, end, columns in order.steps(lists, m):
-        cta_tiles.extend([*range(begin, end)] * len(columns))
-        firsts.extend(first_k_blocks[begin:end] * len(columns))
-        k_blocks.extend(lengths[begin:end] * len(columns))
+    cta_tiles: list[int] = []
+    places: list[int] = []
+    for begin, end, columns in dealt.steps:
+        cta_tiles += [*range(begin, end)] * len(columns)
         for column, width in columns:
-            places.extend([column | (width // 64 - 1) << COLUMN_BITS] * (end - begin))
+            places += [column | (width // 64 - 1) << COLUMN_BITS] * (end - begin)
+    first_k_blocks = [0, *itertools.accumulate(max(1, length) for length in lengths[:-1])]
+    weights = torch.tensor([range(len(lengths)), first_k_blocks, lengths], dtype=torch.int32)
     block = torch.frombuffer(array("d", dealt.taken), dtype=torch.float64).long().bitwise_and_(_BLOCKS - 1)
-    work = torch.frombuffer(cta_tiles + firsts + k_blocks + places, dtype=torch.int32).view(4, -1)
+    order = block.argsort(stable=True)
+    cta_tile, place = torch.frombuffer(array("i", cta_tiles + places), dtype=torch.int32).view(2, -1)[:, order]
     first_tiles = torch.zeros(int(block.max()) + 2, dtype=torch.int32)
     torch.cumsum(torch.bincount(block), 0, dtype=torch.int32, out=first_tiles[1:])
-    return Schedule(work[:, block.argsort(stable=True)].t().contiguous(), first_tiles, dealt.end / _TICKS)
+    work = torch.cat([weights[:, cta_tile], place[None]]).t().contiguous()
+    return Schedule(work, first_tiles, dealt.end / _TICKS)
 
 
 @functools.lru_cache(maxsize=MOST_SCHEDULES)

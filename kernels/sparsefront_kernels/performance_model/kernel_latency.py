@@ -11,7 +11,7 @@ from math import ceil
 
 from sparsefront_kernels.common.launch import power_of_two_within, rows_of_block
 from sparsefront_kernels.performance_model.product import Product
-from sparsefront_kernels.performance_model.rates import DeviceRates, device_rates
+from sparsefront_kernels.performance_model.rates import DeviceRates, rates_for
 from sparsefront_kernels.performance_model.work import Tiling, Work, time_us
 
 _SPLITS = (1, 2, 3, 4, 6, 8)  # blocks that share the inputs of one work tile
@@ -211,12 +211,12 @@ class Prediction:
 
 
 def predict(product: Product, kernel: str, gpu: str) -> Prediction | None:
-    """Of a kernel on a GPU model.
+    """Of a kernel on a GPU model, by what is known of it or of the model that stands in for it.
 
     None where the model does not know the kernel or the GPU, where the kernel does not take the product, and where
     something that its time depends on was never fitted, such as a layout that was not measured.
     """
-    rates = device_rates(gpu)
+    rates = rates_for(gpu)
     return None if rates is None else predict_with(product, kernel, rates)
 
 

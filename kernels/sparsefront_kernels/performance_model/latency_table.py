@@ -92,6 +92,13 @@ def latency_table(gpu: str) -> LatencyTable | None:
     return store.first_readable(places, load)
 
 
+def table_for(gpu: str) -> LatencyTable | None:
+    """That of a GPU model, or else of the one that stands in for it, which it names."""
+    if (table := latency_table(gpu)) is not None or (other := store.stand_in(gpu)) is None:
+        return table
+    return latency_table(other)
+
+
 def load(path: Path) -> LatencyTable:
     """Read what `save` wrote."""
     content = json.loads(path.read_text(encoding="utf-8"))

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from sparsefront_kernels.performance_model.kernel_latency import FAMILIES, Prediction, predict_with
-from sparsefront_kernels.performance_model.latency_table import LatencyTable, latency_table
+from sparsefront_kernels.performance_model.latency_table import LatencyTable, table_for
 from sparsefront_kernels.performance_model.product import Product
-from sparsefront_kernels.performance_model.rates import DeviceRates, device_rates
+from sparsefront_kernels.performance_model.rates import DeviceRates, rates_for
 
 DENSE = ("cublas", "cublas_wt")  # row-major products; the faster one counts
 
@@ -68,6 +68,6 @@ class PerformanceModel:
 
 
 def performance_model(gpu: str) -> PerformanceModel | None:
-    """Of a GPU model; None where nothing is known of it."""
-    rates, table = device_rates(gpu), latency_table(gpu)
+    """Of a GPU model; None where nothing is known of it, nor of one that stands in for it, which rates and table then name."""
+    rates, table = rates_for(gpu), table_for(gpu)
     return None if rates is None and table is None else PerformanceModel(gpu, rates, table)

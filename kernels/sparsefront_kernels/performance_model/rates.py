@@ -67,6 +67,13 @@ def device_rates(gpu: str) -> DeviceRates | None:
     return store.first_readable(places, load)
 
 
+def rates_for(gpu: str) -> DeviceRates | None:
+    """Those of a GPU model, or else of the one that stands in for it, which they name."""
+    if (rates := device_rates(gpu)) is not None or (other := store.stand_in(gpu)) is None:
+        return rates
+    return device_rates(other)
+
+
 def load(path: Path) -> DeviceRates:
     """Read what `save` wrote."""
     return DeviceRates(**json.loads(path.read_text(encoding="utf-8")))

@@ -1,14 +1,11 @@
 """The change of layout and the epilogue as PyTorch ops, each one pass over memory."""
 
-import importlib.util
-
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.epilogue import with_epilogue
+from sparsefront_kernels.common import operands
+from sparsefront_kernels.common.epilogue import accumulation_dtype, with_epilogue
 from sparsefront_kernels.common.operands import check_epilogue
-
-TRITON_IS_INSTALLED = importlib.util.find_spec("triton") is not None
 
 
 def contiguous_transpose(x: Tensor) -> Tensor:
@@ -16,7 +13,7 @@ def contiguous_transpose(x: Tensor) -> Tensor:
 
     PyTorch's own copy takes several times as long where x is row-major.
     """
-    if x.is_cuda and TRITON_IS_INSTALLED and x.stride(1) == 1 and not x.t().is_contiguous():
+    if x.is_cuda and operands.TRITON_IS_INSTALLED and x.stride(1) == 1 and not x.t().is_contiguous():
         return transposed(x)
     return x.t().contiguous()
 
@@ -24,7 +21,7 @@ def contiguous_transpose(x: Tensor) -> Tensor:
 @torch.library.custom_op("sparsefront::transposed", mutates_args=())
 def transposed(x: Tensor) -> Tensor:
     """[R, C], with the elements of a row side by side, as [C, R], contiguous."""
-    if not x.is_cuda or x.numel() == 0:
+    if not x.is_cuda or x.numel() == 0 or not operands.TRITON_IS_INSTALLED:
         return x.t().clone(memory_format=torch.contiguous_format)
     from sparsefront_kernels.gathered.triton_spmm import transpose_into
 
@@ -60,12 +57,17 @@ def epilogue(sums: Tensor, bias: Tensor | None, activation: str, residual: Tenso
     y = sums.new_empty(sums.shape)
     if y.numel() == 0:
         return y
-    # imported late: Triton may be absent where only references run
+    if not operands.TRITON_IS_INSTALLED:  # more passes over memory
+        return y.copy_(with_epilogue(sums.t().to(accumulation_dtype(y.dtype)), bias, activation, _rows(residual)).t())
     from sparsefront_kernels.pointwise.triton_epilogue import launch_epilogue
 
     with torch.cuda.device_of(sums):
         launch_epilogue(sums, y, bias, activation, residual)
     return y
+
+
+def _rows(columns: Tensor | None) -> Tensor | None:
+    return None if columns is None else columns.t()
 
 
 @epilogue.register_fake

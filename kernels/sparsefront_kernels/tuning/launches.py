@@ -1,6 +1,7 @@
 """Launch parameters of a kernel: what can be tuned, and which launch a call uses.
 
-A call uses the launch measured for its problem or for the nearest one, otherwise the one predicted fastest.
+A call uses the launch measured for its problem or for the nearest one, on the GPU model at hand or on the one that stands in
+for it, otherwise the one predicted fastest.
 """
 
 import functools
@@ -169,19 +170,18 @@ class TunedLaunches:
 def chosen_launch(launches: TunedLaunches, described: DescribedProblem, gpu: str, num_sms: int) -> Any:
     """The launch of a kernel on a GPU model; cached, since every call needs it."""
     table = tuned_kernel(gpu, launches.kernel, launches.version)
-    entries = table.entries | table.trials
-    measured = _measured(entries, described.shape, launches.launch_type)
-    if not measured and launches.similar is not None:
-        measured = _measured(entries, launches.similar(described), launches.launch_type)
-    if not measured:
-        return launches.untuned(described, num_sms)
-    return measured[min(measured, key=lambda amount: abs(amount - described.amount))]
+    shapes = [described.shape] if launches.similar is None else [described.shape, launches.similar(described)]
+    for entries in (table.entries | table.trials, table.stand_ins):
+        for shape in shapes:
+            if measured := _measured(entries, shape, launches.launch_type):
+                return measured[min(measured, key=lambda amount: abs(amount - described.amount))]
+    return launches.untuned(described, num_sms)
 
 
 @functools.lru_cache(maxsize=4096)
 def _timed_alike(launches: TunedLaunches, described: DescribedProblem, gpu: str) -> bool:
     table = tuned_kernel(gpu, launches.kernel, launches.version)
-    return any(key.startswith(described.shape) for key in table.entries | table.trials)
+    return any(key.startswith(described.shape) for key in table.stand_ins | table.entries | table.trials)
 
 
 def forget_choices() -> None:

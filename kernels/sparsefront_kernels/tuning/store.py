@@ -28,6 +28,7 @@ from sparsefront_kernels.common.file_lock import held_alone
 
 log = logging.getLogger(__name__)
 SHIPPED = Path(__file__).parent / "shipped"
+STAND_INS = {(9, 0): "NVIDIA H200"}  # compute capability -> the model whose shipped tables serve where a model has none
 DAMAGED = ".damaged"  # what is appended to the name of a file that could not be read, before another takes its place
 Content = TypeVar("Content")
 
@@ -42,6 +43,7 @@ class TunedKernel:
         version: of the kernel's code: entries of another version are not used, since their parameters may be slow now.
         entries: key -> parameters that were measured; the key is the kernel's own description of a problem.
         own: of these, what this process measured: all that `save` writes.
+        stand_ins: as entries, of another model (`stand_in`): for problems like which nothing was measured on this one.
         trials: key -> parameters that this process uses before `entries`, without a measurement; they are never written.
     """
 
@@ -51,6 +53,7 @@ class TunedKernel:
     entries: dict[str, dict[str, Any]] = field(default_factory=dict)
     own: dict[str, dict[str, Any]] = field(default_factory=dict)
     trials: dict[str, dict[str, Any]] = field(default_factory=dict)
+    stand_ins: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def record(self, key: str, parameters: dict[str, Any]) -> None:
         """Remember the measured parameters of a problem, for this process; `save` writes them. A trial of it ends."""
@@ -87,11 +90,35 @@ class TunedKernel:
 
 @functools.cache
 def tuned_kernel(gpu: str, kernel: str, version: int) -> TunedKernel:
-    """All that is known of a kernel on a GPU model: the shipped table, with the user's own measurements over it."""
-    entries: dict[str, dict[str, Any]] = {}
-    for path in (SHIPPED / file_name(gpu), user_file(gpu)):
-        entries |= _measured(_read(path) or {"kernels": {}}, kernel, version)
-    return TunedKernel(gpu, kernel, version, entries)
+    """All that is known of a kernel on a GPU model: the shipped table, with the user's own measurements over it.
+
+    Where none ships, the one of another model stands in for it.
+    """
+
+    def entries_of(path: Path) -> dict[str, dict[str, Any]]:
+        return _measured(_read(path) or {"kernels": {}}, kernel, version)
+
+    shipped, stand_ins = SHIPPED / file_name(gpu), {}
+    if not shipped.exists() and (other := stand_in(gpu)) is not None:
+        stand_ins = entries_of(SHIPPED / file_name(other))
+    return TunedKernel(gpu, kernel, version, entries_of(shipped) | entries_of(user_file(gpu)), stand_ins=stand_ins)
+
+
+@functools.cache
+def stand_in(gpu: str) -> str | None:
+    """The GPU model whose shipped tables serve for another one of the same compute capability, or None. Said once.
+
+    Args:
+        gpu: the name of a device of this process, as torch gives it; of others nothing is known.
+    """
+    if not gpu or not torch.cuda.is_available():
+        return None
+    devices = (device for device in range(torch.cuda.device_count()) if torch.cuda.get_device_name(device) == gpu)
+    found = next((STAND_INS.get(torch.cuda.get_device_capability(device)) for device in devices), None)
+    if found is None or found == gpu:
+        return None
+    log.warning("nothing was measured on %s: launches and predictions are those of %s, unless you tune", gpu, found)
+    return found
 
 
 def file_name(gpu: str) -> str:

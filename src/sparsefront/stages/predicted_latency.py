@@ -28,11 +28,7 @@ def warn_where_nothing_wins(experiment: Experiment) -> None:
     device = experiment.measure.torch_device
     if device.type != "cuda":
         return
-    try:
-        known = performance_model(torch.cuda.get_device_name(device))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        log.warning("no prediction: the table of times cannot be read: %r", error)
-        return
+    known = performance_model(torch.cuda.get_device_name(device))
     if known is not None and (warning := expected_loss(experiment, known)) is not None:
         log.warning("%s", warning)
 
@@ -150,13 +146,18 @@ def _text(
 def _source(known: PerformanceModel, predicted: PredictedSpeedup) -> str:
     """Where the prediction for the closest layer is from."""
     if predicted.source == "model":
-        made_with = known.rates.made_with
+        made_with, of = known.rates.made_with, _measured_on(known, known.rates.gpu)
         how = (
-            f"Computed by sparsefront_kernels.performance_model for {known.gpu} "
+            f"Computed by sparsefront_kernels.performance_model for {of} "
             f"(its speedups may be {predicted.error:.0%} off), fitted to"
         )
     else:
-        made_with = known.table.made_with
-        how = f"Interpolated by sparsefront_kernels.performance_model from its table of {known.gpu},"
+        made_with, of = known.table.made_with, _measured_on(known, known.table.gpu)
+        how = f"Interpolated by sparsefront_kernels.performance_model from its table of {of},"
     date, commit = made_with.get("date", "at an unknown date"), made_with.get("commit", "unknown")
     return f"{how} measurements of {date} at commit {commit}"
+
+
+def _measured_on(known: PerformanceModel, gpu: str) -> str:
+    """The GPU model that was measured, and for which one it stands in where it is another than the one at hand."""
+    return gpu if gpu == known.gpu else f"{gpu} (nothing was measured on {known.gpu})"

@@ -66,6 +66,7 @@ __device__ __forceinline__ int add_up(Stages& s, int k_blocks, float (&acc)[WIDT
         s.ring.advance(STAGES);
     }
     wgmma_wait<0>();
+    fence_sums(acc);
     if (previous >= 0) s.release(previous);
     return add;
 }

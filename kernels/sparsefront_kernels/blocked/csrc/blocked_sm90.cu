@@ -51,7 +51,6 @@ __global__ void __launch_bounds__(THREADS, 1) blocked_sm90_kernel(const __grid_c
         if (warp_uniform(threadIdx.x / 32) == CONSUMERS / 32)
             Producer<INPUTS, SOURCE, WEIGHTS>::run(problem, rank, stages, full, empty, slot_uses);
         if constexpr (SPLIT) {
-            __syncwarp();
             cluster_sync();  // of those that multiply, before they add up
         }
     }

@@ -25,6 +25,7 @@ __device__ __forceinline__ void consume(const Problem& problem, uint32_t stages,
         int add = 0, previous = -1;
         if constexpr (begins_with_residual(KIND)) {
             begin_with_residual<T, BLOCK_M>(problem.epilogue, rows, work_tile.column, acc);
+            fence_sums(acc);
             add = 1;
         }
         if (!SPLIT || Range<SPLIT>(problem, work_tile.cta_tile).count > 0) {
@@ -66,6 +67,7 @@ __device__ __forceinline__ void consume(const Problem& problem, uint32_t stages,
             prefetch_residual<T, BLOCK_M>(problem.epilogue, rows, work_tile.column);
         }
         wgmma_wait<0>();
+        fence_sums(acc);
         if (previous >= 0 && signals) barrier_arrive(empty + 8 * previous);
         if (!add) {  // else the first product has written over what was there
 #pragma unroll

@@ -65,6 +65,7 @@ __device__ __forceinline__ void compute(const Problem& problem, Stages& s, const
         s.ring.advance(STAGES);
     }
     wgmma_wait<0>();
+    fence_sums(acc);
     if (previous >= 0 && s.signals) barrier_arrive(s.empty + 8 * previous);
     const float wide[2] = {bias_of(problem.epilogue, bias[0]), bias_of(problem.epilogue, bias[1])};
     Y::template store<WIDTH>(problem, tile, acc, wide, outputs, add);

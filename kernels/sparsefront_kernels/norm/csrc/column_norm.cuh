@@ -7,6 +7,8 @@
 // Sums of squares are made around the mean of a warp's features, and moved to the mean of all: one exchange gives both.
 #pragma once
 
+#include <atomic>
+
 #include "../../cuda/epilogue_math.cuh"
 #include "../../cuda/pairs.cuh"
 #include "row_copies.cuh"
@@ -183,6 +185,8 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) layer_norm_columns_kern
     ::wait_for_copies<0>();
 }
 
+constexpr int MOST_DEVICES = 64;  // of which it is remembered
+
 // Returns a cudaError_t.
 template <typename S>
 cudaError_t launch(const Arguments& problem, cudaStream_t stream) {
@@ -205,9 +209,14 @@ cudaError_t launch(const Arguments& problem, cudaStream_t stream) {
     config.stream = stream;
     config.attrs = attributes;
     config.numAttrs = 1;
-    static int resident = 0;  // clusters that run at the same time
+    static std::atomic<int> clusters_at_once[MOST_DEVICES]{};  // of each device; 0: not asked yet
+    int device = 0;
+    error = cudaGetDevice(&device);
+    if (error != cudaSuccess) return error;
+    int resident = device < MOST_DEVICES ? clusters_at_once[device].load() : 0;
     if (resident == 0) error = cudaOccupancyMaxActiveClusters(&resident, kernel, &config);
     if (error != cudaSuccess) return error;
+    if (device < MOST_DEVICES) clusters_at_once[device].store(resident);
     config.gridDim = dim3((tiles < resident ? tiles : resident) * S::CLUSTER);
     config.numAttrs = 1 + problem.pdl;
     return cudaLaunchKernelEx(&config, kernel, problem);

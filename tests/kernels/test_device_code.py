@@ -1,0 +1,81 @@
+"""What sources and PTX of CUDA kernels must look like, where a wrong form runs right today and no test on a GPU would tell.
+
+The checks are of the text: they show that a rule is kept, not that something went wrong without it.
+"""
+
+import re
+import subprocess
+
+import pytest
+from sparsefront_kernels import cuda_library
+
+SOURCES = {
+    str(path.relative_to(cuda_library.PACKAGE)): re.sub(r"//[^\n]*", "", path.read_text(encoding="utf-8"))
+    for path in sorted(cuda_library.PACKAGE.rglob("*.cu*"))
+}
+
+
+@pytest.fixture(scope="module")
+def toolchain_ptx(tmp_path_factory) -> str:
+    """Of the small library that uses what all use."""
+    if cuda_library.compiler() is None:
+        pytest.skip("needs nvcc")
+    target = tmp_path_factory.mktemp("ptx") / "toolchain.ptx"
+    source = cuda_library.SHARED / f"{cuda_library.TOOLCHAIN}.cu"
+    command = [cuda_library.compiler(), "-std=c++17", "-O3", "-arch=sm_90a", "-ptx", str(source), "-o", str(target)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return target.read_text()
+
+
+def instructions(ptx: str) -> list[str]:
+    """The lines that are neither empty, nor comments but those of inline assembly, nor labels."""
+    lines = (line.strip() for line in ptx.splitlines())
+    return [line for line in lines if line and not line.startswith((".", "$", "{", "}", "// %"))]
+
+
+def test_warps_come_together_before_a_barrier_of_the_cluster(toolchain_ptx):
+    """`.aligned` takes whole warps; a loop that some threads leave earlier, or a branch, may have parted them."""
+    lines = [line for line in instructions(toolchain_ptx) if not line.startswith("//")]
+    arrivals = [place for place, line in enumerate(lines) if line.startswith("barrier.cluster.arrive")]
+    assert arrivals and all(lines[place - 1].startswith("bar.warp.sync") for place in arrivals)
+
+
+def test_every_barrier_of_a_cluster_is_of_that_kind():
+    users = {name: text.count("barrier.cluster.arrive") for name, text in SOURCES.items() if "barrier.cluster" in text}
+    assert users.keys() >= {"cuda/hopper.cuh", "cuda/streams.cuh"}
+    for name, arrivals in users.items():
+        synced = re.findall(r'\) \{\s*__syncwarp\(\);\s*asm volatile\("barrier\.cluster\.arrive', SOURCES[name])
+        assert len(synced) == arrivals, name
+
+
+def test_sums_are_used_behind_the_wait_for_their_products(toolchain_ptx):
+    """To the compiler a wait has nothing to do with registers: it might read sums above it."""
+    _, after = toolchain_ptx.rsplit("wgmma.wait_group.sync.aligned 0", 1)
+    first_use = after.index("st.global") if "st.global" in after else len(after)
+    assert after[:first_use].count("// begin inline asm") >= 32, "an empty piece of assembly that takes each sum"
+
+
+def test_every_tile_ends_with_such_a_wait():
+    """Where products are added up, the last wait of a function is followed by the fence; so are sums that code begins with."""
+    users = {name: text for name, text in SOURCES.items() if "wgmma_wait<0>()" in text}
+    assert len(users) >= 4
+    for name, text in users.items():
+        waits = [match.end() for match in re.finditer(r"wgmma_wait<0>\(\);", text)]
+        assert re.match(r"\s*fence_sums\(", text[waits[-1] :]), name
+    assert re.search(r"begin_with_residual<[^;]*;\s*fence_sums\(", SOURCES["gathered/csrc/cluster_consumer.cuh"])
+
+
+def test_nothing_is_remembered_of_the_first_device_alone():
+    """A function's static variable is of the process: what it keeps of a device must be an array over devices."""
+    for name, text in SOURCES.items():
+        for kept in re.findall(r"^\s+static (?!const|auto|_)[^;(]*;", text, re.MULTILINE):
+            assert "[MOST_DEVICES]" in kept, f"{name}: {kept.strip()}"
+    assert "clusters_at_once[device]" in SOURCES["norm/csrc/column_norm.cuh"]
+
+
+def test_the_address_of_a_row_that_is_not_there_is_that_of_row_0():
+    """A row of -1 is 16 bytes of which none are read; 2^32 - 1 rows behind X is still no place to point to."""
+    for name in ("gathered/csrc/cluster_producer.cuh", "gathered/csrc/persistent_producer.cuh"):
+        rows = re.findall(r"row_address\(x, (.*?), (?:problem\.x_)?stride\)", SOURCES[name])
+        assert rows == ["max(rows[i], 0)"], name
