@@ -128,6 +128,17 @@ def sources_parsed_once() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def digits_grouped_once() -> Iterator[None]:
+    """Every part of a run asks which of the 1797 images are alike."""
+    from sparsefront.data import digits
+
+    linked = functools.cache(digits.linked)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(digits, "linked", lambda keys: linked(tuple(keys)).copy())
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def equal_blocks_captured_once() -> Iterator[None]:
     from shared_captures import capture_equal_blocks_once
 
