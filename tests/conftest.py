@@ -20,7 +20,7 @@ from types import ModuleType
 import pytest
 import torch
 from program_server import ProgramServer
-from quick_compositions import composed_in, parse_each_content_once
+from quick_compositions import composed_in, merge_equal_choices_once, parse_each_content_once
 from quick_settings import QUICK, time_little
 from rank_server import RankServer
 
@@ -41,6 +41,7 @@ os.environ.setdefault(SEED, str(random.SystemRandom().randrange(2**31)))  # proc
 
 
 parse_each_content_once()
+merge_equal_choices_once()
 
 # What is imported and collected stays until the end: looking through it for garbage, again and again, takes seconds.
 gc.disable()
@@ -123,6 +124,17 @@ def sources_parsed_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(code_digest, "_parsed", functools.cache(code_digest._parsed))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def digits_grouped_once() -> Iterator[None]:
+    """Every part of a run asks which of the 1797 images are alike."""
+    from sparsefront.data import digits
+
+    linked = functools.cache(digits.linked)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(digits, "linked", lambda keys: linked(tuple(keys)).copy())
         yield
 
 

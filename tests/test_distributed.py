@@ -22,9 +22,11 @@ TWO = TrainerSettings(**CPU, devices=2, limit_batches=6)
 
 
 @pytest.fixture(scope="module")
-def trained(bodies, tmp_path_factory):
+def trained(bodies, rank_server, tmp_path_factory):
     folder = tmp_path_factory.mktemp("two")
-    return on_every_rank(bodies.train_gradually, TWO, 2, trainer=TWO, folder=folder, loggers=[])["ends"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranks, "STARTED_BY", rank_server)
+        return on_every_rank(bodies.train_gradually, TWO, 2, trainer=TWO, folder=folder, loggers=[])["ends"]
 
 
 @pytest.fixture(scope="module")

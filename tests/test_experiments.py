@@ -11,7 +11,7 @@ EXPERIMENTS = sorted(
     file.stem for file in (Path(__file__).resolve().parent.parent / "conf" / "experiment").glob("*.yaml")
 )
 ON_CPU = ["trainer=cpu", "measure.device=cpu", "recipe.batch_size=4", "measure.evaluate_limit=8"]
-NO_PAGES = ["report.html=false", "report.plot=false"]
+SMALL_MODELS = {"vit_small": ["model.dim=64", "model.depth=1"], "huggingface": ["model=bert"]}  # built, not loaded
 
 
 def glue(folder: Path) -> list[str]:
@@ -74,7 +74,7 @@ LOCAL_DATA = {
     "squad": squad,
     "cifar10": cifar10,
     "imagenet": imagenet,
-    "digits": lambda folder: ["model.dim=64", "model.depth=1"],
+    "digits": lambda folder: [],
 }
 
 
@@ -98,13 +98,13 @@ def small_models(monkeypatch):
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_experiment_gives_a_row(full_run, composed, tmp_path, small_models, name):
+def test_experiment_gives_a_row(run, composed, tmp_path, small_models, name):
     from hydra.core.hydra_config import HydraConfig
 
     composed(f"experiment={name}")
     dataset = HydraConfig.get().runtime.choices["dataset"]
-    model = ["model=bert"] if HydraConfig.get().runtime.choices["model"] == "huggingface" else []  # built, not loaded
-    row = full_run(f"experiment={name}", *model, *ON_CPU, *NO_PAGES, *LOCAL_DATA[dataset](tmp_path / "data"))
+    model = SMALL_MODELS.get(HydraConfig.get().runtime.choices["model"], [])
+    row = run(f"experiment={name}", *model, *ON_CPU, *LOCAL_DATA[dataset](tmp_path / "data"))
     assert row.quality.masked is not None and row.quality.sparse == pytest.approx(row.quality.masked, abs=0.01)
     assert row.sparsity.sparsity_achieved > 0
 

@@ -1,14 +1,10 @@
 """A stage that is made again takes nothing from those who read it, and leaves nothing behind once they are gone."""
 
-import os
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
-import pytest
+from program_server import Program, ProgramServer
 from whole_calls import get_or_make
 
 from sparsefront.artifacts.store import Artifact, ArtifactStore
@@ -48,12 +44,10 @@ print(*[(artifact.path / name).read_text() for name in ("masks.txt", "weights.tx
 """
 
 
-def reader(root: Path, seconds: float) -> subprocess.Popen:
+def reader(programs: ProgramServer, root: Path, seconds: float) -> Program:
     """A process that finds the stage now and opens its files later; back when it has found it."""
     (root / "reading").unlink(missing_ok=True)
-    process = subprocess.Popen(
-        [sys.executable, "-c", READER, str(root), str(seconds)], stdout=subprocess.PIPE, text=True
-    )
+    process = programs.start(["-c", READER, str(root), str(seconds)])
     deadline = time.monotonic() + 60
     while not (root / "reading").exists():
         assert process.poll() is None and time.monotonic() < deadline
@@ -61,13 +55,13 @@ def reader(root: Path, seconds: float) -> subprocess.Popen:
     return process
 
 
-def test_another_process_that_reads_keeps_what_it_found(tmp_path):
+def test_another_process_that_reads_keeps_what_it_found(tmp_path, programs):
     make(tmp_path, "first")
-    process = reader(tmp_path, 1.0)
+    process = reader(programs, tmp_path, 1.0)
     again = make(tmp_path, "second")
     assert process.poll() is None, "made again while the other had opened no file yet"
     assert content(again) == {"second"} and content(store(tmp_path).find("dense", {})) == {"second"}
-    assert process.communicate(timeout=60)[0].split() == ["first", "first"]
+    assert process.wait(60) == 0 and process.text("stdout").split() == ["first", "first"]
 
 
 def test_the_same_run_keeps_what_it_found(tmp_path):
@@ -94,10 +88,10 @@ def test_nothing_is_left_behind_once_the_readers_are_gone(tmp_path):
     assert folders(tmp_path) == [name] and last.path.name == name and content(last) == {"last"}
 
 
-def test_a_reader_that_was_killed_holds_nothing(tmp_path):
+def test_a_reader_that_was_killed_holds_nothing(tmp_path, programs):
     make(tmp_path, "first")
-    process = reader(tmp_path, 60)
-    os.kill(process.pid, signal.SIGKILL)
+    process = reader(programs, tmp_path, 60)
+    process.kill()
     process.wait(30)
     name = make(tmp_path, "second").path.name
     assert folders(tmp_path) == [name]
@@ -126,27 +120,24 @@ print(len(found))
 """
 
 
-@pytest.mark.parametrize("makers", [1, 2])
-def test_many_readers_never_miss_it_nor_see_two_halves(tmp_path, makers):
+def test_many_readers_never_miss_it_nor_see_two_halves(tmp_path, programs):
+    """While this process and another make it again and again."""
     make(tmp_path, "start")
-    command = [sys.executable, "-c", STRESS, str(tmp_path)]
-    readers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    readers = [programs.start(["-c", STRESS, str(tmp_path)]) for _ in range(3)]
     second = "import sys; sys.path[:0] = sys.argv[2:]; from pathlib import Path; from test_generations import make\n"
-    second += "for number in range(40): make(Path(sys.argv[1]), f'other {number}')"
+    second += "for number in range(20): make(Path(sys.argv[1]), f'other {number}')"
     places = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "programs")]
-    others = [subprocess.Popen([sys.executable, "-c", second, str(tmp_path), *places]) for _ in range(makers - 1)]
-    enough, deadline = time.monotonic() + 3, time.monotonic() + 60
+    other = programs.start(["-c", second, str(tmp_path), *places])
+    enough, deadline = time.monotonic() + 1.5, time.monotonic() + 60
     number = 0
-    while time.monotonic() < enough or (time.monotonic() < deadline and any(other.poll() is None for other in others)):
+    while time.monotonic() < enough or (time.monotonic() < deadline and other.poll() is None):
         make(tmp_path, str(number))
         number += 1
-        # the lock is asked for again and again: who has just had it would get it at once
-        time.sleep(0.02 * len(others))
-    assert [other.wait(60) for other in others] == [0] * len(others)
+        time.sleep(0.02)  # the lock is asked for again and again: who has just had it would get it at once
+    assert other.wait(60) == 0, other.text("stderr")
     (tmp_path / "enough").write_text("")
-    seen = [process.communicate(timeout=60)[0] for process in readers]
-    assert [process.returncode for process in readers] == [0, 0, 0]
-    assert sum(int(count) for count in seen) > 3, "readers saw several of them"
+    assert [process.wait(60) for process in readers] == [0, 0, 0]
+    assert sum(int(process.text("stdout")) for process in readers) > 3, "readers saw several of them"
     make(tmp_path, "last")
     assert len(folders(tmp_path)) == 1
 

@@ -2,8 +2,6 @@
 
 import importlib
 import inspect
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -78,7 +76,7 @@ def test_a_point_on_ray_has_a_gpu_but_where_ray_starts_here_without_one(
     assert config.hydra.launcher.ray.remote.num_gpus == 0.5
 
 
-def test_a_preset_called_as_the_option_of_a_plugin_is_composed_without_a_warning():
+def test_a_preset_called_as_the_option_of_a_plugin_is_composed_without_a_warning(programs):
     """In a process of its own: pytest has filters of its own. The schema stands for that of a plugin that is not installed."""
     compose = """
 from hydra.core.config_store import ConfigStore
@@ -90,7 +88,7 @@ arguments._installed = lambda distribution: True
 with configured(["hydra/launcher=joblib"], Path("conf").absolute()):
     print("composed")
 """
-    done = subprocess.run([sys.executable, "-c", compose], cwd=CONF.parents[1], capture_output=True, text=True)
+    done = programs.run(["-c", compose], cwd=CONF.parents[1])
     assert (done.stdout, done.stderr) == ("composed\n", "")
 
 

@@ -1,7 +1,6 @@
 """The performance model: limits that any product obeys, constants that come back from times they made, and the shipped ones."""
 
 import dataclasses
-import shutil
 from pathlib import Path
 
 import pytest
@@ -241,7 +240,8 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
     device_rates.cache_clear()
     path = tmp_path / "rows.csv"
-    shutil.copy(MEASURED, path)
+    header, *rows = MEASURED.read_text().splitlines(keepends=True)
+    path.write_text("".join([header, *rows[::8]]))
     before = read_rows(path)
     assert main([str(path), "--write"]) == 0
     assert "| gathered_sm90 | fp16 |" in capsys.readouterr().out

@@ -155,11 +155,12 @@ def read_what_every_run_reads() -> None:
     """The YAML of the default options and the sources of the library: programs find them parsed, by their content."""
     import functools
 
-    from quick_compositions import composed_in, parse_each_content_once
+    from quick_compositions import composed_in, merge_equal_choices_once, parse_each_content_once
 
     from sparsefront.artifacts import code_digest
 
     parse_each_content_once()
+    merge_equal_choices_once()
     composed_in(Path(), Path(), ())
     code_digest._parsed = functools.cache(code_digest._parsed)
     for file in Path(code_digest.__file__).parents[1].rglob("*.py"):

@@ -6,14 +6,15 @@ Copies are made by pickle, which takes a sixth of the time of `copy.deepcopy`.
 import functools
 import io
 import pickle
-from contextlib import ExitStack
+from collections.abc import Hashable
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import patch
 
 import yaml
 from hydra import compose, initialize_config_dir
 from hydra._internal import config_loader_impl
+from hydra._internal.config_repository import IConfigRepository
+from hydra._internal.defaults_list import DefaultsList
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
@@ -62,35 +63,43 @@ def composition(overrides: tuple[str, ...]) -> DictConfig:
 def _composed(overrides: tuple[str, ...]) -> bytes:
     import sparsefront.config.schema  # noqa: F401  (registers the schema and the resolvers)
 
-    with ExitStack() as patched:
-        if not any("hydra.searchpath" in text for text in overrides):  # whose files come and go
-            merging = config_loader_impl.ConfigLoaderImpl
-            patched.enter_context(patch.object(config_loader_impl, "create_defaults_list", _defaults_list))
-            patched.enter_context(patch.object(merging, "_compose_config_from_defaults_list", _merged))
-        patched.enter_context(initialize_config_dir(str(CONF), version_base="1.3"))
+    with initialize_config_dir(str(CONF), version_base="1.3"):
         return pickle.dumps(compose("config", overrides=["logger=none", *overrides], return_hydra_config=True))
 
 
-# What is composed before values are set depends on the chosen options alone: the same ones are merged once.
+def merge_equal_choices_once() -> None:
+    """From now on Hydra merges the files of equally chosen options once; values are set on a copy, each time.
 
-_real_defaults_list = config_loader_impl.create_defaults_list
-_real_merged = config_loader_impl.ConfigLoaderImpl._compose_config_from_defaults_list
-_defaults_lists: dict = {}
-_merged_configs: dict[str, bytes] = {}
+    Where other folders than `conf/` are searched, or a group of Hydra's own is chosen, nothing is kept.
+    """
+    find_defaults = config_loader_impl.create_defaults_list
+    merge = config_loader_impl.ConfigLoaderImpl._compose_config_from_defaults_list
+    found: dict[Hashable, DefaultsList] = {}
+    merged: dict[str, bytes] = {}
 
+    def constant(repo: IConfigRepository) -> bool:
+        return {source.path for source in repo.get_sources()} == {"hydra.conf", str(CONF), ""}
 
-def _defaults_list(repo, config_name, overrides_list, **how):
-    chosen = [text for text in overrides_list if repo.group_exists(text.key_or_group)]
-    chosen = [text for text in chosen if not isinstance(text.value(), dict)]
-    key = tuple(text.input_line for text in chosen)
-    if key not in _defaults_lists:
-        _defaults_lists[key] = _real_defaults_list(repo, config_name, overrides_list, **how)
-    values = [text for text in overrides_list if not any(text is other for other in chosen)]
-    return replace(_defaults_lists[key], config_overrides=values)
+    def find_once(repo, config_name, overrides_list, **how):
+        words = [text for text in overrides_list if not text.is_sweep_override()]
+        chosen = [text for text in words if repo.group_exists(text.key_or_group) and not isinstance(text.value(), dict)]
+        if not constant(repo) or any("hydra" in text.key_or_group for text in chosen):
+            return find_defaults(repo, config_name, overrides_list, **how)
+        key = config_name, tuple(text.input_line for text in chosen), tuple(sorted(how.items()))
+        if key not in found:
+            found[key] = find_defaults(repo, config_name, overrides_list, **how)
+        values = [text for text in words if not any(text is other for other in chosen)]
+        return replace(found[key], config_overrides=values)
 
+    def merge_once(loader, defaults, repo) -> DictConfig:
+        plugins = ("hydra/launcher/", "hydra/sweeper/")  # whose schemas a test may register
+        of_plugins = [part for part in defaults if str(part.config_path).startswith(plugins)]
+        if not constant(repo) or any(not part.config_path.endswith("/basic") for part in of_plugins):
+            return merge(loader, defaults, repo)
+        key = str(defaults)
+        if key not in merged:
+            merged[key] = pickle.dumps(merge(loader, defaults, repo))
+        return pickle.loads(merged[key])
 
-def _merged(loader, defaults, repo) -> DictConfig:
-    key = str(defaults)
-    if key not in _merged_configs:
-        _merged_configs[key] = pickle.dumps(_real_merged(loader, defaults, repo))
-    return pickle.loads(_merged_configs[key])
+    config_loader_impl.create_defaults_list = find_once
+    config_loader_impl.ConfigLoaderImpl._compose_config_from_defaults_list = merge_once

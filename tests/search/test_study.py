@@ -1,9 +1,6 @@
 """A study that several processes share, that goes on after a kill with the points it would have had, each of them once."""
 
 import json
-import os
-import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -106,8 +103,8 @@ while (asked := here.ask()) is not None:
 """
 
 
-def test_several_processes_and_kills_give_each_point_once(tmp_path):
-    command = [sys.executable, "-c", WORKER, str(Path(__file__).parent), str(tmp_path)]
+def test_several_processes_and_kills_give_each_point_once(tmp_path, programs):
+    command = ["-c", WORKER, str(Path(__file__).parent), str(tmp_path)]
     log, workers, kills = tmp_path / "log", [], 0
     deadline = time.monotonic() + 240
     while time.monotonic() < deadline:
@@ -116,9 +113,9 @@ def test_several_processes_and_kills_give_each_point_once(tmp_path):
         if done >= 10 and not workers:
             break
         if len(workers) < 2 and done < 10:
-            workers.append(subprocess.Popen(command))
+            workers.append(programs.start(command))
         if kills < 2 and done > 3 * kills and workers:
-            os.kill(workers[0].pid, signal.SIGKILL)
+            workers[0].kill()
             workers[0].wait(30)
             kills += 1
         time.sleep(0.05)
@@ -273,12 +270,10 @@ print(json.dumps([full, done]))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX systems")
-@pytest.mark.parametrize("room", [300, 400])
-def test_a_disk_that_fills_again_and_again_loses_no_point(tmp_path, room):
+def test_a_disk_that_fills_again_and_again_loses_no_point(tmp_path, programs):
     whole = work(tmp_path / "whole")
-    command = [sys.executable, "-c", FULL_DISK, str(Path(__file__).parent), str(tmp_path), str(room)]
-    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    full, done = json.loads(printed)
+    ended = programs.run(["-c", FULL_DISK, str(Path(__file__).parent), str(tmp_path), "300"])
+    full, done = json.loads(ended.stdout)
     assert full > 10
     assert [{"number": int(number), **params} for number, params in done.items()] == whole
     trials = study(tmp_path)._study.get_trials()

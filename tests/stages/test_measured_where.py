@@ -9,7 +9,14 @@ import torch
 from sparsefront import provenance
 from sparsefront.measure import end_to_end
 
-ON_CPU = ("trainer=cpu", "measure.device=cpu", "report.html=false", "report.plot=false")
+ON_CPU = (
+    "trainer=cpu",
+    "measure.device=cpu",
+    "model.dim=64",
+    "model.depth=1",
+    "report.html=false",
+    "report.plot=false",
+)
 SHORT = ("pattern=vector_wise", "granularity=32", "model.dim=64", "model.depth=1", "measure.evaluate_limit=8")
 
 

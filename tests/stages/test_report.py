@@ -10,7 +10,8 @@ from hydra.core.hydra_config import HydraConfig
 
 from sparsefront.stages.keys import AFTER_PRUNING
 
-ON_CPU = ("trainer=cpu", "measure.device=cpu", "pattern=vector_wise", "granularity=32")
+SMALL = ("model.dim=64", "model.depth=1")
+ON_CPU = ("trainer=cpu", "measure.device=cpu", *SMALL, "pattern=vector_wise", "granularity=32")
 PICTURES = ("report.mask_pictures=true", "report.mask_layers=[fc1]")
 
 
@@ -40,7 +41,7 @@ def test_a_finished_run_is_shown_again_with_pictures(full_run, caplog, tmp_path)
 
 
 def test_the_result_names_the_settings_of_every_part(run):
-    short = ("measure.evaluate_limit=8", "model.dim=64", "model.depth=1")
+    short = ("measure.evaluate_limit=8",)
     choice = run(*ON_CPU, *short, "recovery.epochs=1", "recipe.weight_decay=0.25").choice
     assert choice.pattern_parameters == {"granularity": 32, "distribution": "free", "m": None, "aggregate": "l2"}
     assert choice.granularity == 32
@@ -102,7 +103,7 @@ def test_a_dense_run_has_no_pictures(run):
 
 def test_a_store_that_cannot_be_appended_to_loses_no_run(run, tmp_path, caplog):
     """As where somebody's own table, or a folder, lies at its place."""
-    short = ("measure.evaluate_limit=8", "model.dim=64", "model.depth=1")
+    short = ("measure.evaluate_limit=8",)
     store = tmp_path / "results" / "rows.csv"
     store.parent.mkdir(parents=True, exist_ok=True)
     store.write_text("name,price\napple,1\n")

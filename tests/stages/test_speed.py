@@ -16,7 +16,7 @@ from sparsefront.stages import measure
 from sparsefront.stages.bench import EvalContext
 
 ON_CPU = ("trainer=cpu", "measure.device=cpu")
-SMALL = (*ON_CPU, "model.depth=1")
+SMALL = (*ON_CPU, "model.dim=64", "model.depth=1")
 LATENCIES = {f"latency_{side}{part}_ms" for side in ("dense", "sparse") for part in ("", "_p20", "_p80")}
 
 

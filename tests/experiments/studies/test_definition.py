@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import pytest
 from made_study import FOLDER, ON_CPU, ROOT, STUDIES
+from quick_compositions import composition
 
+from sparsefront.config.command_line import normalize_arguments
 from sparsefront.config.settings import build_settings
 from sparsefront.config.validate import validate
 from sparsefront.runs import configured
@@ -33,7 +35,7 @@ def test_a_study_is_whole(modules, name):
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_the_settings_of_every_point_can_be_built(modules, name, tmp_path):
+def test_the_settings_of_every_point_can_be_built(modules, name):
     definition = modules["definition"]
     study = definition.read_study(name)
     seen = set()
@@ -42,10 +44,10 @@ def test_the_settings_of_every_point_can_be_built(modules, name, tmp_path):
         if key in seen:  # columns differ in the sparsity alone, and of further networks one point is enough
             continue
         seen.add(key)
-        with configured([*point.overrides, "kernel=none", f"results_dir={tmp_path}"], ROOT / "conf") as (config, _):
-            assert config.control == "dense_continued"
-            for group in ("model", "dataset", "pattern", "importance", "allocation", "schedule", "recovery", "recipe"):
-                build_settings(group, config[group])
+        config = composition(tuple(normalize_arguments([*point.overrides, "kernel=none"])))
+        assert config.control == "dense_continued"
+        for group in ("model", "dataset", "pattern", "importance", "allocation", "schedule", "recovery", "recipe"):
+            build_settings(group, config[group])
 
 
 def test_points_that_need_no_data_are_valid(modules, tmp_path):

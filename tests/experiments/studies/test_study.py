@@ -148,7 +148,17 @@ def test_two_points_of_a_study_from_the_command_line(tmp_path, programs):
         "0",
     ]
     places = [f"--{name}={tmp_path / name}" for name in ("out", "results", "cache")]
-    more = ["--only", "32 x 32", "--overrides", "debug=tiny", *ON_CPU, "model.dim=128", "model.depth=1"]
+    more = [
+        "--workers",
+        "1",
+        "--only",
+        "32 x 32",
+        "--overrides",
+        "debug=tiny",
+        *ON_CPU,
+        "model.dim=128",
+        "model.depth=1",
+    ]
     call = programs.run([*command, *places, *more], cwd=ROOT)
     assert call.returncode == 0, call.stdout + call.stderr
     lines = (tmp_path / "out" / "pytorch_talk" / "points.csv").read_text().splitlines()
