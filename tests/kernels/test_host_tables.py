@@ -55,6 +55,23 @@ def test_all_of_a_schedule_is_one_table_of_the_host(splits, monkeypatch):
     blocked._split_tensors.cache_clear()
 
 
+def test_the_default_device_does_not_matter():
+    """A program may have set one: what the host makes stays on the host until it is copied."""
+    lengths = (9, 4, 3, 0)
+    expected = [
+        schedule_tensors.__wrapped__(lengths, 640, 7, ALL, CPU),
+        blocked._split_tensors.__wrapped__(lengths, 640, CPU),
+    ]
+    sm90_schedule._searched.cache_clear()
+    with torch.device("meta"):
+        found = [
+            schedule_tensors.__wrapped__(lengths, 640, 7, ALL, CPU),
+            blocked._split_tensors.__wrapped__(lengths, 640, CPU),
+        ]
+    for one, other in zip(sum(found, ()), sum(expected, ()), strict=True):
+        assert torch.equal(one, other)
+
+
 gpu = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="needs a CUDA device; run pytest -m gpu on a GPU machine"
 )

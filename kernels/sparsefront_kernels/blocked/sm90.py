@@ -374,13 +374,15 @@ def _split_tensors(lengths: tuple[int, ...], m: int, device: torch.device) -> tu
     """One tile for each cluster, longest lists first."""
     if reason := columns_unsupported_reason(m):
         raise ValueError(f"a schedule {reason}")
-    k_blocks, rows = torch.tensor(lengths, dtype=torch.int32), torch.arange(0, m, COLUMNS_OF_SPLIT, dtype=torch.int32)
-    work = torch.empty(len(lengths), len(rows), 4, dtype=torch.int32)
-    work[:, :, 0] = torch.arange(len(lengths))[:, None]
-    work[:, :, 1] = (k_blocks.cumsum(0) - k_blocks)[:, None]
-    work[:, :, 2] = k_blocks[:, None]
-    work[:, :, 3] = rows
-    return tables_on_device(work.view(-1, 4), torch.arange(len(lengths) * len(rows) + 1, dtype=torch.int32), device)
+    with torch.device("cpu"):  # whatever the default device is
+        k_blocks, rows = torch.tensor(lengths, dtype=torch.int32), torch.arange(0, m, COLUMNS_OF_SPLIT)
+        work = torch.empty(len(lengths), len(rows), 4, dtype=torch.int32)
+        work[:, :, 0] = torch.arange(len(lengths))[:, None]
+        work[:, :, 1] = (k_blocks.cumsum(0) - k_blocks)[:, None]
+        work[:, :, 2] = k_blocks[:, None]
+        work[:, :, 3] = rows
+        begins = torch.arange(len(lengths) * len(rows) + 1, dtype=torch.int32)
+    return tables_on_device(work.view(-1, 4), begins, device)
 
 
 def launch_blocked_sm90(

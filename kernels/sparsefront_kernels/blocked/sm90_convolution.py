@@ -88,13 +88,15 @@ def blocked_conv2d(
         return y
     rows = y.view(-1, n)
     packed = BlockedSm90Weight(n, k, K_BLOCK, panels, k_blocks, outputs, tuple(lengths))
+    problem = BlockedProblem.of(packed, len(rows))
     with torch.cuda.device_of(x):
         launch_blocked_sm90(
             x.view(-1, x.shape[3]),
             rows,
             packed,
             m=len(rows),
-            launch=LAUNCHES.launch_for(BlockedProblem.of(packed, len(rows)), x.device),
+            launch=LAUNCHES.launch_for(problem, x.device),
+            quick_schedule=not LAUNCHES.timed_alike(problem, x.device),
             x_feature_major=False,
             y_feature_major=False,
             bias=bias_for_kernel(bias),

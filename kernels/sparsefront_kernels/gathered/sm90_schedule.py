@@ -25,6 +25,7 @@ from torch import Tensor
 from sparsefront_kernels.common.host_tables import on_device
 from sparsefront_kernels.performance_model.launch_costs import cuda_tile_cycles
 
+CPU = torch.device("cpu")  # whatever the default device is
 WIDEST = 256
 WIDTHS = (256, 192, 128, 64)  # columns of a work tile
 LONG = 1.5  # times the median number of k-blocks: CTA tiles that are dealt out first, so that none ends last
@@ -275,7 +276,9 @@ def _deal(steps: list[_Step], ticks: Mapping[int, Sequence[float]], blocks: int)
 def _by_block(dealt: _Dealt, lengths: tuple[int, ...]) -> Schedule:
     """The tiles of each block in the order in which it takes them."""
     if not dealt.taken:
-        return Schedule(torch.empty(0, 4, dtype=torch.int32), torch.zeros(1, dtype=torch.int32), 0.0)
+        return Schedule(
+            torch.empty(0, 4, dtype=torch.int32, device=CPU), torch.zeros(1, dtype=torch.int32, device=CPU), 0.0
+        )
     cta_tiles: list[int] = []
     places: list[int] = []
     for begin, end, columns in dealt.steps:
@@ -283,11 +286,11 @@ def _by_block(dealt: _Dealt, lengths: tuple[int, ...]) -> Schedule:
         for column, width in columns:
             places += [column | (width // 64 - 1) << COLUMN_BITS] * (end - begin)
     first_k_blocks = [0, *itertools.accumulate(max(1, length) for length in lengths[:-1])]
-    weights = torch.tensor([range(len(lengths)), first_k_blocks, lengths], dtype=torch.int32)
+    weights = torch.tensor([range(len(lengths)), first_k_blocks, lengths], dtype=torch.int32, device=CPU)
     block = torch.frombuffer(array("d", dealt.taken), dtype=torch.float64).long().bitwise_and_(_BLOCKS - 1)
     order = block.argsort(stable=True)
     cta_tile, place = torch.frombuffer(array("i", cta_tiles + places), dtype=torch.int32).view(2, -1)[:, order]
-    first_tiles = torch.zeros(int(block.max()) + 2, dtype=torch.int32)
+    first_tiles = torch.zeros(int(block.max()) + 2, dtype=torch.int32, device=CPU)
     torch.cumsum(torch.bincount(block), 0, dtype=torch.int32, out=first_tiles[1:])
     work = torch.cat([weights[:, cta_tile], place[None]]).t().contiguous()
     return Schedule(work, first_tiles, dealt.end / _TICKS)
