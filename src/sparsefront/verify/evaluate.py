@@ -234,7 +234,10 @@ def measure_again(
     _tell_evaluating("sparse", result)
     yield from _compare("sparse", evaluate_splits(bench, sparse.net, "sparse"), result, outcomes)
     yield _kernels(result, export, sparse, bench, same_device=same_dtype)
-    yield _speedup(result, speed)
+    if result.speed.speedup is None or "speedup" not in speed:
+        yield Finding("speedup", SKIPPED, "of references in low precision, on a CPU, nothing is timed", decides=False)
+    else:
+        yield _speedup(result, speed)
 
 
 def planned(experiment: Experiment, result: Result, given: Sequence[str] = ()) -> Iterator[Finding]:
