@@ -634,6 +634,15 @@ def test_what_ran_in_low_precision_is_measured_again_in_it(finished, tmp_path, c
     assert "it has no samples for latency_dense_low_ms" in capsys.readouterr().err
 
 
+def test_a_precision_that_no_layer_could_run_in_is_verified_as_that(finished, tmp_path, capsys):
+    cache = finished.parents[1] / "cache"
+    chosen = ("pattern=tile_wise", "granularity=16", "precision=fp8", "kernel.fuse=false")
+    folder = sf.run(*TINY, f"cache_dir={cache}", f"results_dir={tmp_path}", "recipe.epochs=4", *chosen).folder
+    assert json.loads((folder / "row.json").read_text())["speed"]["precision"] == "fp32"
+    assert main([str(folder), "--cache-dir", str(cache)]) == 0
+    assert "DIFFERS" not in capsys.readouterr().out
+
+
 def test_a_dense_run_is_verified_too(finished, tmp_path, capsys):
     places = (f"cache_dir={finished.parents[1] / 'cache'}", f"results_dir={tmp_path}")
     folder = sf.run(*TINY, *places, "pattern=dense", "recipe.epochs=4").folder

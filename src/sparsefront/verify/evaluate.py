@@ -302,6 +302,11 @@ def _conditions(bench: EvalContext, result: Result, given: Sequence[str]) -> Ite
     elif not any(text.lstrip("+").startswith("measure") for text in given):
         timed = speed.latency_device is not None
         known = here if timed else {key: here[key] for key in ("batch_size", "dtype")}
+        if (
+            result.kernels.low_precision_layers
+            and here["precision"] not in result.kernels.low_precision_layers.values()
+        ):
+            known |= {"precision": here["dtype"]}  # no layer could run in what was asked for
         stated = {key: getattr(speed, key, None) for key in known if key != "layout"}
         yield _facts("conditions", {key: (value, known[key]) for key, value in stated.items()})
 
