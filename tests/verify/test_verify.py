@@ -616,6 +616,33 @@ def test_a_file_that_is_no_result(tmp_path, capsys):
     assert "is no result that can be read" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "chosen", [("pattern=n_m", "sparsity=0.5", "precision=int8"), ("pattern=dense", "precision=fp8")]
+)
+def test_what_ran_in_low_precision_is_measured_again_in_it(finished, tmp_path, capsys, chosen):
+    cache = finished.parents[1] / "cache"
+    folder = sf.run(*TINY, f"cache_dir={cache}", f"results_dir={tmp_path}", "recipe.epochs=4", *chosen).folder
+    stored = ["--cache-dir", str(cache)]
+    assert main([str(folder), *stored]) == 0
+    said = capsys.readouterr().out
+    named = ("dense", "dense_low", "sparse") if "pattern=n_m" in chosen else ("dense", "sparse")
+    assert "DIFFERS" not in said and all(f"accuracy, {side}: holds" in said for side in named)
+    edit(folder / "row.json", "quality", named[-2], 0.01, forge=True)
+    assert main([str(folder), *stored]) == 1
+    edit(folder / "row.json", "speed", "latency_dense_low_ms", 0.1, forge=True)
+    assert main([str(folder), *stored]) == 1
+    assert "it has no samples for latency_dense_low_ms" in capsys.readouterr().err
+
+
+def test_a_precision_that_no_layer_could_run_in_is_verified_as_that(finished, tmp_path, capsys):
+    cache = finished.parents[1] / "cache"
+    chosen = ("pattern=tile_wise", "granularity=16", "precision=fp8", "kernel.fuse=false")
+    folder = sf.run(*TINY, f"cache_dir={cache}", f"results_dir={tmp_path}", "recipe.epochs=4", *chosen).folder
+    assert json.loads((folder / "row.json").read_text())["speed"]["precision"] == "fp32"
+    assert main([str(folder), "--cache-dir", str(cache)]) == 0
+    assert "DIFFERS" not in capsys.readouterr().out
+
+
 def test_a_dense_run_is_verified_too(finished, tmp_path, capsys):
     places = (f"cache_dir={finished.parents[1] / 'cache'}", f"results_dir={tmp_path}")
     folder = sf.run(*TINY, *places, "pattern=dense", "recipe.epochs=4").folder

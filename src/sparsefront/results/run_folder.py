@@ -301,6 +301,8 @@ def _options(result: Result) -> list[str]:
     options = [f"{group}={value}" for group in GROUPS if (value := result.value_of(group)) is not None]
     options += [f"dataset.task={result.choice.dataset_task}"] if result.choice.dataset_task else []
     options += [f"granularity={result.choice.granularity}"] if result.choice.granularity is not None else []
+    precision = result.speed.precision
+    options += [f"precision={precision}"] if precision not in (None, result.speed.dtype) else []
     return [*options, f"sparsity={result.sparsity.sparsity_target:g}", f"seed={result.identity.seed}"]
 
 

@@ -50,13 +50,15 @@ TAG_GROUPS = ("model", "dataset", "pattern", "recovery")  # whose choices tag a 
 @contextmanager
 def open_loggers(experiment: Experiment, keys: StageKeys) -> Iterator[list]:
     """The loggers of this run, under the id that its result has; closed as failed where it fails."""
+    low = [experiment.precision.mode] if experiment.precision.is_low else []
     run = LoggedRun(
         run_name=experiment.name,
         output_dir=experiment.output_dir,
         group=experiment.sweep,
         config=experiment.settings | {"sparsity": experiment.sparsity, "seed": experiment.seed},
         run_id=digest(keys.measure),
-        tags=[experiment.choices[group] for group in TAG_GROUPS if experiment.pattern.prunes or group != "recovery"],
+        tags=[experiment.choices[group] for group in TAG_GROUPS if experiment.pattern.prunes or group != "recovery"]
+        + low,
     )
     loggers = experiment.logger.build(run)
     try:

@@ -234,7 +234,10 @@ def measure_again(
     _tell_evaluating("sparse", result)
     yield from _compare("sparse", evaluate_splits(bench, sparse.net, "sparse"), result, outcomes)
     yield _kernels(result, export, sparse, bench, same_device=same_dtype)
-    yield _speedup(result, speed)
+    if result.speed.speedup is None or "speedup" not in speed:
+        yield Finding("speedup", SKIPPED, "of references in low precision, on a CPU, nothing is timed", decides=False)
+    else:
+        yield _speedup(result, speed)
 
 
 def planned(experiment: Experiment, result: Result, given: Sequence[str] = ()) -> Iterator[Finding]:
@@ -299,6 +302,11 @@ def _conditions(bench: EvalContext, result: Result, given: Sequence[str]) -> Ite
     elif not any(text.lstrip("+").startswith("measure") for text in given):
         timed = speed.latency_device is not None
         known = here if timed else {key: here[key] for key in ("batch_size", "dtype")}
+        if (
+            result.kernels.low_precision_layers
+            and here["precision"] not in result.kernels.low_precision_layers.values()
+        ):
+            known |= {"precision": here["dtype"]}  # no layer could run in what was asked for
         stated = {key: getattr(speed, key, None) for key in known if key != "layout"}
         yield _facts("conditions", {key: (value, known[key]) for key, value in stated.items()})
 
