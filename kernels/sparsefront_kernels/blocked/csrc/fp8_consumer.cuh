@@ -6,13 +6,6 @@
 
 namespace {
 
-// What has been read stays behind the wait for it.
-template <int COUNT>
-__device__ __forceinline__ void pin(float (&acc)[COUNT]) {
-#pragma unroll
-    for (float& v : acc) asm volatile("" : "+f"(v)::"memory");
-}
-
 // How many k-blocks the tensor cores add up: one that has scales of its own.
 template <bool GROUPED>
 constexpr int ADDED_AT_ONCE = GROUPED ? 1 : 2;
@@ -65,7 +58,7 @@ __device__ __forceinline__ void add_halves(const Stage<S, SPLIT, GROUPED>& stage
         multiply_k_block<128, true>(acc, stage.x(group), stage.panels());
         stage.load_scales(scales);
         wgmma_wait<0>();
-        pin(acc);
+        fence_sums(acc);
         stage.release(cluster);
         promote<GROUPED>(sums, acc, scales);
     } else {
@@ -73,7 +66,7 @@ __device__ __forceinline__ void add_halves(const Stage<S, SPLIT, GROUPED>& stage
         multiply_k_block<64, true>(acc, stage.x(group), stage.panels() + (uses == 2 ? PANEL_BYTES : 0));
         stage.load_scales(scales);
         wgmma_wait<0>();
-        pin(acc);
+        fence_sums(acc);
         stage.release(cluster);
         if (uses == 1) {
             promote<GROUPED>(sums, acc, scales);
@@ -95,7 +88,7 @@ struct Flight {
     }
 
     __device__ __forceinline__ void end(float (&sums)[64]) {
-        pin(acc);
+        fence_sums(acc);
         promote<GROUPED>(sums, acc, scales);
     }
 };
@@ -140,6 +133,7 @@ __device__ __forceinline__ void add_up(int cluster, int group, int count, float 
         const auto ends_with = [&](auto& flight) {
             if (--count > 0) return false;
             wgmma_wait<0>();
+            fence_sums(flight.acc);
             stage.release(cluster);
             flight.end(sums);
             return true;

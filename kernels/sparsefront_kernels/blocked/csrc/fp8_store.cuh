@@ -19,10 +19,19 @@ __device__ __forceinline__ uint32_t packed_e4m3(float first, float second) {
     return both;
 }
 
+// Likewise of two numbers in half.
+__device__ __forceinline__ uint32_t packed_e4m3(__half2 v) {
+    uint16_t both;
+    asm("cvt.rn.satfinite.e4m3x2.f16x2 %0, %1;" : "=h"(both) : "r"(reinterpret_cast<const uint32_t&>(v)));
+    return both;
+}
+
 __device__ __forceinline__ float finite_size(float v) {
     const float size = fabsf(v);
     return size < __int_as_float(0x7F800000) ? size : 0.0f;  // neither Inf nor NaN
 }
+
+constexpr float LEAST_IN_HALF = 0x1p-7f, MOST_IN_HALF = 65504.0f;  // sizes whose quotients half holds
 
 constexpr float TINY = 0x1p-60f, LIFT = 0x1p64f;  // the reciprocal of a much smaller scale would be infinite
 
@@ -115,10 +124,15 @@ struct Store {
         if (leads) wait_for_reads_of_stores<0>();
         warpgroup_sync(name);
         if (row < problem.m) {
-            finish(problem, sums, scales.of_rows);
+            scale(sums, scales.of_rows);
             if constexpr (IS_QUANTIZED<T>) {
-                quantize(problem, tile, row, sums);
+                const bool gelu = problem.epilogue.activation > RELU;
+                if (!gelu || !quantize_gelu(problem, tile, row, sums)) {
+                    activate(problem, sums);
+                    quantize(problem, tile, row, sums);
+                }
             } else {
+                activate(problem, sums);
                 round(problem, sums);
             }
         }
@@ -144,8 +158,8 @@ struct Store {
     }
 
    private:
-    // Sums become numbers of Y. sums[4 e + 2 p + i]: of output 8 e + 2 (lane % 4) + i, of the thread's row p.
-    __device__ __forceinline__ void finish(const Problem& problem, float (&sums)[64], const float (&row_scales)[2]) const {
+    // Sums times their scales, and the bias. sums[4 e + 2 p + i]: of output 8 e + 2 (lane % 4) + i, of the thread's row p.
+    __device__ __forceinline__ void scale(float (&sums)[64], const float (&row_scales)[2]) const {
         float4 of_two[16];  // scale and bias of two outputs
 #pragma unroll
         for (int eight = 0; eight < 16; ++eight) of_two[eight] = load_16_bytes(columns + (eight * 8 + threadIdx.x % 4 * 2) * 8);
@@ -158,6 +172,9 @@ struct Store {
                 v[1] = fmaf(v[1] * row_scales[p], of_two[eight].z, of_two[eight].w);
             }
         }
+    }
+
+    __device__ __forceinline__ void activate(const Problem& problem, float (&sums)[64]) const {
         if (problem.epilogue.activation == NONE) return;
         if (problem.epilogue.activation == RELU) {
 #pragma unroll
@@ -205,21 +222,65 @@ struct Store {
         for (int p = 0; p < 2; ++p) {
             const Quantizer quantized(largest_size<4, 32>(sizes[p], sums, p * 2, 4));
             const int own_row = in_group + p * 8;
-            if (lane % 4 == 0 && row + own_row < problem.m)
-                problem.y_scales[static_cast<int64_t>(row + own_row) * (problem.n / OUTPUTS) + tile.output(0) / OUTPUTS] = quantized.scale;
+            store_scale(problem, tile, row + own_row, quantized.scale);
             if (__any_sync(~0u, quantized.lift() != 1.0f)) {
 #pragma unroll
                 for (int i = 0; i < 32; ++i) sums[i / 2 * 4 + p * 2 + i % 2] *= quantized.lift();
             }
-            const uint32_t of_row = buffer + own_row * 128 + lane % 4 * 2;
 #pragma unroll
-            for (int eight = 0; eight < 16; ++eight) {
-                const uint32_t both = packed_e4m3(quantized(sums[eight * 4 + p * 2]), quantized(sums[eight * 4 + p * 2 + 1]));
-                asm volatile("st.shared.b16 [%0], %1;" ::"r"(of_row + ((eight / 2) ^ (own_row % 8)) * 16 + eight % 2 * 8),
-                             "h"(static_cast<uint16_t>(both))
-                             : "memory");
-            }
+            for (int eight = 0; eight < 16; ++eight)
+                store_two(own_row, eight, packed_e4m3(quantized(sums[eight * 4 + p * 2]), quantized(sums[eight * 4 + p * 2 + 1])));
         }
+    }
+
+    // GELU and quantisation two numbers at a time in half, whose rounding is far below a step of e4m3, as is the error of the tanh.
+    // Returns whether it did: half does not hold numbers of any size. `sums` stay as they are.
+    __device__ __forceinline__ bool quantize_gelu(const Problem& problem, const Tile& tile, int row, const float (&sums)[64]) const {
+        const __half2 coefficients[3] = {__float2half2_rn(problem.epilogue.gelu[0]), __float2half2_rn(problem.epilogue.gelu[1]),
+                                         __float2half2_rn(problem.epilogue.gelu[2])};
+        __half2 v[32], before = __float2half2_rn(0.0f), sizes[2] = {before, before};  // v[2 e + p]
+#pragma unroll
+        for (int i = 0; i < 32; ++i) {
+            v[i] = __floats2half2_rn(sums[i * 2], sums[i * 2 + 1]);
+            before = __hmax2(before, __habs2(v[i]));
+            const uint32_t activated = gelu_of_two<__half>(reinterpret_cast<const uint32_t&>(v[i]), coefficients);
+            v[i] = reinterpret_cast<const __half2&>(activated);
+            sizes[i % 2] = __hmax2(sizes[i % 2], __habs2(v[i]));
+        }
+        float size[2];
+#pragma unroll
+        for (int p = 0; p < 2; ++p) {
+            size[p] = fmaxf(__low2float(sizes[p]), __high2float(sizes[p]));
+            size[p] = fmaxf(size[p], __shfl_xor_sync(~0u, size[p], 1));
+            size[p] = fmaxf(size[p], __shfl_xor_sync(~0u, size[p], 2));
+        }
+        const float most = fmaxf(__low2float(before), __high2float(before));
+        const bool fits = most <= MOST_IN_HALF && fminf(size[0], size[1]) >= LEAST_IN_HALF;
+        if (!__all_sync(~0u, fits)) return false;
+        const int lane = threadIdx.x % 32, in_group = threadIdx.x / 32 % 4 * 16 + lane / 4;
+#pragma unroll
+        for (int p = 0; p < 2; ++p) {
+            const int own_row = in_group + p * 8;
+            store_scale(problem, tile, row + own_row, __fdiv_rn(size[p], 448.0f));
+            const __half2 reciprocal = __float2half2_rn(__fdividef(448.0f, size[p]));
+#pragma unroll
+            for (int eight = 0; eight < 16; ++eight) store_two(own_row, eight, packed_e4m3(__hmul2(v[eight * 2 + p], reciprocal)));
+        }
+        return true;
+    }
+
+    // The scale of a row and the tile's outputs.
+    __device__ __forceinline__ void store_scale(const Problem& problem, const Tile& tile, int row, float scale) const {
+        if (threadIdx.x % 4 == 0 && row < problem.m)
+            problem.y_scales[static_cast<int64_t>(row) * (problem.n / OUTPUTS) + tile.output(0) / OUTPUTS] = scale;
+    }
+
+    // Two neighbouring e4m3 numbers of this thread, of one eight of outputs.
+    __device__ __forceinline__ void store_two(int own_row, int eight, uint32_t both) const {
+        const uint32_t of_row = buffer + own_row * 128 + threadIdx.x % 4 * 2;
+        asm volatile("st.shared.b16 [%0], %1;" ::"r"(of_row + ((eight / 2) ^ (own_row % 8)) * 16 + eight % 2 * 8),
+                     "h"(static_cast<uint16_t>(both))
+                     : "memory");
     }
 };
 
