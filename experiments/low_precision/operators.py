@@ -26,7 +26,8 @@ from sparsefront_kernels.bench.provider import copied
 from sparsefront_kernels.bench.timing import Latency, copies_for, require_gpu, time_calls
 from sparsefront_kernels.blocked import fp8_sm90, sm90
 from sparsefront_kernels.blocked.format import BlockedFormat
-from sparsefront_kernels.blocked.fp8_reference import dequantize_rows, quantize_rows
+from sparsefront_kernels.blocked.fp8_reference import dequantize_rows
+from sparsefront_kernels.quantized.quantize import quantize
 from torch import Tensor
 
 from experiments.harness import runs
@@ -98,7 +99,7 @@ def trials(cell: Cell, device: torch.device) -> list[Trial]:
     if cell.kernel == FP16:
         return _in_fp16(cell, stored, x.half())
     packed = fp8_sm90.pack_for_blocked_fp8_sm90(stored)
-    q, scales = quantize_rows(x, fp8_sm90.GROUP if cell.kernel == FP8_GROUPED else cell.k)
+    q, scales = quantize(x, group=fp8_sm90.GROUP if cell.kernel == FP8_GROUPED else None)
     moved = q.nbytes + packed.panels.nbytes + 2 * cell.m * cell.n
     call = partial(fp8_sm90.blocked_fp8, out_dtype=torch.bfloat16)
     return [
@@ -117,7 +118,7 @@ def _dense(cell: Cell, device: torch.device) -> Trial:
     x, weight = torch.randn(cell.m, cell.k, device=device), torch.randn(cell.n, cell.k, device=device)
     rowwise = cell.kernel == ROWWISE
     if rowwise:
-        (q, scales), (w, w_scales) = quantize_rows(x, cell.k), quantize_rows(weight, cell.k)
+        (q, scales), (w, w_scales) = quantize(x), quantize(weight)
     else:
         q, scales, w, w_scales = _whole(x) + _whole(weight)
 
@@ -132,7 +133,7 @@ def _dense(cell: Cell, device: torch.device) -> Trial:
 
 def _whole(v: Tensor) -> tuple[Tensor, Tensor]:
     """e4m3 of v's shape with one scale [1, 1]."""
-    q, scale = quantize_rows(v.view(1, -1), v.numel())
+    q, scale = quantize(v.view(1, -1))
     return q.view(v.shape), scale
 
 

@@ -6,32 +6,13 @@ import torch
 from torch import Tensor
 
 from sparsefront_kernels.common.epilogue import with_epilogue
+from sparsefront_kernels.quantized.quantize import quantize
 
 if TYPE_CHECKING:
     from sparsefront_kernels.blocked.fp8_sm90 import BlockedFp8Weight
 
 E4M3 = torch.float8_e4m3fn
-LARGEST = 448.0  # of e4m3
 GROUP = 128  # inputs, or outputs, that share a scale of a row
-
-
-def quantize_rows(v: Tensor, group: int) -> tuple[Tensor, Tensor]:
-    """e4m3 of rows with a scale for each `group` numbers: the rule by which activations and weights are quantized here.
-
-    A scale is the largest finite size of its numbers over 448, or 1 where all are zero. A NaN stays one, and an infinite number
-    becomes one, since e4m3 has no infinity.
-
-    Args:
-        v: [rows, columns] in float32 or float64; `group` divides the columns.
-    Returns:
-        e4m3 [rows, columns] and the scales in v's dtype, [rows, columns / group].
-    """
-    groups = v.unflatten(1, (-1, group))
-    sizes = groups.abs().where(groups.isfinite(), 0.0).amax(dim=2)
-    scales = torch.where(sizes > 0, sizes / LARGEST, 1.0)
-    scales = torch.where(scales > 0, scales, 1.0)  # a quotient too small for the dtype
-    quotients = groups.where(~groups.isinf(), torch.nan) / scales[:, :, None]
-    return quotients.clamp(-LARGEST, LARGEST).to(E4M3).flatten(1), scales
 
 
 def dequantize_rows(q: Tensor, scales: Tensor) -> Tensor:
@@ -60,4 +41,4 @@ def blocked_fp8_quantized_reference(
 ) -> tuple[Tensor, Tensor]:
     """What `fp8_sm90.blocked_fp8_quantized` gives, from sums in float64: e4m3 [M, N] and float32 scales [M, N / 128]."""
     y = blocked_fp8_reference(x, x_scales, packed, bias, activation=activation)
-    return quantize_rows(y.float(), GROUP)
+    return quantize(y.float(), "fp8", GROUP)

@@ -17,7 +17,7 @@ from torch.nn.functional import pad
 
 from sparsefront_kernels import cuda_library
 from sparsefront_kernels.blocked.format import BlockedFormat
-from sparsefront_kernels.blocked.fp8_reference import E4M3, GROUP, LARGEST
+from sparsefront_kernels.blocked.fp8_reference import E4M3, GROUP
 from sparsefront_kernels.common.device_support import hopper_unsupported_reason
 from sparsefront_kernels.common.epilogue import ACTIVATION_CODES, check_activation
 from sparsefront_kernels.common.indices import partners_of
@@ -25,6 +25,7 @@ from sparsefront_kernels.common.launch import TYPE_CODES, library_function
 from sparsefront_kernels.common.operands import RUN_BYTES, bias_for_kernel, check_epilogue, has_aligned_rows
 from sparsefront_kernels.common.wgmma_layout import swizzled
 from sparsefront_kernels.problem import Problem
+from sparsefront_kernels.quantized.quantize import quantize_weight
 
 LIBRARY = "blocked_fp8_sm90"
 HALF = 64  # outputs of a half
@@ -91,7 +92,7 @@ def blocked_fp8_unsupported_reason(stored: BlockedFormat, device: torch.device) 
 
 
 def pack_for_blocked_fp8_sm90(stored: BlockedFormat, *, adjacent_halves: bool = False) -> BlockedFp8Weight:
-    """Quantize the weight, an output by its largest size over 448, and lay it out on the format's device.
+    """Quantize the weight with a scale for each output and lay it out on the format's device.
 
     Args:
         stored: values of any float dtype.
@@ -115,12 +116,12 @@ def pack_for_blocked_fp8_sm90(stored: BlockedFormat, *, adjacent_halves: bool = 
     used = of_halves.sum(dim=1)
     uses = of_halves[:, 0] + 2 * of_halves[:, 1].long()
     owner, half = of_halves.nonzero(as_tuple=True)  # k-block by k-block, half 0 first
-    weight, scales = _quantized(stored.to_dense())
+    weight, scales = quantize_weight(stored.to_dense(), "fp8")
     return BlockedFp8Weight(
         n=n,
         k=k,
         panels=_panels(weight, outputs[tile[owner], half] * HALF, column[owner] * K_BLOCK),
-        scales=scales,
+        scales=scales[:, 0].contiguous(),
         k_blocks=torch.stack([column, 4 * (used.cumsum(0) - used) + uses], dim=1).to(torch.int32),
         outputs=tuple(outputs.flatten().tolist()),
         lengths=tuple(count.tolist()),
@@ -157,13 +158,6 @@ def _cta_tiles(stored: BlockedFormat, *, adjacent: bool) -> tuple[Tensor, Tensor
         outputs, kept = outputs[order], kept[order]
     missing = len(outputs) % 2
     return pad(outputs, (0, missing), value=-1).view(-1, 2), pad(kept, (0, 0, 0, missing)).view(-1, 2, k // K_BLOCK)
-
-
-def _quantized(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """e4m3 [N, K] and float32 scales [N]."""
-    sizes = weight.float().abs().amax(dim=1)
-    scales = torch.where(sizes > 0, sizes / LARGEST, 1.0)
-    return (weight.float() / scales[:, None]).clamp(-LARGEST, LARGEST).to(E4M3), scales
 
 
 def _panels(weight: Tensor, first_outputs: Tensor, first_inputs: Tensor) -> Tensor:
@@ -211,7 +205,7 @@ def blocked_fp8(
 def blocked_fp8_quantized(
     x: Tensor, x_scales: Tensor, packed: BlockedFp8Weight, bias: Tensor | None = None, *, activation: str = "none"
 ) -> tuple[Tensor, Tensor]:
-    """Y = activation(X · Wᵀ + bias), quantized for the next product by `fp8_reference.quantize_rows` with groups of 128.
+    """Y = activation(X · Wᵀ + bias), quantized for the next product by the rule of `quantized.quantize` with groups of 128.
 
     Args:
         packed: of `adjacent_halves`, or of blocks of a multiple of 128 outputs.

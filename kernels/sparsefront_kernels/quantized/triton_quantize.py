@@ -104,7 +104,8 @@ def _quantize_kernel(
             tl.store(scales_ptr + row * groups + group, scale, mask=group < groups)
     elif FAST:
         x, _ = _load(x_ptr, lane, columns, ACTIVATION)
-        amax = tl.max(tl.abs(x), axis=0)  # without NaN
+        amax = tl.max(tl.abs(x), axis=0)  # without NaN, unless there is nothing else
+        amax = tl.where(amax == amax, amax, 0.0)
         if amax == float("inf"):
             finite = tl.abs(x) < float("inf")
             amax = tl.max(tl.where(finite, tl.abs(x), 0.0), axis=0)

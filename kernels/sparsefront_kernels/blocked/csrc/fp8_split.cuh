@@ -45,19 +45,18 @@ __device__ __forceinline__ void store_run(const Problem& problem, const Run& run
         float size = 0.0f;
 #pragma unroll
         for (float value : v) size = fmaxf(size, fabsf(value));
-        const Quantizer quantized(largest_size<RUNS, RUN>(size, v, 0, 2));
+        const float scale = scale_of(largest_size<RUNS, RUN>(size, v, 0, 2)), reciprocal = __frcp_rn(scale);
 #pragma unroll
-        for (float& value : v) value *= quantized.lift();
+        for (float& value : v) value *= reciprocal;
         uint32_t words[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i)
-            words[i] = packed_e4m3(quantized(v[4 * i]), quantized(v[4 * i + 1])) |
-                       packed_e4m3(quantized(v[4 * i + 2]), quantized(v[4 * i + 3])) << 16;
+            words[i] = packed_e4m3(v[4 * i], v[4 * i + 1]) | packed_e4m3(v[4 * i + 2], v[4 * i + 3]) << 16;
         if (!exists) return;
         uint8_t* y = static_cast<uint8_t*>(problem.epilogue.y) + row * problem.epilogue.y_stride + run.output;
         *reinterpret_cast<uint2*>(y) = make_uint2(words[0], words[1]);
         if (run.number == 0)
-            problem.y_scales[static_cast<int64_t>(row) * (problem.n / OUTPUTS) + run.output / OUTPUTS] = quantized.scale;
+            problem.y_scales[static_cast<int64_t>(row) * (problem.n / OUTPUTS) + run.output / OUTPUTS] = scale;
     } else {
         if (!exists) return;
         uint32_t words[4];

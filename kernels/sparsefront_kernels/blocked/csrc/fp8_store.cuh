@@ -26,45 +26,28 @@ __device__ __forceinline__ uint32_t packed_e4m3(__half2 v) {
     return both;
 }
 
-__device__ __forceinline__ float finite_size(float v) {
-    const float size = fabsf(v);
-    return size < __int_as_float(0x7F800000) ? size : 0.0f;  // neither Inf nor NaN
+constexpr float LEAST_IN_HALF = 0x1p-7f, MOST_IN_HALF = 65504.0f;  // sizes whose quotients half holds
+constexpr float SMALLEST_SCALE = 0x1p-100f;                        // its reciprocal is finite
+
+// The scale by which numbers up to a size become e4m3: the rule of quantized/quantize.py, to the bit.
+__device__ __forceinline__ float scale_of(float size) {
+    return size > 0.0f ? fmaxf(__fmul_rn(size, 1.0f / 448.0f), SMALLEST_SCALE) : 1.0f;
 }
 
-constexpr float LEAST_IN_HALF = 0x1p-7f, MOST_IN_HALF = 65504.0f;  // sizes whose quotients half holds
-
-constexpr float TINY = 0x1p-60f, LIFT = 0x1p64f;  // the reciprocal of a much smaller scale would be infinite
-
-// The scale by which numbers up to a size become e4m3, and the division by it, rounded as IEEE's: two steps from the reciprocal
-// (Markstein). An infinite number gives NaN: e4m3 has no other way to say so.
-struct Quantizer {
-    float scale, divisor, reciprocal;
-
-    __device__ __forceinline__ explicit Quantizer(float size) {
-        scale = size > 0.0f ? __fdiv_rn(size, 448.0f) : 1.0f;
-        if (scale == 0.0f) scale = 1.0f;  // the quotient is too small for float32
-        divisor = scale < TINY ? scale * LIFT : scale;
-        reciprocal = __frcp_rn(divisor);
-    }
-
-    // What numbers are to be multiplied by first.
-    __device__ __forceinline__ float lift() const { return scale < TINY ? LIFT : 1.0f; }
-
-    __device__ __forceinline__ float operator()(float v) const {
-        const float quotient = v * reciprocal;
-        return fmaf(fmaf(-quotient, divisor, v), reciprocal, quotient);
-    }
-};
-
-// The largest size over `lanes` neighbouring lanes. sizes: of numbers v without NaN; where one is infinite, those count that are not.
+// The largest finite size over `LANES` neighbouring lanes. size: of the numbers v, without NaN. Of those that are infinite NaN is left:
+// e4m3 has no other way to say so.
 template <int LANES, int COUNT>
-__device__ __forceinline__ float largest_size(float size, const float* v, int first, int step) {
+__device__ __forceinline__ float largest_size(float size, float* v, int first, int step) {
 #pragma unroll
     for (int distance = 1; distance < LANES; distance *= 2) size = fmaxf(size, __shfl_xor_sync(~0u, size, distance));
     if (!__any_sync(~0u, size == __int_as_float(0x7F800000))) return size;
     size = 0.0f;
 #pragma unroll
-    for (int i = 0; i < COUNT; ++i) size = fmaxf(size, finite_size(v[first + i / 2 * step + i % 2]));
+    for (int i = 0; i < COUNT; ++i) {
+        float& own = v[first + i / 2 * step + i % 2];
+        if (fabsf(own) == __int_as_float(0x7F800000)) own = __int_as_float(0x7FC00000);
+        size = fmaxf(size, fabsf(own));
+    }
 #pragma unroll
     for (int distance = 1; distance < LANES; distance *= 2) size = fmaxf(size, __shfl_xor_sync(~0u, size, distance));
     return size;
@@ -220,16 +203,14 @@ struct Store {
         const int lane = threadIdx.x % 32, in_group = threadIdx.x / 32 % 4 * 16 + lane / 4;
 #pragma unroll
         for (int p = 0; p < 2; ++p) {
-            const Quantizer quantized(largest_size<4, 32>(sizes[p], sums, p * 2, 4));
+            const float scale = scale_of(largest_size<4, 32>(sizes[p], sums, p * 2, 4)), reciprocal = __frcp_rn(scale);
             const int own_row = in_group + p * 8;
-            store_scale(problem, tile, row + own_row, quantized.scale);
-            if (__any_sync(~0u, quantized.lift() != 1.0f)) {
+            store_scale(problem, tile, row + own_row, scale);
 #pragma unroll
-                for (int i = 0; i < 32; ++i) sums[i / 2 * 4 + p * 2 + i % 2] *= quantized.lift();
+            for (int eight = 0; eight < 16; ++eight) {
+                const float* two = sums + eight * 4 + p * 2;
+                store_two(own_row, eight, packed_e4m3(two[0] * reciprocal, two[1] * reciprocal));
             }
-#pragma unroll
-            for (int eight = 0; eight < 16; ++eight)
-                store_two(own_row, eight, packed_e4m3(quantized(sums[eight * 4 + p * 2]), quantized(sums[eight * 4 + p * 2 + 1])));
         }
     }
 
@@ -261,8 +242,9 @@ struct Store {
 #pragma unroll
         for (int p = 0; p < 2; ++p) {
             const int own_row = in_group + p * 8;
-            store_scale(problem, tile, row + own_row, __fdiv_rn(size[p], 448.0f));
-            const __half2 reciprocal = __float2half2_rn(__fdividef(448.0f, size[p]));
+            const float scale = scale_of(size[p]);
+            store_scale(problem, tile, row + own_row, scale);
+            const __half2 reciprocal = __float2half2_rn(__frcp_rn(scale));
 #pragma unroll
             for (int eight = 0; eight < 16; ++eight) store_two(own_row, eight, packed_e4m3(__hmul2(v[eight * 2 + p], reciprocal)));
         }
