@@ -78,15 +78,6 @@ def test_gradual_ends_where_it_promised(run, composed, pattern):
     assert result.sparsity.sparsity_achieved == pytest.approx(0.75, abs=0.01)
 
 
-@pytest.mark.parametrize(
-    "overrides", [["recovery=none"], ["recovery=lr_rewind"], ["importance=taylor", "importance.batches=2"]]
-)
-def test_every_way_of_pruning_gives_a_result(run, overrides):
-    result = run(*overrides, *ON_CPU)
-    assert result.quality.sparse is not None
-    assert (result.choice.recovery == "none") == (overrides == ["recovery=none"])
-
-
 def test_layers_that_do_not_fit_are_listed(run):
     result = run("pattern=vector_wise", "granularity=512", *ON_CPU)
     fitting = [name for name, sparsity in result.sparsity.sparsity_per_layer.items() if sparsity > 0]

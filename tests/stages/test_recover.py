@@ -296,11 +296,13 @@ WAYS = {
     ],
     "cast": ["recovery=cast", "pattern=n_m"],
     "distill hidden states": ["recovery=distill", "recovery.hidden_states=1.0", "importance=taylor"],
+    "none": ["recovery=none"],
 }
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
 def test_every_way_back_gives_a_result(run, way):
     row = run(*ON_CPU, *way)
+    assert row.choice.recovery == next((text for text in way if "recovery=" in text), "=finetune").split("=")[1]
     assert row.sparsity.sparsity_achieved == pytest.approx(0.75, abs=0.01)
     assert row.quality.sparse == pytest.approx(row.quality.masked, abs=1e-3)
