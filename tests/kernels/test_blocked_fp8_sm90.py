@@ -137,7 +137,7 @@ def assert_quantized(q, scales, expected):
     wanted, wanted_scales = expected
     assert ((scales - wanted_scales).abs() <= 3e-3 * wanted_scales).all()
     q, wanted = q.double(), wanted.double()
-    step = 2.0 ** (wanted.abs().clamp(min=2.0**-6).log2().floor() - 3)
+    step = torch.ldexp(torch.ones_like(wanted), wanted.abs().clamp(min=2.0**-6).frexp().exponent - 4)
     wrong = ((q - wanted).abs() <= 1.01 * step + 1).logical_not()
     assert not wrong.any(), f"{int(wrong.sum())} of {q.numel()}, such as {q[wrong][:8].tolist()} for {wanted[wrong][:8].tolist()}"
 
@@ -198,7 +198,7 @@ class TestOnGPU:
             q, q_scales = torch.empty(128, 128, device="cuda", dtype=E4M3), torch.empty(128, 1, device="cuda")
             launch_blocked_fp8(x, scales, q, packed, y_scales=q_scales, launch=launch)
             assert torch.equal(q_scales, expected_scales)
-            assert torch.equal(q.view(torch.uint8), expected.view(torch.uint8))
+            assert torch.equal(q.float(), expected.float())  # a zero has no sign among sums
 
     @pytest.mark.parametrize("groups", [1, 4])
     def test_what_is_not_finite_stays_and_zeros_and_outliers_pass(self, groups, assert_close):
