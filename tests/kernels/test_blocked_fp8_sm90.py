@@ -139,7 +139,9 @@ def assert_quantized(q, scales, expected):
     q, wanted = q.double(), wanted.double()
     step = torch.ldexp(torch.ones_like(wanted), wanted.abs().clamp(min=2.0**-6).frexp().exponent - 4)
     wrong = ((q - wanted).abs() <= 1.01 * step + 1).logical_not()
-    assert not wrong.any(), f"{int(wrong.sum())} of {q.numel()}, such as {q[wrong][:8].tolist()} for {wanted[wrong][:8].tolist()}"
+    assert not wrong.any(), (
+        f"{int(wrong.sum())} of {q.numel()}, such as {q[wrong][:8].tolist()} for {wanted[wrong][:8].tolist()}"
+    )
 
 
 @pytest.mark.gpu
