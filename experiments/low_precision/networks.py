@@ -38,6 +38,15 @@ ONE_STEP = ("schedule=one_shot", "importance=magnitude", "measure.lengths=fixed"
 class Network(Point):
     """A point of the front's study, pruned in one step."""
 
+    @property
+    def cells(self) -> Row:
+        """What names its line: `precision` says what ran, which may be 16 bits where that was faster."""
+        return super().cells | {"asked": self.precision}
+
+    def is_of(self, row: Row) -> bool:
+        """Whether a row is this line."""
+        return all(row[name] == cell for name, cell in self.cells.items())
+
     def overrides(self) -> list[str]:
         """What `run.py` takes."""
         seed = f"seed={self.seed}"

@@ -1,0 +1,115 @@
+"""The tables and the figure of the page: e4m3 blocks against dense e4m3, and networks in 16 bits and in fp8.
+
+    python -m experiments.low_precision.summary [--folder experiments/low_precision]
+
+Reads operators.csv and networks.csv of the folder, prints both tables and writes networks.png beside them.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.harness import page
+from experiments.harness.figures import new_figure, save_png
+from experiments.harness.rows import Row
+from experiments.low_precision.operators import FP8, FP8_GROUPED, FP16, ROWWISE, TENSORWISE
+from sparsefront.results.plots import series_styles
+from sparsefront.results.store import read_lines
+
+HERE = Path(__file__).parent
+IN_WORDS = {
+    FP8: "a scale for each row",
+    FP8_GROUPED: "a scale for each row and 128 inputs",
+    FP16: "the same blocks in fp16",
+}
+BARS = {"128x128": ("1.35", "2.1", "3.2"), "64x128": ("1.2", "1.8", "2.8")}  # asked of blocks at 50, 75 and 90 %
+FP8_NETWORK, SIXTEEN = "fp8", "none"
+
+
+def operator_table(rows: Sequence[Row]) -> list[str]:
+    """Lines of Markdown: geometric means over the sizes of one M, over the faster dense e4m3 product, with the worst size."""
+    times = {
+        (row["m"], row["k"], row["n"], row["kernel"], row["block"], row["sparsity"]): float(row["latency_us"])
+        for row in rows
+        if row["latency_us"]
+    }
+    kinds = dict.fromkeys((m, block, kernel) for m, _, _, kernel, block, _ in times if block)
+    levels = sorted({sparsity for *_, block, sparsity in times if block})
+    cells = []
+    for m, block, kernel in kinds:
+        found = []
+        for level in levels:
+            ratios = [
+                min(times[m, k, n, dense, "", "0.0"] for dense in (ROWWISE, TENSORWISE)) / time
+                for (rows_of_x, k, n, *what, sparsity), time in times.items()
+                if (rows_of_x, *what, sparsity) == (m, kernel, block, level)
+            ]
+            found.append(f"{page.geometric_mean(ratios):.2f} ({min(ratios):.2f})" if ratios else "")
+        cells.append([m, block, IN_WORDS[kernel], *found])
+        if kernel == FP8:
+            cells.append([m, block, "*asked*", *BARS[block]])
+    return page.table(("M", "blocks", "operands", *(f"{float(level):.0%}" for level in levels)), cells)
+
+
+def network_table(rows: Sequence[Row]) -> list[str]:
+    """Lines of Markdown."""
+    head = ("network", "pruned", "asked", "ran", "ms", "over dense fp16", "over dense fp8", "F1, fp16", "F1, as it ran")
+    cells = []
+    for row in rows:
+        dense = row["choice"] == "dense"
+        over_low = "1" if dense else f"{float(row['speedup_low_precision']):.2f}"
+        before = row["dense"] if dense else row["masked"]
+        cells.append(
+            [
+                row["choice"],
+                "" if dense else page.per_cent(row["level"]),
+                "fp8" if row["asked"] == FP8_NETWORK else "16 bits",
+                row["precision"],
+                f"{float(row['latency_sparse_ms']):.2f}",
+                page.speedup(row),
+                over_low,
+                *(f"{100 * float(value):.2f}" for value in (before, row["sparse"])),
+            ]
+        )
+    return page.table(head, cells)
+
+
+def draw(rows: Sequence[Row], path: Path) -> Path:
+    """Speedup over dense fp16 of each network in 16 bits and, beside it, as asked for in fp8."""
+    figure = new_figure(7.0, 3.6)
+    axes = figure.add_subplot()
+    networks = dict.fromkeys((row["choice"], row["level"]) for row in rows)
+    styles = series_styles(dict.fromkeys(choice for choice, _ in networks))
+    for place, (choice, level) in enumerate(networks):
+        for offset, asked in ((-0.2, SIXTEEN), (0.2, FP8_NETWORK)):
+            found = [row for row in rows if (row["choice"], row["level"], row["asked"]) == (choice, level, asked)]
+            height = float(found[0]["speedup"]) if found else 1.0  # dense in 16 bits
+            in_low = asked == FP8_NETWORK
+            axes.bar(
+                place + offset,
+                height,
+                0.38,
+                color=styles[choice].color,
+                hatch="//" if in_low else "",
+                edgecolor="white" if in_low else styles[choice].color,
+            )
+            axes.text(place + offset, height + 0.01, f"{height:.2f}", ha="center", fontsize=8)
+    names = [choice if choice == "dense" else f"{choice}\n{float(level):.0%}" for choice, level in networks]
+    axes.set_xticks(range(len(networks)), names, fontsize=8)
+    axes.set_ylim(0.8)
+    axes.set_ylabel("times as fast as the fastest dense fp16")
+    axes.set_title("plain: 16 bits, hatched: asked for in fp8", fontsize=9)
+    return save_png(figure, path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--folder", type=Path, default=HERE)
+    folder = parser.parse_args().folder
+    networks = read_lines(folder / "networks.csv")
+    print("\n".join([*network_table(networks), "", *operator_table(read_lines(folder / "operators.csv"))]))
+    draw(networks, folder / "networks.png")
+
+
+if __name__ == "__main__":
+    main()
