@@ -102,19 +102,17 @@ def chain_time_ms(
     groups: Mapping[str, object],
     counts: Mapping[str, float],
     device: torch.device,
-    *,
-    compiled: bool = False,
 ) -> float | None:
     """Estimated milliseconds of a chain; None where a block cannot run or cannot be timed.
 
     One block of each group (equal structure and call) is timed whole; the others differ from it by the times of their products.
+    Row-major blocks are timed through torch.compile too, which fuses norms and activations with what stands beside them (and
+    with the quantisation behind them): the faster time counts.
 
     Args:
         groups: block -> what equal blocks have in common.
         counts: block -> how many it stands for; the variant has to hold them all.
         device: of the blocks.
-        compiled: whether row-major blocks are timed through torch.compile too, which fuses norms and activations with the
-            quantisation behind them: the faster time counts.
     """
     if any(name not in variant.blocks for name in counts):
         return None
@@ -124,7 +122,7 @@ def chain_time_ms(
         for group, name in first.items():
             block = variant.blocks[name]
             whole = block_time_ms(block, calls[name], feature_major=block.feature_major)
-            if compiled and not block.feature_major:
+            if not block.feature_major:
                 times = (whole, block_time_ms(_Compiled(block), calls[name]))
                 whole = min((time for time in times if time is not None), default=None)
             if whole is None:
@@ -301,7 +299,6 @@ class BlockPass:
         if not self.chooser.times_on(self.device):
             return self._in_way(ways[0], blocks, prepared)
         times: dict[str, float | None] = {}
-        compiled = self.chooser.precision.is_low
         if len(ways) > 1:
             # blocks whose weights are stored otherwise stand for themselves, whatever they are built like
             kinds = {name: (self._captures.groups[name], stored_as(block)) for name, block in prepared.items()}
@@ -310,18 +307,14 @@ class BlockPass:
             for way in ways:
                 variant = self._in_way(way, blocks, few)
                 self._norms.choose(variant.blocks, calls, self._captures.groups)
-                times[way.name] = chain_time_ms(
-                    variant, calls, self._captures.groups, counts, self.device, compiled=compiled
-                )
+                times[way.name] = chain_time_ms(variant, calls, self._captures.groups, counts, self.device)
         timed = {name: time for name, time in times.items() if time is not None}
         way = min(ways, key=lambda way: timed.get(way.name, math.inf))
         chosen = self._in_way(way, blocks, prepared)
         self._norms.choose(chosen.blocks, calls, self._captures.groups)
         if plain and chosen.blocks:
             counts = dict.fromkeys(prepared, 1.0)
-            times[way.name] = chain_time_ms(
-                chosen, calls, self._captures.groups, counts, self.device, compiled=compiled
-            )
+            times[way.name] = chain_time_ms(chosen, calls, self._captures.groups, counts, self.device)
             modules = {name: self.net.get_submodule(name) for name in prepared}
             times[AS_THEY_ARE] = plain_time_ms(modules, calls, self._captures.groups)
             self._keep_faster_dense(chosen, times)
