@@ -3,16 +3,15 @@
     python -m experiments.low_precision.operators --out experiments/low_precision/operators.csv [--m 4096] [--minutes 8]
 
 Masks are those of block_wise on weights with uneven rows and columns, of one layer. X is quantized before, Y is bfloat16
-(float16 of float16 blocks). Dense e4m3 is cuBLASLt's product as `torch._scaled_mm` calls it, with a scale for each row and
-output or one for each matrix, both with fast accumulation. Every product is first compared with the float64 product of its own
-operands; times are those of CUDA graphs on copies of the operands that take turns. A line is written as soon as it is measured
-and never measured again; the last lines printed are geometric means over the sizes.
+(float16 of float16 blocks). Peers are dense e4m3 (cuBLASLt as `torch._scaled_mm` calls it, with a scale for each row and output
+or one for each matrix, both with fast accumulation), dense int8, and 2:4 in e4m3. Every product is first compared with the
+float64 product of its own operands; times are those of CUDA graphs on copies of the operands that take turns. A line is written
+as soon as it is measured and never measured again; the last lines printed are the page's table.
 """
 
 import argparse
 import sys
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import product
@@ -21,24 +20,39 @@ from typing import Any
 
 import torch
 from sparsefront_kernels.bench.correctness import TOLERANCE, reference_product
+from sparsefront_kernels.bench.low_precision import low_precision_products
 from sparsefront_kernels.bench.problems import INPUTS_AND_OUTPUTS
 from sparsefront_kernels.bench.provider import copied
 from sparsefront_kernels.bench.timing import Latency, copies_for, require_gpu, time_calls
 from sparsefront_kernels.blocked import fp8_sm90, sm90
 from sparsefront_kernels.blocked.format import BlockedFormat
 from sparsefront_kernels.blocked.fp8_reference import dequantize_rows
+from sparsefront_kernels.kernel_entry import UnsupportedProblem
 from sparsefront_kernels.quantized.quantize import quantize
 from torch import Tensor
 
-from experiments.harness import runs
-from experiments.harness.page import geometric_mean
+from experiments.harness import page, runs
 from experiments.harness.rows import values_of, where_and_when
 from sparsefront.pruning.operator_masks import pattern_masks
 from sparsefront.results.store import append_line, read_lines
 
 BLOCKS, SPARSITIES = ("128x128", "64x128"), (0.5, 0.75, 0.9)
 ROWWISE, TENSORWISE = "dense_fp8_rowwise", "dense_fp8_tensorwise"
+PEERS = {
+    ROWWISE: "dense_fp8",
+    TENSORWISE: TENSORWISE,
+    "dense_int8": "dense_int8_scaled",
+    "semi_structured_fp8": "semi_structured_fp8",
+    "semi_structured_fp8_scaled": "semi_structured_fp8_scaled",
+}
+"""Kernel -> what `bench.low_precision` calls it: peers without blocks. 2:4 is there without its scales too."""
 FP8, FP8_GROUPED, FP16 = "blocked_fp8_sm90", "blocked_fp8_sm90_grouped", "blocked_sm90"
+IN_WORDS = {
+    FP8: "a scale for each row",
+    FP8_GROUPED: "a scale for each row and 128 inputs",
+    FP16: "the same blocks in fp16",
+}
+BARS = {"128x128": ("1.35", "2.1", "3.2"), "64x128": ("1.2", "1.8", "2.8")}  # asked at M = 4096
 LAUNCHES_TIMED = 4  # of the fp16 kernel, best predicted first
 MOST_COPIES = 64
 FAST_TOLERANCE = 2e-2  # of fast accumulation, which a peer may have
@@ -79,17 +93,15 @@ class Trial:
 
 
 def cells(ms: Sequence[int], sizes: Sequence[tuple[int, int]]) -> Iterator[Cell]:
-    """Of every size first the dense products."""
+    """Of every size first the peers."""
     for m, (k, n) in product(ms, sizes):
-        yield from (Cell(m, k, n, kernel) for kernel in (ROWWISE, TENSORWISE))
+        yield from (Cell(m, k, n, kernel) for kernel in PEERS)
         for block, sparsity in product(BLOCKS, SPARSITIES):
             yield from (Cell(m, k, n, kernel, block, sparsity) for kernel in (FP8, FP8_GROUPED, FP16))
 
 
 def trials(cell: Cell, device: torch.device) -> list[Trial]:
     """The ways to launch it, of which the fastest counts."""
-    if not cell.block:
-        return [_dense(cell, device)]
     outputs, inputs = map(int, cell.block.split("x"))
     masks = pattern_masks(cell.block, pattern="block_wise")  # type: ignore[arg-type]  # "outputs x inputs", too
     drawn = masks.draw(cell.n, cell.k, cell.sparsity, device)
@@ -112,29 +124,6 @@ def trials(cell: Cell, device: torch.device) -> list[Trial]:
             TOLERANCE["bf16"],
         )
     ]
-
-
-def _dense(cell: Cell, device: torch.device) -> Trial:
-    x, weight = torch.randn(cell.m, cell.k, device=device), torch.randn(cell.n, cell.k, device=device)
-    rowwise = cell.kernel == ROWWISE
-    if rowwise:
-        (q, scales), (w, w_scales) = quantize(x), quantize(weight)
-    else:
-        q, scales, w, w_scales = _whole(x) + _whole(weight)
-
-    def call(q: Tensor, scales: Tensor, w: Tensor, w_scales: Tensor) -> Tensor:
-        given = (scales, w_scales.t()) if rowwise else (scales.view(()), w_scales.view(()))
-        return torch._scaled_mm(q, w.t(), *given, out_dtype=torch.bfloat16, use_fast_accum=True)
-
-    expected = dequantize_rows(q, scales.expand(cell.m, 1)), dequantize_rows(w, w_scales.expand(cell.n, 1))
-    moved = q.nbytes + w.nbytes + 2 * cell.m * cell.n
-    return Trial(call, (q, scales, w, w_scales), *expected, moved, FAST_TOLERANCE, "fast accumulation")
-
-
-def _whole(v: Tensor) -> tuple[Tensor, Tensor]:
-    """e4m3 of v's shape with one scale [1, 1]."""
-    q, scale = quantize(v.view(1, -1))
-    return q.view(v.shape), scale
 
 
 def _in_fp16(cell: Cell, stored: BlockedFormat, x: Tensor) -> list[Trial]:
@@ -170,43 +159,57 @@ def measure(trial: Trial, l2_bytes: int, samples: int) -> tuple[Latency, float]:
     return time_calls([partial(trial.call, *operands) for operands in sets], samples=samples), error
 
 
+def measured_peer(cell: Cell, samples: int) -> tuple[Latency, float, str]:
+    """Its latency, relative error and a note.
+
+    Raises:
+        RuntimeError: the product is wrong.
+    """
+    (peer,) = low_precision_products(cell.m, cell.k, cell.n, names=[PEERS[cell.kernel]])
+    error = peer.error()
+    if not error <= FAST_TOLERANCE:
+        raise RuntimeError(f"relative error {error:.2g}")
+    return peer.latency(samples=samples), error, "fast accumulation" if "fp8" in cell.kernel else ""
+
+
 def line_of(cell: Cell, device: torch.device, l2_bytes: int, samples: int) -> dict[str, Any]:
     """What is written of a cell: its fastest launch; without a time where a product is wrong or fails."""
     line = asdict(cell)
     try:
-        done = [(*measure(trial, l2_bytes, samples), trial.notes) for trial in trials(cell, device)]
+        if cell.block:
+            done = [(*measure(trial, l2_bytes, samples), trial.notes) for trial in trials(cell, device)]
+        else:
+            done = [measured_peer(cell, samples)]
         latency, error, notes = min(done, key=lambda one: one[0].median_us)
         line |= {"latency_us": f"{latency.median_us:.2f}", "p20_us": f"{latency.p20_us:.2f}"}
         line |= {"p80_us": f"{latency.p80_us:.2f}", "relative_error": f"{error:.2g}", "notes": notes}
-    except RuntimeError as failure:
+    except (RuntimeError, UnsupportedProblem) as failure:
         line |= dict.fromkeys(("latency_us", "p20_us", "p80_us", "relative_error"), "")
         line["notes"] = " ".join(str(failure).split())[:200]
     return line | where_and_when(device) | {"cuda": torch.version.cuda}
 
 
-def means(lines: Sequence[dict[str, str]]) -> list[str]:
-    """Geometric means over the sizes, of e4m3 blocks over the faster dense e4m3 product and over fp16 blocks."""
+def table(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """Lines of Markdown: geometric means over the sizes of one M, over the faster dense e4m3 product, with the worst size."""
     times = {
-        (line["m"], line["k"], line["n"], line["kernel"], line["block"], float(line["sparsity"])): float(
-            line["latency_us"]
-        )
-        for line in lines
-        if line["latency_us"]
+        (row["m"], row["k"], row["n"], row["kernel"], row["block"], float(row["sparsity"])): float(row["latency_us"])
+        for row in rows
+        if row["latency_us"]
     }
-    speedups: dict[tuple[str, ...], list[float]] = defaultdict(list)
-    for (m, k, n, kernel, block, sparsity), time in times.items():
-        if kernel not in (FP8, FP8_GROUPED):
-            continue
-        dense = [times[m, k, n, one, "", 0.0] for one in (ROWWISE, TENSORWISE) if (m, k, n, one, "", 0.0) in times]
-        others = {"dense e4m3": min(dense, default=None), FP16: times.get((m, k, n, FP16, block, sparsity))}
-        for other, peer in others.items():
-            if peer is not None:
-                speedups[m, block, str(sparsity), kernel, other].append(peer / time)
-    return [
-        f"M = {m}, blocks of {block}, {float(sparsity):.0%}: {kernel} {geometric_mean(found):.2f} times as fast as {other} "
-        f"(geometric mean of {len(found)}, {min(found):.2f} to {max(found):.2f})"
-        for (m, block, sparsity, kernel, other), found in speedups.items()
-    ]
+    cells = []
+    for m, block, kernel in dict.fromkeys((m, block, kernel) for m, _, _, kernel, block, _ in times if block):
+        found = []
+        for level in SPARSITIES:
+            ratios = [
+                min(times[m, k, n, dense, "", 0.0] for dense in (ROWWISE, TENSORWISE)) / time
+                for (rows_of_x, k, n, *what, sparsity), time in times.items()
+                if (rows_of_x, *what, sparsity) == (m, kernel, block, level)
+            ]
+            found.append(f"{page.geometric_mean(ratios):.2f} ({min(ratios):.2f})" if ratios else "")
+        cells.append([m, block, IN_WORDS[kernel], *found])
+        if kernel == FP8:
+            cells.append([m, block, "*asked*", *BARS[block]])
+    return page.table(("M", "blocks", "operands", *(f"{level:.0%}" for level in SPARSITIES)), cells)
 
 
 def main() -> int:
@@ -234,7 +237,7 @@ def main() -> int:
         append_line(asked.out, line)
         print(*(line[name] for name in (*KEY[:-1], "latency_us", "relative_error", "notes")), flush=True)
     lines = read_lines(asked.out)
-    print(*means(lines), sep="\n")
+    print(*table(lines), sep="\n")
     return int(any(not line["latency_us"] for line in lines))
 
 

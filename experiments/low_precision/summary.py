@@ -12,43 +12,12 @@ from pathlib import Path
 from experiments.harness import page
 from experiments.harness.figures import new_figure, save_png
 from experiments.harness.rows import Row
-from experiments.low_precision.operators import FP8, FP8_GROUPED, FP16, ROWWISE, TENSORWISE
+from experiments.low_precision import operators
 from sparsefront.results.plots import series_styles
 from sparsefront.results.store import read_lines
 
 HERE = Path(__file__).parent
-IN_WORDS = {
-    FP8: "a scale for each row",
-    FP8_GROUPED: "a scale for each row and 128 inputs",
-    FP16: "the same blocks in fp16",
-}
-BARS = {"128x128": ("1.35", "2.1", "3.2"), "64x128": ("1.2", "1.8", "2.8")}  # asked of blocks at 50, 75 and 90 %
 FP8_NETWORK, SIXTEEN = "fp8", "none"
-
-
-def operator_table(rows: Sequence[Row]) -> list[str]:
-    """Lines of Markdown: geometric means over the sizes of one M, over the faster dense e4m3 product, with the worst size."""
-    times = {
-        (row["m"], row["k"], row["n"], row["kernel"], row["block"], row["sparsity"]): float(row["latency_us"])
-        for row in rows
-        if row["latency_us"]
-    }
-    kinds = dict.fromkeys((m, block, kernel) for m, _, _, kernel, block, _ in times if block)
-    levels = sorted({sparsity for *_, block, sparsity in times if block})
-    cells = []
-    for m, block, kernel in kinds:
-        found = []
-        for level in levels:
-            ratios = [
-                min(times[m, k, n, dense, "", "0.0"] for dense in (ROWWISE, TENSORWISE)) / time
-                for (rows_of_x, k, n, *what, sparsity), time in times.items()
-                if (rows_of_x, *what, sparsity) == (m, kernel, block, level)
-            ]
-            found.append(f"{page.geometric_mean(ratios):.2f} ({min(ratios):.2f})" if ratios else "")
-        cells.append([m, block, IN_WORDS[kernel], *found])
-        if kernel == FP8:
-            cells.append([m, block, "*asked*", *BARS[block]])
-    return page.table(("M", "blocks", "operands", *(f"{float(level):.0%}" for level in levels)), cells)
 
 
 def network_table(rows: Sequence[Row]) -> list[str]:
@@ -107,7 +76,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=HERE)
     folder = parser.parse_args().folder
     networks = read_lines(folder / "networks.csv")
-    print("\n".join([*network_table(networks), "", *operator_table(read_lines(folder / "operators.csv"))]))
+    print("\n".join([*network_table(networks), "", *operators.table(read_lines(folder / "operators.csv"))]))
     draw(networks, folder / "networks.png")
 
 

@@ -1,0 +1,44 @@
+"""The study of low precision: its points, and a page whose tables are those of its files."""
+
+from pathlib import Path
+
+from experiments.low_precision import operators, summary
+from experiments.low_precision.networks import LEVELS, RECOVERED, Network, wanted
+from experiments.low_precision.operators import FP16, PEERS, Cell, cells
+from sparsefront.results.store import read_lines
+
+FOLDER = Path(operators.__file__).parent
+
+
+def test_the_page_holds_the_tables_of_the_files():
+    page = (FOLDER / "README.md").read_text().splitlines()
+    for table in (
+        summary.network_table(read_lines(FOLDER / "networks.csv")),
+        operators.table(read_lines(FOLDER / "operators.csv")),
+    ):
+        assert len(table) > 3 and set(table) <= set(page)
+
+
+def test_each_network_is_asked_for_in_both_precisions_where_it_can_run():
+    points = wanted(list(LEVELS))
+    assert len(points) == len(set(points))
+    of_dense = [point.precision for point in points if point.choice == "dense"]
+    of_tiles = {point.precision for point in points if point.choice == "tiles of 128"}
+    assert (of_dense, of_tiles) == (["fp8"], {"none"})
+    for point in points:
+        given = point.overrides()
+        assert f"precision={point.precision}" in given and "control=null" in given
+        assert ("recovery=none" in given) == ((point.choice, point.level) not in RECOVERED)
+        assert sum(override.startswith("schedule=") for override in given) == 1
+
+
+def test_a_row_is_of_the_point_that_asked_for_it_whatever_ran():
+    point = Network("width", 0.5, 0, "fp8")
+    row = point.cells | {"precision": "fp16"}
+    assert point.is_of(row) and not Network("width", 0.5, 0, "none").is_of(row)
+
+
+def test_peers_come_first_and_blocks_beside_fp16():
+    found = list(cells([4096], [(1024, 2048)]))
+    assert [cell.kernel for cell in found[: len(PEERS)]] == list(PEERS)
+    assert Cell(4096, 1024, 2048, FP16, "64x128", 0.9) in found and len(found) == len(PEERS) + 18
