@@ -46,7 +46,16 @@ def launched(request, monkeypatch):
     kernel, asked = request.param, []
 
     def stand_in(
-        x: Tensor, y: Tensor, packed, *, launch, bias=None, activation="none", residual=None, y_row_major=False
+        x: Tensor,
+        y: Tensor,
+        packed,
+        *,
+        launch,
+        bias=None,
+        activation="none",
+        residual=None,
+        y_row_major=False,
+        **schedule,
     ) -> None:
         asked.append(launch)
         by_output = kernel.module is not small_m and not y_row_major

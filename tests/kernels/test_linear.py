@@ -165,7 +165,7 @@ def test_where_no_model_knows_them_rows_decide(monkeypatch, rows, expected):
         KernelEntry(name=name, family="n_m", product=None, requires_cuda=True, fastest_from=first)
         for name, first in (("more", 4), ("few", 1), ("last", 1))
     )
-    monkeypatch.setattr(registry, "find", lambda packed, problem: Found([more, few, last], {}))
+    monkeypatch.setattr(registry, "find", lambda packed, problem, precision: Found([more, few, last], {}))
     monkeypatch.setattr(registry, "_predicted_us", lambda *_: float("inf"))
     problem = Problem(m=rows, k=K, n=N, dtype=torch.float16, device="cuda")
     assert best_kernel(pack(torch.randn(N, K), tiles(16)), problem).name == expected
