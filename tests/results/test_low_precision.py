@@ -39,6 +39,10 @@ def text_of(table, width=240) -> str:
     return console.file.getvalue()
 
 
+def headings(table) -> set[str]:
+    return {str(column.header).replace("\n", "") for column in table.columns}
+
+
 def test_a_run_names_the_baseline_that_is_faster(make_result):
     text = text_of(run_table(make_result(**LOW)))
     for expected in ("accuracy, dense in fp8", "97.50 ± 0.40 %", "latency, dense in fp8", "4.20 ms (4.10 – 4.30)"):
@@ -52,9 +56,8 @@ def test_a_run_names_the_baseline_that_is_faster(make_result):
 
 def test_a_table_has_its_columns_only_where_results_differ(make_result):
     both = [make_result(**LOW), make_result(**LOW | {"precision": None, "speedup_low_precision": 0.9}, run_id="b")]
-    text = text_of(results_table(both), width=400)
-    assert "precision" in text and "speedup_low_precision" in text
-    assert "speedup_low_precision" not in text_of(results_table([make_result(), make_result(seed=4)]), width=400)
+    assert {"precision", "speedup_low_precision"} <= headings(results_table(both))
+    assert "speedup_low_precision" not in headings(results_table([make_result(), make_result(seed=4)]))
     assert [result.speed.speedup_low_precision for result in sort_results(both, "speedup_low_precision")] == [1.2, 0.9]
 
 

@@ -108,7 +108,14 @@ def test_the_faster_layout_stays(faster, bert, clock):
     (times,) = report.variants_ms.values()
     assert times.keys() == {"feature_major", "row_major"} and times[faster] == min(times.values())
     assert "plain" not in clock.timed_blocks
+    assert "row_major, compiled" in clock.timed_blocks, "as the whole network may run"
     assert sum(isinstance(part, FusedBlock) for part in net.modules()) == 2
+
+
+def test_row_major_blocks_count_as_fast_as_they_are_compiled(bert, clock):
+    clock.blocks_ms["row_major, compiled"] = 0.5
+    _, report = fused(bert(TileWise(32)), KernelChoice("sparse"))
+    assert report.layout == "row_major"
 
 
 def test_blocks_stay_as_they_are_where_that_is_faster(bert, clock):
