@@ -183,7 +183,9 @@ def arguments() -> argparse.ArgumentParser:
         "--dense-modes", nargs="+", default=["cuda_graph", "compile_cuda_graph"], choices=EXECUTION_MODES
     )
     parser.add_argument("--dense-variants", nargs="*", default=list(VARIANTS), choices=VARIANTS)
-    parser.add_argument("--sparse-modes", nargs="+", default=["cuda_graph"], choices=EXECUTION_MODES)
+    parser.add_argument(
+        "--sparse-modes", nargs="+", default=["cuda_graph", "compile_cuda_graph"], choices=EXECUTION_MODES
+    )
     parser.add_argument(
         "--sparse-variants", nargs="*", default=list(OF_CONVOLUTIONS), choices=VARIANTS, help="a swap fuses the others"
     )

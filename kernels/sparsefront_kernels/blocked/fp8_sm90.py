@@ -322,7 +322,7 @@ SPACE = (
 _START, _TILE, _ONE_BOTH = 3.8, 1.2, {2: (0.33, 0.42), 3: (0.44, 0.54)}
 _SPLIT_START, _SPLIT_TILE, _SPLIT_BOTH, _SPLIT_ONE = 3.0, 3.7, 0.34, 0.27
 _ROW_GROUP_BYTES = 24 << 20  # of X, which stay in L2 while all CTA tiles go through them
-_LARGE_X_BYTES = 48 << 20  # more than L2 holds: there blocks that share weights are faster, as measured, and not below
+_LARGE_X_BYTES = 24 << 20  # more than stays in L2: there blocks that share weights are faster, and not below
 
 
 def choose_launch(packed: BlockedFp8Weight, m: int, clusters_at_once: Callable[[int], int]) -> BlockedFp8Launch:
