@@ -165,6 +165,7 @@ _NOT_RECORDED = "not recorded"
 # Columns that tell a table of something else -> what it holds, and what draws it.
 _OTHER_TABLES: tuple[tuple[set[str], str, str], ...] = (
     ({"shape", "latency_us", "baseline_us"}, "latencies of single products", "operators.draw"),
+    ({"kernel", "block", "latency_us"}, "latencies of single products", "low_precision.operators"),
     ({"shapes", "crossover", "verdict"}, "the sparsity from which kernels of single products win", "operators.draw"),
     ({"next_kernel", "crosses_at_m"}, "the fastest kernels of single products by M", "operators.draw"),
     ({"in_channels", "filter", "latency_us"}, "latencies of single convolutions", "convolutions.summary"),
