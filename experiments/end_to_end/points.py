@@ -17,10 +17,10 @@ SPARSITIES = (0.5, 0.75, 0.9)
 
 @dataclass(frozen=True)
 class Setting:
-    """A pattern as it is asked for; `sparsity` is a fraction."""
+    """A pattern as it is asked for; `sparsity` is a fraction, and blocks may be "64x128"."""
 
     pattern: str
-    granularity: int | None
+    granularity: int | str | None
     sparsity: float
     group_m: int | None = None
 
@@ -144,5 +144,5 @@ def all_points() -> list[Point]:
     return list(dict.fromkeys((*ordered, *by_network)))
 
 
-def _text(value: int | None) -> str:
+def _text(value: int | str | None) -> str:
     return "" if value is None else str(value)

@@ -16,6 +16,7 @@ from experiments.harness.measure import Steps
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.products import TimedProducts
 from sparsefront.inference.network_modules import release_formats
+from sparsefront.inference.precision import IN_16_BITS, Precision
 from sparsefront.inference.swap import kept_dense, swap_layers
 from sparsefront.inference.swap_report import SwapReport
 from sparsefront.measure.correctness import NETWORK_ERROR_LIMIT, output_error, relative_error
@@ -62,7 +63,12 @@ def masked_net(dense: Dense, masks: Masks) -> nn.Module:
 
 
 def swapped_net(
-    dense: Dense, masked: nn.Module, masks: Masks, choice: KernelChoice, timed: TimedProducts | None = None
+    dense: Dense,
+    masked: nn.Module,
+    masks: Masks,
+    choice: KernelChoice,
+    timed: TimedProducts | None = None,
+    precision: Precision = IN_16_BITS,
 ) -> tuple[nn.Module, SwapReport]:
     """A network with kernels, as the stages of a run make it, and what was chosen.
 
@@ -74,7 +80,7 @@ def swapped_net(
     net = copy.deepcopy(dense.net)
     export = PrunedInMemory(masked, masks)
     where = {"device": first.device, "dtype": first.dtype, "inputs": dense.inputs}
-    report = swap_layers(net, export, problems, choice, **where, timed=timed)
+    report = swap_layers(net, export, problems, choice, **where, timed=timed, precision=precision)
     release_formats(net)
     return net, report
 

@@ -1,10 +1,13 @@
 """The study of low precision: its points, and a page whose tables are those of its files."""
 
+from dataclasses import replace
 from pathlib import Path
 
-from experiments.low_precision import operators, summary
+from experiments.end_to_end.session import Options, Rows, Session
+from experiments.low_precision import large, operators, summary
 from experiments.low_precision.networks import LEVELS, RECOVERED, Network, wanted
 from experiments.low_precision.operators import FP16, PEERS, Cell, cells
+from sparsefront.measure.settings import Measure
 from sparsefront.results.store import read_lines
 
 FOLDER = Path(operators.__file__).parent
@@ -36,6 +39,16 @@ def test_a_row_is_of_the_point_that_asked_for_it_whatever_ran():
     point = Network("width", 0.5, 0, "fp8")
     row = point.cells | {"precision": "fp16"}
     assert point.is_of(row) and not Network("width", 0.5, 0, "none").is_of(row)
+
+
+def test_a_dry_run_swaps_large_networks_in_fp8(tmp_path, caplog):
+    settings = Measure(execution_modes=["eager"], variants=[])
+    session = Session(Rows(tmp_path / "rows.csv"), Options(settings, settings, timed=False, tiny=True))
+    first = large.all_points()[0]
+    assert first.columns["granularity"] == "64x128" and len(large.all_points()) == 12
+    with caplog.at_level("INFO"), large.many_networks():
+        large.measure(session, replace(first, batch=2, sequence_length=24))
+    assert "blocked_fp8_reference" in caplog.text and session.rows.rows == []
 
 
 def test_peers_come_first_and_blocks_beside_fp16():
