@@ -37,7 +37,8 @@ FORMATS: dict[str, type[SparseFormat]] = {
     )
 }
 
-BLOCKS = (64, 32, 16)  # sides of square blocks that are looked for
+# blocks that are looked for, outputs x inputs; kernels in fp8 take those of 128 inputs
+BLOCKS = ((128, 128), (64, 128), (64, 64), (32, 32), (16, 16))
 NARROWEST_TILE = 4
 WINDOWS = (4, 8, 16, 32, 64)  # m of n:m
 
@@ -72,7 +73,7 @@ def pack(
 def mask_structure(mask: Tensor, tile: int = 128) -> tuple[str, dict[str, Any]]:
     """The storage family whose structure a mask has, and the parameters of its `from_dense`.
 
-    In this order: nothing pruned (dense), square blocks, tiles of outputs that share their inputs (this wide, then
+    In this order: nothing pruned (dense), blocks, tiles of outputs that share their inputs (this wide, then
     narrower ones), 2:4, n of every m, single weights (csr).
 
     Args:
@@ -94,9 +95,9 @@ def mask_structure(mask: Tensor, tile: int = 128) -> tuple[str, dict[str, Any]]:
 def _candidates(mask: Tensor, tile: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """Families and parameters that may fit, the most regular first; what cannot fit costs a few reductions."""
     n, k = mask.shape
-    for side in BLOCKS:
-        if n % side == 0 and k % side == 0 and _in_blocks(mask, side):
-            yield "blocked", {"block": [side, side]}
+    for block in BLOCKS:
+        if n % block[0] == 0 and k % block[1] == 0 and _in_blocks(mask, *block):
+            yield "blocked", {"block": list(block)}
     width = tile
     while width >= NARROWEST_TILE:
         yield "gathered", {"tile": width, "drop_empty_outputs": True}
@@ -107,10 +108,10 @@ def _candidates(mask: Tensor, tile: int) -> Iterator[tuple[str, dict[str, Any]]]
             yield ("semi_structured", {}) if (kept, m) == (2, 4) else ("n_m", {"n": kept, "m": m})
 
 
-def _in_blocks(mask: Tensor, side: int) -> bool:
+def _in_blocks(mask: Tensor, outputs: int, inputs: int) -> bool:
     """Whether each block is kept or pruned as a whole."""
     n, k = mask.shape
-    blocks = mask.reshape(n // side, side, k // side, side)
+    blocks = mask.reshape(n // outputs, outputs, k // inputs, inputs)
     whole = blocks.all(dim=3).all(dim=1)
     return bool((whole == blocks.any(dim=3).any(dim=1)).all())
 

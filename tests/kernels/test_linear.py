@@ -70,6 +70,13 @@ def test_the_structure_of_a_mask_decides_its_storage(case):
     assert packed.family == family and torch.equal(packed.to_dense(), torch.where(mask, weight, 0.0))
 
 
+@pytest.mark.parametrize("block", [(128, 128), (64, 128), (64, 64)])
+def test_blocks_that_fp8_kernels_take_are_found_first(block):
+    kept = torch.tensor([[True, False, True, True], [False, True, True, False]]).repeat(2, 1)
+    mask = kept.repeat_interleave(block[0], 0).repeat_interleave(block[1], 1)
+    assert mask_structure(mask) == ("blocked", {"block": list(block)})
+
+
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("case", MASKS.values(), ids=MASKS.keys())
 def test_a_sparse_linear_gives_what_the_masked_one_gives(case, bias):
