@@ -70,8 +70,8 @@ def test_blocks_are_swapped_and_built_again(kernel, case, tmp_path):
     again = Bert(size="tiny").build(INFO).eval()
     where = {"device": CUDA, "dtype": torch.float16}
     loaded = load_sparse(again, tmp_path / "export", inputs, **where).plan
-    if not report.plan.faster_dense:  # of blocks that stay as they are, a plan says why they do
-        assert loaded == report.plan
+    # blocks that were faster as they are stay so; that they were compared is known to the first swap alone
+    assert (loaded.blocks, loaded.precision) == (report.plan.blocks, report.plan.precision)
     assert apart(again, swapped, inputs) < 0.05
 
 

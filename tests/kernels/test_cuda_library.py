@@ -198,7 +198,7 @@ class TestBuilding:
         assert reasons == {"trivial: its build failed: nvcc error: no luck\nnvcc error: no luck"} and len(tried) == 1
         with pytest.raises(cuda_library.BuildFailed):
             cuda_library.build("trivial")
-        assert len(tried) == 2, "what failed may have been mended"
+        assert len(tried) == 2, "what failed may have been repaired"
 
     def test_without_locks_the_second_finds_the_library_of_the_first(self, empty_cache, source, monkeypatch):
         """All that they share is the cache's folder."""

@@ -55,7 +55,7 @@ def launched(request, monkeypatch):
         activation="none",
         residual=None,
         y_row_major=False,
-        **schedule,
+        quick_schedule=False,
     ) -> None:
         asked.append(launch)
         by_output = kernel.module is not small_m and not y_row_major

@@ -97,7 +97,7 @@ def check_untimed(experiment: Experiment) -> None:
     """Kernels are chosen by their times.
 
     Raises:
-        InvalidSetting: kernels are to be swapped in, and `measure.timers` is false.
+        InvalidSetting: kernels are to be swapped in, and `measure.latency` is false.
     """
     if experiment.swaps and not experiment.measure.latency:
         allowed = "kernels are chosen by timing them: add kernel=none, or leave it true"
