@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from sparsefront.precision import Precision
+from sparsefront.inference.precision import PrecisionChoice
 from sparsefront.stages import measure as speed
 
 WITH_KERNELS, MASKED = SimpleNamespace(), SimpleNamespace()
@@ -38,7 +38,7 @@ def measured(monkeypatch):
         monkeypatch.setattr(speed, "has_low_precision", lambda net: True)
         monkeypatch.setattr(speed, "dense_in", lambda bench, net, precision: (net, precision))
         kernel = SimpleNamespace(dense_allowed=dense_allowed)
-        experiment = SimpleNamespace(kernel=kernel, precision=Precision(precision))
+        experiment = SimpleNamespace(kernel=kernel, precision=PrecisionChoice(precision))
         bench = SimpleNamespace(device=torch.device(device), experiment=experiment, ready=lambda net: net)
         sparse, _, _ = speed.measured_swap(bench, None, lambda: MASKED, None)
         assert timed[-1] is sparse.net, "what is reported is what was timed last"

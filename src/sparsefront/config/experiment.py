@@ -10,11 +10,10 @@ from sparsefront.config.schema import STAGES
 from sparsefront.data.base import Dataset
 from sparsefront.importance.base import Importance
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.precision import unsupported_reason
+from sparsefront.inference.precision import PrecisionChoice, unsupported_reason
 from sparsefront.measure.settings import DenseLow, Measure
 from sparsefront.models.base import Model
 from sparsefront.patterns.base import Pattern
-from sparsefront.precision import Precision
 from sparsefront.pruning.make_masks import PruningSettings
 from sparsefront.recovery.base import Recovery, RecoverySetup
 from sparsefront.recovery.training import TrainingRecovery
@@ -65,7 +64,7 @@ class Experiment:
     recovery: Recovery
     recipe: Recipe
     kernel: KernelChoice
-    precision: Precision
+    precision: PrecisionChoice
     measure: Measure
     report: Report
     trainer: TrainerSettings
