@@ -169,7 +169,11 @@ def measured_peer(cell: Cell, samples: int) -> tuple[Latency, float, str]:
     error = peer.error()
     if not error <= FAST_TOLERANCE:
         raise RuntimeError(f"relative error {error:.2g}")
-    return peer.latency(samples=samples), error, "fast accumulation" if "fp8" in cell.kernel else ""
+    if cell.kernel.startswith("semi_structured"):
+        note = f"cuSPARSELt {torch.backends.cusparselt.version()}"
+    else:
+        note = "fast accumulation" if "fp8" in cell.kernel else ""
+    return peer.latency(samples=samples), error, note
 
 
 def line_of(cell: Cell, device: torch.device, l2_bytes: int, samples: int) -> dict[str, Any]:
@@ -218,6 +222,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, help="CSV file; lines are added")
     parser.add_argument("--m", type=int, nargs="*", default=[4096, 1024, 256], help="rows of X")
     sizes = [f"{k}x{n}" for k, n in INPUTS_AND_OUTPUTS]
+    parser.add_argument("--peers", action="store_true", help="only those without blocks")
     parser.add_argument("--sizes", nargs="*", default=sizes, help="inputs x outputs")
     parser.add_argument("--samples", type=int, default=20, help="graph replays of each launch")
     runs.add_options(parser, workers=None, overrides=False)
@@ -228,6 +233,8 @@ def main() -> int:
     there = {values_of(line, KEY) for line in read_lines(asked.out)}
     sizes = [tuple(map(int, size.split("x"))) for size in asked.sizes]
     for cell in cells(asked.m, sizes):
+        if asked.peers and cell.block:
+            continue
         if values_of(asdict(cell) | {"gpu": properties.name}, KEY) in there:
             continue
         if runs.over(end):
