@@ -6,7 +6,7 @@ from pathlib import Path
 from experiments.end_to_end.session import Options, Rows, Session
 from experiments.low_precision import large, operators, summary
 from experiments.low_precision.networks import LEVELS, RECOVERED, Network, wanted
-from experiments.low_precision.operators import FP16, PEERS, Cell, cells
+from experiments.low_precision.operators import FP16, PEERS, TORCHAO, Cell, cells
 from sparsefront.measure.settings import Measure
 from sparsefront.results.store import read_lines
 
