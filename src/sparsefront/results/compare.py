@@ -21,10 +21,11 @@ from sparsefront.results.candidates import splits_apart
 from sparsefront.results.columns import sort_results
 from sparsefront.results.comparable import ComparableResults, Point, axis_named, split_comparable
 from sparsefront.results.compare_arguments import Request
+from sparsefront.results.field_types import alternatives
 from sparsefront.results.loggers import COMPARE_JOB, WandbLogging, read_wandb_results
 from sparsefront.results.page.comparison import write_comparison
 from sparsefront.results.plots import drawn_beside
-from sparsefront.results.record import Identity, Result, alternatives, missing_columns, result_fields
+from sparsefront.results.record import Identity, Result, missing_columns, result_fields
 from sparsefront.results.run_folder import failed_runs
 from sparsefront.results.statistics import verdicts
 from sparsefront.results.store import (
