@@ -10,6 +10,8 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from sparsefront_kernels.semi_structured import torchao
+
 from experiments.harness import page
 from experiments.harness.figures import new_figure, save_png
 from experiments.harness.rows import Row
@@ -23,7 +25,7 @@ DENSE = (operators.ROWWISE, operators.TENSORWISE)
 KERNELS_2_4 = {
     "semi_structured_fp8": "sums without scales",
     "semi_structured_fp8_scaled": "and a pass that scales them",
-    operators.TORCHAO: "a scale for each row and output",
+    torchao.KERNEL: "a scale for each row and output",
 }
 
 
