@@ -165,11 +165,8 @@ def _metrics(label: str, column: str, block: str, seeds: str, val: str, test: st
 
 def network_lines(study: Study, cells: Cells) -> Iterator[str]:
     """A table of the networks: samples, error of the metric, steps, and how many points have an accuracy and a latency."""
-    head = (
-        "network|model and data|metric|samples of val|of test|standard error, test|recovery steps|points|timed".split(
-            "|"
-        )
-    )
+    head = ["network", "model and data", "metric", "samples of val", "of test", "standard error, test"]
+    head += ["recovery steps", "points", "timed"]
     yield from page.table(head, [_network(name, cells) for name in study.networks])
 
 
