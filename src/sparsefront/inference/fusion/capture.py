@@ -176,14 +176,6 @@ def _places(shapes: Iterable[tuple[int | str, ...]]) -> dict[str, str]:
 
 aten = torch.ops.aten
 IDENTITIES = (aten.alias.default, aten.detach.default, aten.detach_.default, aten.lift_fresh_copy.default)
-OUT_OF_PLACE = {
-    aten.relu_.default: aten.relu.default,
-    aten.add_.Tensor: aten.add.Tensor,
-    aten.mul_.Tensor: aten.mul.Tensor,
-    aten.div_.Tensor: aten.div.Tensor,
-}
-# Their results share no memory with anything else.
-FRESH = (aten.linear.default, aten.layer_norm.default, aten.matmul.default, *OUT_OF_PLACE.values())
 CHECKS = ("_assert", "sym_constrain_range", "_guards_fn", "_check")
 
 
@@ -228,7 +220,7 @@ def capture(bare: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
         with _silent(), torch.no_grad(), attribute_reads(bare) as reads:
             flat = _Flat(bare, args, kwargs)
             exported = torch.export.export(flat, tuple(tensors), dynamic_shapes=dynamic, strict=False)
-            module = _module_of(exported)
+            module = _module_of(_without_changes(exported))
     except Exception as error:  # export may fail in any way; the block then stays as it is
         raise Unfusable(f"cannot be exported: {failure_reason(error)}") from error
     sizes = graph_sizes(exported)
@@ -286,6 +278,19 @@ def _silent():
         logger.setLevel(level)
 
 
+def _without_changes(exported: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """The same, where operators change tensors in place by operators that make new ones; other operators stay as they are."""
+    if not any(map(_changes_a_tensor, exported.graph.nodes)):
+        return exported
+    found = exported.run_decompositions({})
+    signature = found.graph_signature
+    return exported if signature.user_inputs_to_mutate or signature.buffers_to_mutate else found
+
+
+def _changes_a_tensor(node: fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+
+
 def _simplify(graph: fx.Graph) -> None:
     for node in list(graph.nodes):
         if node.op in ("call_function", "call_module") and any(part in str(node.target) for part in CHECKS):
@@ -300,8 +305,6 @@ def _simplify(graph: fx.Graph) -> None:
             graph.erase_node(node)
         elif node.target is aten.view.default:
             node.target = aten.reshape.default  # a feature-major tensor may have no such view
-        elif node.target in OUT_OF_PLACE and node.args[0].target in FRESH and len(node.args[0].users) == 1:
-            node.target = OUT_OF_PLACE[node.target]
     as_one_operator(graph)
     graph.eliminate_dead_code()
     for node in graph.find_nodes(op="get_attr"):
@@ -320,7 +323,7 @@ def _require_dynamic(graph: fx.Graph) -> None:
         devices = [value for value in (*node.args, *node.kwargs.values()) if isinstance(value, torch.device)]
         if devices:
             raise Unfusable(f"makes a tensor on a fixed device ({node.name})")
-        if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
+        if _changes_a_tensor(node):
             raise Unfusable(f"changes a tensor in place ({node.name})")
         if node.op == "get_attr" and "lifted_tensor" in node.target or node.op == "call_module":
             raise Unfusable(f"holds a constant that its graph cannot carry ({node.name})")

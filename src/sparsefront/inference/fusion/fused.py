@@ -294,6 +294,9 @@ class FusedBlock(nn.Module):
         self._graphs_of: dict[Key, list[int]] = {}
         self._sizes: list[GraphSizes] = []
         self._out_specs: list[pytree.TreeSpec] = []
+        for name, value in {**vars(bare), **bare._modules}.items():  # networks ask blocks, as for self_attn.batch_first
+            if not (name.startswith("_") or hasattr(self, name) or isinstance(value, Tensor)):
+                vars(self)[name] = value  # without registering its tensors, on the meta device
 
     @property
     def product_of(self) -> dict[Layers, FusedProduct]:
