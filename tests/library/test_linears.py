@@ -100,7 +100,8 @@ def test_from_pretrained_opens_what_is_saved(tmp_path):
     plain = gpt2()[0]
     plain.load_state_dict(net.state_dict())
     net.load_state_dict(plain.state_dict())
-    assert sf.hold(plain, masks) and isinstance(plain.transformer.h[0].attn.c_attn, Conv1DLinear)
+    with sf.hold(plain, masks):
+        assert isinstance(plain.transformer.h[0].attn.c_attn, Conv1DLinear)
     torch.testing.assert_close(outputs(plain.eval(), inputs), outputs(net, inputs))
 
 

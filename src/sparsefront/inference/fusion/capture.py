@@ -305,10 +305,29 @@ def _simplify(graph: fx.Graph) -> None:
             graph.erase_node(node)
         elif node.target is aten.view.default:
             node.target = aten.reshape.default  # a feature-major tensor may have no such view
+    _follow_the_input(graph)
     as_one_operator(graph)
     graph.eliminate_dead_code()
     for node in graph.find_nodes(op="get_attr"):
         node.target = node.target.removeprefix("block.")
+
+
+def _follow_the_input(graph: fx.Graph) -> None:
+    """Make tensors where the first input is, instead of on the device of a block without weights."""
+    first = next(node for node in graph.nodes if node.op == "placeholder")
+    made = [node for node in graph.nodes if any(map(_is_meta, (*node.args, *node.kwargs.values())))]
+    if not made:
+        return
+    after = [node for node in graph.nodes if node.op == "placeholder"][-1]
+    with graph.inserting_after(after):
+        device = graph.call_function(getattr, (first, "device"))
+    for node in made:
+        node.args = tuple(device if _is_meta(value) else value for value in node.args)
+        node.kwargs = {name: device if _is_meta(value) else value for name, value in node.kwargs.items()}
+
+
+def _is_meta(value: Any) -> bool:
+    return isinstance(value, torch.device) and value.type == "meta"
 
 
 def _casts_nothing(node: fx.Node) -> bool:
