@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 import transformers
+from torch import Tensor, nn
 
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.block_pass import fuse_blocks
@@ -35,7 +36,7 @@ def pruned(name, settings, prune_layers):
     """A masked network, and one that is rewritten."""
     torch.manual_seed(0)
     net = getattr(transformers, f"{name}Model")(getattr(transformers, f"{name}Config")(**settings)).eval()
-    layers = [name for name, module in net.named_modules() if isinstance(module, torch.nn.Linear)]
+    layers = [name for name, module in net.named_modules() if isinstance(module, nn.Linear)]
     formats, masks = prune_layers(net, layers, TileWise(16))
     rewritten = copy.deepcopy(net)
     report = fuse_blocks(rewritten, formats, masks, CALLS[0] | {"use_cache": False}, KernelChoice())
@@ -90,3 +91,49 @@ def test_caches_of_the_observed_call_are_left_out(prune_layers):
         for more in ({}, {"use_cache": False}):
             outputs = [model(**CALLS[1], **more).last_hidden_state for model in (rewritten, net)]
             assert output_error(*outputs) < 1e-5
+
+
+OTHERS = {
+    # attention and the rest side by side
+    "GPTJModel": {"vocab_size": 100, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4},
+    # rotary embeddings of a quarter of the width of a head, which is no length
+    "GPTNeoXModel": TEXT,
+    # a relative position bias that the first block makes, where its input is, and the others are given
+    "T5EncoderModel": {"vocab_size": 100, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4},
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_networks_of_text(name, prune_layers):
+    torch.manual_seed(0)
+    config = getattr(transformers, name.replace("Encoder", "").replace("Model", "Config"))
+    net = getattr(transformers, name)(config(**OTHERS[name], bos_token_id=1, eos_token_id=1)).eval()
+    layers = [name for name, module in net.named_modules() if isinstance(module, nn.Linear)]
+    formats, masks = prune_layers(net, layers, TileWise(16))
+    rewritten = copy.deepcopy(net)
+    uncached = {} if name == "T5EncoderModel" else {"use_cache": False}
+    report = fuse_blocks(rewritten, formats, masks, CALLS[1] | uncached, KernelChoice())
+    assert len(report.rewritten) == (4 if name == "T5EncoderModel" else 2) and not report.unsupported
+    with torch.inference_mode():
+        for inputs in (CALLS[1], tokens(2, 5, True)):
+            outputs = [model(**inputs, **uncached).last_hidden_state for model in (rewritten, net)]
+            assert output_error(*outputs) < 1e-5
+
+
+class Counts(nn.Module):
+    """Another operator on a CPU than where there are no values, as the experts of Mixtral have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(32, 48), nn.Linear(48, 32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        counted = x.int() if x.is_meta else x
+        return x + self.down(self.up(x)) + torch.histc(counted, 2, 0, 1).sum()
+
+
+def test_a_graph_that_cannot_run_leaves_the_block(stack):
+    pruned = stack([Counts()], TileWise(8))
+    report = fuse_blocks(pruned.net, pruned.formats, pruned.masks, pruned.inputs[0], KernelChoice())
+    assert report.unsupported["blocks.0"].startswith("cannot run when rewritten: NotImplementedError: ")
+    assert not report.blocks and isinstance(pruned.net.blocks[0], Counts)

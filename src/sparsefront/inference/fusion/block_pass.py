@@ -408,8 +408,13 @@ class BlockPass:
         original = self.net.get_submodule(name)
         block.eval()
         with torch.no_grad():
-            with observed_norms(block) as norms:
-                output = block(*call.args, **call.kwargs)
+            try:
+                with observed_norms(block) as norms:
+                    output = block(*call.args, **call.kwargs)
+            except Exception as raised:  # code may do something else on this device than a graph made without one says
+                self.report.unsupported[name] = f"cannot run when rewritten: {failure_reason(raised)}"
+                self.report.faster_dense.pop(name, None)
+                return
             error = quantised = output_error(output, original(*call.args, **call.kwargs))
             if low := has_low_precision(block):
                 with emulation(block):

@@ -1,9 +1,10 @@
 """A block of a network as a graph of ATen operators."""
 
 import copy
+import io
 import logging
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from textwrap import shorten
 from typing import Any
@@ -215,7 +216,23 @@ def capture(bare: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
             than `GraphSizes` can say.
     """
     tensors = [torch.empty(tensor.shape, dtype=tensor.dtype, device="meta") for tensor in _example(args, kwargs)]
-    dynamic = (tuple(tuple(Dim.AUTO for _ in tensor.shape) for tensor in tensors),)
+    free = [[Dim.AUTO for _ in tensor.shape] for tensor in tensors]
+    try:
+        return _captured(bare, args, kwargs, tensors, free)
+    except Unfusable:
+        lengths = {size for tensor in tensors for size in tensor.shape[:-1]}
+        widths = [dims for dims, tensor in zip(free, tensors, strict=True) if not {*tensor.shape[-1:]} <= lengths]
+        if not widths:
+            raise
+        for dims in widths:  # those of rotary embeddings, which are as fixed as those of weights
+            dims[-1] = Dim.STATIC
+        return _captured(bare, args, kwargs, tensors, free)
+
+
+def _captured(
+    bare: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: list[Tensor], free: list[list[Any]]
+) -> Captured:
+    dynamic = (tuple(map(tuple, free)),)
     try:
         with _silent(), torch.no_grad(), attribute_reads(bare) as reads:
             flat = _Flat(bare, args, kwargs)
@@ -269,13 +286,19 @@ def _module_of(exported: torch.export.ExportedProgram) -> fx.GraphModule:
 
 @contextmanager
 def _silent():
-    """Export warns of every size of 1; no user can act on that."""
-    logger = logging.getLogger("torch._export.non_strict_utils")
-    level, logger.level = logger.level, logging.ERROR
+    """Export warns of every size of 1, and prints what it cannot trace; no user can act on that."""
+    loggers = [
+        logging.getLogger(name) for name in ("torch._export.non_strict_utils", "torch.fx.experimental.symbolic_shapes")
+    ]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     try:
-        yield
+        with redirect_stderr(io.StringIO()):
+            yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _without_changes(exported: torch.export.ExportedProgram) -> torch.export.ExportedProgram:

@@ -414,10 +414,10 @@ class FusedBlock(nn.Module):
 
     def _sites(self, graph: fx.Graph) -> list[ProductSite]:
         """The site of each product, in their order."""
-        found = {site.layers[0]: site for site in find_sites(graph, self._bare[0], self._parts)}
-        calls = len(graph.find_nodes(op="call_function", target=torch.ops.aten.linear.default))
+        every = find_sites(graph, self._bare[0], self._parts)
+        found = {site.layers[0]: site for site in every}
         covered = {name for layers in self._layers for name in layers}
-        if calls != len(found) or set(found) != covered:
+        if len(every) != len(found) or set(found) != covered:
             raise Unfusable("calls its Linears otherwise than its products are made for")
         sites = [
             found[layers[0]] if len(layers) == 1 else merged([found[name] for name in layers])
