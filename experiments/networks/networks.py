@@ -53,10 +53,6 @@ def _spectrum() -> Inputs:
     return {"input_features": torch.randn(2, 16, 2 * LENGTH)}
 
 
-def _large_pixels() -> Inputs:
-    return {"pixel_values": torch.randn(1, 3, 64, 64)}
-
-
 def _image(side: int = 32) -> Callable[[], Inputs]:
     return lambda: (torch.randn(2, 3, side, side),)
 
@@ -90,6 +86,28 @@ def _transformer_encoder() -> nn.Module:
     return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 
 
+def _efficientnet() -> nn.Module:
+    from torchvision.models.efficientnet import EfficientNet, MBConvConfig
+
+    return EfficientNet(
+        [MBConvConfig(1, 3, 1, 16, 16, 1, 1, 1), MBConvConfig(6, 3, 2, 16, 32, 1, 1, 1)], 0.0, num_classes=4
+    )
+
+
+def _mobilenet() -> nn.Module:
+    from torchvision.models.mobilenetv3 import InvertedResidualConfig, MobileNetV3
+
+    blocks = (16, 3, 16, 16, True, "RE", 2, 1, 1.0), (16, 3, 72, 32, False, "HS", 2, 1, 1.0)
+    return MobileNetV3([InvertedResidualConfig(*block) for block in blocks], last_channel=WIDTH, num_classes=4)
+
+
+def _deeplab() -> nn.Module:
+    from torchvision.models._utils import IntermediateLayerGetter
+    from torchvision.models.segmentation.deeplabv3 import DeepLabHead, DeepLabV3
+
+    return DeepLabV3(IntermediateLayerGetter(_resnet(), {"layer2": "out"}), DeepLabHead(128, 4))
+
+
 def _vgg() -> nn.Module:
     net = torchvision.models.VGG(torchvision.models.vgg.make_layers([32, "M", 64, 64, "M"], batch_norm=True))
     net.classifier = nn.Sequential(nn.Linear(64 * 7 * 7, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 4))
@@ -115,12 +133,12 @@ def _sam() -> nn.Module:
     config = tf.SamVisionConfig(
         hidden_size=WIDTH,
         output_channels=32,
-        num_hidden_layers=2,
+        num_hidden_layers=1,
         num_attention_heads=HEADS,
-        image_size=64,
+        image_size=32,
         patch_size=8,
         window_size=4,
-        global_attn_indexes=[1],
+        global_attn_indexes=[0],
         mlp_dim=2 * WIDTH,
     )
     return SamVisionEncoder(config)
@@ -176,7 +194,7 @@ NETWORKS: dict[str, Tiny] = {
         "SwinModel", _pixels, image_size=32, patch_size=2, embed_dim=32, depths=[2, 2], num_heads=[2, 4], window_size=4
     ),
     "ConvNeXt": _of("ConvNextModel", _pixels, hidden_sizes=[32, 64], depths=[1, 1], num_stages=2),
-    "SAM, encoder": Tiny("transformers", _sam, _large_pixels),
+    "SAM, encoder": Tiny("transformers", _sam, _pixels),
     "CLIP": Tiny("transformers", _clip, _pixels_and_tokens),
     "Whisper, encoder": Tiny("transformers", _whisper, _spectrum),
     "T5": _of("T5Model", _pair, use_cache=False, **_T5),
@@ -211,13 +229,9 @@ NETWORKS: dict[str, Tiny] = {
     "LSTM": Tiny("torch", _LSTM, _tokens),
     "ResNet": Tiny("torchvision", _resnet, _image()),
     "VGG": Tiny("torchvision", _vgg, _image()),
-    "EfficientNet-B0": Tiny("torchvision", lambda: torchvision.models.efficientnet_b0(weights=None), _image()),
-    "MobileNetV3": Tiny("torchvision", lambda: torchvision.models.mobilenet_v3_small(weights=None), _image()),
-    "DeepLabV3": Tiny(
-        "torchvision",
-        lambda: torchvision.models.segmentation.deeplabv3_mobilenet_v3_large(weights=None, weights_backbone=None),
-        _image(),
-    ),
+    "EfficientNet": Tiny("torchvision", _efficientnet, _image()),
+    "MobileNetV3": Tiny("torchvision", _mobilenet, _image()),
+    "DeepLabV3": Tiny("torchvision", _deeplab, _image()),
     "ViT, torchvision": Tiny(
         "torchvision",
         lambda: torchvision.models.VisionTransformer(32, 8, 2, HEADS, WIDTH, 2 * WIDTH, num_classes=4),
