@@ -57,6 +57,11 @@ class SparseLayer(nn.Module):
         return self.format.to_dense().to(self._device)
 
     @property
+    def device(self) -> torch.device:
+        """That the kernel runs on."""
+        return self._device
+
+    @property
     def kernel_name(self) -> str:
         """The kernel's label in this layout."""
         return self._entry.label(self.kernel_layout)

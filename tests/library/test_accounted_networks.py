@@ -8,6 +8,7 @@ import transformers
 from torch import nn
 
 import sparsefront as sf
+from sparsefront.models.linears import as_linears
 from sparsefront.pruning.layers import READ, UNREACHED
 
 TOKENS = {"input_ids": torch.randint(3, 60, (2, 6), generator=torch.Generator().manual_seed(0))}
@@ -64,6 +65,7 @@ def test_each_weight_and_reason(name):
     make, inputs = NETS[name]
     torch.manual_seed(0)
     net = make().eval()
+    as_linears(net)  # as sf.prune does
     called, reached = what_runs(net, inputs)
     masks = sf.prune(net, "n_m", 0.5, example_inputs=inputs, tell=len)
     listed = {**dict.fromkeys(masks, "pruned"), **masks.ignored, **masks.dense}

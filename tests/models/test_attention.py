@@ -6,8 +6,8 @@ from torch import Tensor, nn
 from torchvision.models.vision_transformer import VisionTransformer
 
 from sparsefront.models.attention import (
-    MultiheadSelfAttention,
     SelfAttention,
+    SplitAttention,
     replace_multihead_attention,
     split_multihead_attention,
     split_packed_projections,
@@ -94,19 +94,51 @@ def test_module_shared_by_two_parents_stays_shared():
     net = nn.ModuleDict({"a": nn.Sequential(shared), "b": nn.Sequential(shared)})
     assert replace_multihead_attention(net) == ["a.0", "b.0"]
     assert net["a"][0] is net["b"][0]
-    assert isinstance(net["a"][0], MultiheadSelfAttention)
+    assert isinstance(net["a"][0], SplitAttention)
 
 
 def test_what_cannot_be_split_is_rejected():
-    with pytest.raises(ValueError, match="batch-first"):
-        split_multihead_attention(nn.MultiheadAttention(8, 2))
-    with pytest.raises(ValueError, match="equal widths"):
-        split_multihead_attention(nn.MultiheadAttention(8, 2, kdim=4, batch_first=True))
+    with pytest.raises(ValueError, match="no added keys"):
+        split_multihead_attention(nn.MultiheadAttention(8, 2, add_zero_attn=True))
     with pytest.raises(ValueError, match="3 heads"):
         SelfAttention(8, 3)
-    x = torch.zeros(1, 2, 8)
-    attention = split_multihead_attention(nn.MultiheadAttention(8, 2, batch_first=True))
-    with pytest.raises(ValueError, match="self-attention"):
-        attention(x, x + 1, x)
-    with pytest.raises(ValueError, match="no attention weights"):
-        attention(x, x, x, need_weights=True)
+
+
+@pytest.mark.parametrize("need_weights", [True, False])
+@pytest.mark.parametrize(
+    "options",
+    [{"batch_first": True}, {}, {"batch_first": True, "kdim": 12, "vdim": 20}],
+    ids=["batch", "time", "widths"],
+)
+def test_every_way_of_calling_attention(options: dict, need_weights: bool):
+    torch.manual_seed(0)
+    packed = nn.MultiheadAttention(16, 4, **options).eval()
+    split = split_multihead_attention(packed)
+    query, key = torch.randn(3, 5, 16), torch.randn(3, 7, packed.kdim)
+    value = torch.randn(3, 7, packed.vdim)
+    padding = torch.arange(7) >= torch.tensor([[7], [4], [2]])
+    hidden = torch.rand(5, 7) < 0.3
+    hidden[:, 0] = False
+    calls = [
+        {},
+        {"key_padding_mask": padding},
+        {"attn_mask": hidden},
+        {"attn_mask": torch.randn(12, 5, 7), "key_padding_mask": padding},
+        {"average_attn_weights": False},
+        {"attn_mask": torch.ones(5, 7).triu(1).bool(), "is_causal": True},
+    ]
+    lies = (lambda x: x) if packed.batch_first else (lambda x: x.transpose(0, 1))
+    with torch.no_grad():
+        for call in calls:
+            given = (*map(lies, (query, key, value)),)
+            expected = packed(*given, need_weights=need_weights, **call)
+            found = split(*given, need_weights=need_weights, **call)
+            assert relative_error(found[0], expected[0]) < 1e-6
+            assert (found[1] is None) == (expected[1] is None) == (not need_weights)
+            assert not need_weights or relative_error(found[1], expected[1]) < 1e-6
+        alone = (query[0], key[0], value[0])
+        found, expected = (
+            part(*alone, key_padding_mask=padding[1], need_weights=need_weights) for part in (split, packed)
+        )
+        assert relative_error(found[0], expected[0]) < 1e-6
+        assert not need_weights or relative_error(found[1], expected[1]) < 1e-6

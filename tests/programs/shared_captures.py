@@ -37,11 +37,13 @@ def _content(bare: nn.Module) -> Hashable:
 
 
 def _call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hashable:
-    values = [(place, value) for place, value in enumerate(args)] + sorted(kwargs.items())
-    return tuple(
-        (name, tuple(value.shape), value.dtype) if isinstance(value, Tensor) else (name, type(value), value)
-        for name, value in values
-    )
+    return _value(tuple(args)), tuple((name, _value(value)) for name, value in sorted(kwargs.items()))
+
+
+def _value(value: Any) -> Hashable:
+    if isinstance(value, tuple | list):
+        return type(value), tuple(map(_value, value))
+    return (tuple(value.shape), value.dtype) if isinstance(value, Tensor) else (type(value), value)
 
 
 def _modes() -> Hashable:

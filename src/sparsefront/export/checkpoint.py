@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from sparsefront.artifacts.bounded_files import read_json_bounded
 from sparsefront.artifacts.durable import link_or_copy, save_tensors
 from sparsefront.errors import InvalidSetting, failure_reason, first_line
-from sparsefront.export.packed_layers import DENSE, TAP_BY_TAP, Manifest, pack_layers
+from sparsefront.export.packed_layers import DENSE, TAP_BY_TAP, LayerRecord, Manifest, pack_layers
 from sparsefront.masks.weight_view import Permutation, as_matrix, like_weight
 from sparsefront.models.base import Model, is_of_transformers, save_config
 from sparsefront.patterns.base import Pattern
@@ -167,15 +167,19 @@ class Export:
         record = self.manifest.layers[layer]
         if record.family == DENSE:  # exports of version 1 store it a second time
             with safe_open(self.directory / MODEL, framework="pt") as weights:
-                return FORMATS[DENSE].from_tensors(
-                    {"values": as_matrix(weights.get_tensor(f"{layer}.weight"))}, record.meta
-                )
+                values = stored_matrix(record, weights.get_tensor(f"{layer}.weight"))
+                return FORMATS[DENSE].from_tensors({"values": values}, record.meta)
         prefix = f"{layer}."
         with safe_open(self.directory / COMPRESSED, framework="pt") as stored:
             # Layers may nest ("fc" and "fc.inner"): a tensor's own name has no dot.
             keys = [key for key in stored.keys() if key.startswith(prefix) and "." not in key[len(prefix) :]]
             tensors = {key[len(prefix) :]: stored.get_tensor(key) for key in keys}
         return FORMATS[record.family].from_tensors(tensors, record.meta)
+
+
+def stored_matrix(record: LayerRecord, weight: Tensor) -> Tensor:
+    """[N, K] of a layer's weight as the state dict has it."""
+    return weight.t().contiguous() if record.transposed else as_matrix(weight)
 
 
 def read_export(directory: Path) -> Export:

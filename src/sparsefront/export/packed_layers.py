@@ -12,6 +12,7 @@ from sparsefront_kernels import FORMATS, SparseFormat, mask_structure
 from torch import Tensor, nn
 
 from sparsefront.masks.weight_view import Permutation, as_matrix
+from sparsefront.models.linears import Conv1DLinear
 from sparsefront.patterns.base import Pattern, label
 
 # What an export says about itself: its pattern and how each pruned layer is stored; kernels are chosen at the swap.
@@ -38,6 +39,7 @@ class LayerRecord:
         nnz: weights kept, as the mask counts them.
         density: nnz / (N * K).
         pattern: its own, in a network of several patterns; None where it is that of the manifest, or the layer is dense.
+        transposed: whether its weight in the state dict is [K, N], as that of a Conv1D.
     """
 
     family: str
@@ -47,6 +49,7 @@ class LayerRecord:
     nnz: int
     density: float
     pattern: str | None = None
+    transposed: bool = False
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
 
@@ -194,7 +197,8 @@ def pack_layers(
         nnz, shape = int(kept.sum()), (matrix.shape[0], matrix.shape[1])
         density = nnz / kept.numel()
         obeys = None if name not in (patterns or {}) else label(layer_pattern)
-        layers[name] = LayerRecord(family, parameters, stored.meta(), shape, nnz, density, obeys)
+        transposed = isinstance(net.get_submodule(name), Conv1DLinear)
+        layers[name] = LayerRecord(family, parameters, stored.meta(), shape, nnz, density, obeys, transposed)
     manifest = Manifest(
         pattern=None if pattern is None else pattern.name,
         pattern_parameters=dataclasses.asdict(pattern) if dataclasses.is_dataclass(pattern) else {},

@@ -27,6 +27,7 @@ from sparsefront.export.packed_layers import Manifest
 from sparsefront.masks.weight_view import fits, like_weight
 from sparsefront.models.base import Model
 from sparsefront.models.checkpoint import misfit_of
+from sparsefront.models.linears import as_linears
 from sparsefront.networks import has_blocks, load_state, remove_blocks, unwrapped
 from sparsefront.options import option_classes
 from sparsefront.patterns.base import CLASS, Pattern, from_record
@@ -173,6 +174,7 @@ def load(folder: Path | str, net: nn.Module, *, trust: Sequence[str] = (), narro
             export = read_export(directory)
             weights, pattern = export.state_dict(), _pattern(export.manifest, trust)
             spec = MaskSpec.load(export.directory, trust=trust)
+            as_linears(net, {name.rpartition(".")[0] for name in weights})
             masks = _masks_for(net, export, weights, spec)
             _require_one_save(export.directory)
     except InvalidSetting as error:

@@ -14,7 +14,7 @@ from sparsefront.allocation.base import Measured
 from sparsefront.inference.autotune import autotune_layer, dense_name, find_candidates
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.block_pass import fuse_dense, fused_dense_graph
-from sparsefront.inference.fusion.capture import Unfusable
+from sparsefront.inference.fusion.calls import Unfusable
 from sparsefront.inference.fusion.plan import LAYOUTS
 from sparsefront.inference.fusion.product_choice import Layers, ProductTimes
 from sparsefront.latency_search.evaluating import CandidateMasks, masked

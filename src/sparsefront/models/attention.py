@@ -5,6 +5,9 @@ path that never calls its output projection: a sparse layer would be silently by
 rebuilds such modules, `split_packed_projections` does the same to a checkpoint.
 """
 
+import math
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -49,34 +52,108 @@ class SelfAttention(nn.Module):
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
 
-class MultiheadSelfAttention(SelfAttention):
-    """SelfAttention behind the calling convention of a batch-first `nn.MultiheadAttention` without weights."""
+class SplitAttention(nn.Module):
+    """What `nn.MultiheadAttention` computes, with its calling convention, through four Linears.
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, need_weights: bool = False) -> tuple[Tensor, None]:
-        if key is not query or value is not query or need_weights:
-            raise ValueError("only self-attention that needs no attention weights is supported")
-        return super().forward(query), None
+    Args:
+        packed: whose widths, heads, device and dtype it takes; without weights.
+    """
+
+    in_proj_bias = None  # as encoder layers ask: their fast path, which reads one packed weight, is not for this module
+    _qkv_same_embed_dim = False
+
+    def __init__(self, packed: nn.MultiheadAttention) -> None:
+        super().__init__()
+        self.embed_dim, self.num_heads, self.head_dim = packed.embed_dim, packed.num_heads, packed.head_dim
+        self.kdim, self.vdim = packed.kdim, packed.vdim
+        self.dropout, self.batch_first = packed.dropout, packed.batch_first
+        bias, width = packed.in_proj_bias is not None, packed.embed_dim
+        # on meta: their own random initialization would be wasted
+        self.q = nn.Linear(width, width, bias=bias, device="meta")
+        self.k = nn.Linear(packed.kdim, width, bias=bias, device="meta")
+        self.v = nn.Linear(packed.vdim, width, bias=bias, device="meta")
+        self.out = nn.Linear(width, width, bias=bias, device="meta")
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """As nn.MultiheadAttention; without `need_weights` through PyTorch's fused attention."""
+        alone = query.dim() == 2
+        if alone:
+            query, key, value = query[None], key[None], value[None]
+            key_padding_mask = None if key_padding_mask is None else key_padding_mask[None]
+        elif not self.batch_first:
+            query, key, value = (part.transpose(0, 1) for part in (query, key, value))
+        q, k, v = self._by_head(self.q(query)), self._by_head(self.k(key)), self._by_head(self.v(value))
+        causal = is_causal and key_padding_mask is None and not need_weights
+        mask = None if causal else self._added(attn_mask, key_padding_mask, q)
+        dropout, weights = self.dropout if self.training else 0.0, None
+        if need_weights:
+            scores = q @ k.transpose(-1, -2) / math.sqrt(self.head_dim)
+            weights = F.dropout((scores if mask is None else scores + mask).softmax(-1), dropout)
+            mixed = weights @ v
+            weights = weights.mean(1) if average_attn_weights else weights
+        else:
+            mixed = F.scaled_dot_product_attention(q, k, v, mask, dropout_p=dropout, is_causal=causal)
+        y = self.out(mixed.transpose(1, 2).flatten(2))
+        if alone:
+            return y[0], None if weights is None else weights[0]
+        return y if self.batch_first else y.transpose(0, 1), weights
+
+    def _by_head(self, x: Tensor) -> Tensor:  # [B, T, width] -> [B, heads, T, width / heads]
+        return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
+
+    def _added(self, attn_mask: Tensor | None, padding: Tensor | None, q: Tensor) -> Tensor | None:
+        """What is added to the scores [B, heads, L, S]."""
+        added = None
+        if attn_mask is not None:
+            added = _additive(attn_mask, q.dtype)
+            added = added if added.dim() == 2 else added.unflatten(0, (-1, self.num_heads))
+        if padding is not None:
+            hidden = _additive(padding, q.dtype)[:, None, None]
+            added = hidden if added is None else added + hidden
+        return added
 
 
-def split_multihead_attention(packed: nn.MultiheadAttention) -> MultiheadSelfAttention:
+def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """Of a mask of bools, True = hidden."""
+    if mask.dtype != torch.bool:
+        return mask.to(dtype)
+    return torch.zeros_like(mask, dtype=dtype).masked_fill_(mask, -math.inf)
+
+
+def split_multihead_attention(packed: nn.MultiheadAttention) -> SplitAttention:
     """The same function with separate projections; parameters are copied, device and dtype stay.
 
     Raises:
-        ValueError: the module uses an option that self-attention with separate Linears does not have.
+        ValueError: the module adds keys, which separate Linears do not have.
     """
-    if packed.in_proj_weight is None or packed.bias_k is not None or packed.add_zero_attn or not packed.batch_first:
-        raise ValueError("only a batch-first nn.MultiheadAttention with equal widths and no added keys can be split")
-    bias = packed.in_proj_bias is not None
-    split = MultiheadSelfAttention(
-        packed.embed_dim, packed.num_heads, bias=bias, dropout=packed.dropout, device="meta"
-    )  # on meta: its own random initialization would be wasted
-    for name, weight in zip(PROJECTIONS, packed.in_proj_weight.detach().chunk(3)):
-        getattr(split, name).weight = nn.Parameter(weight.clone())
-    if bias:
-        for name, value in zip(PROJECTIONS, packed.in_proj_bias.detach().chunk(3)):
-            getattr(split, name).bias = nn.Parameter(value.clone())
+    if packed.bias_k is not None or packed.add_zero_attn:
+        raise ValueError("only an nn.MultiheadAttention with no added keys can be split")
+    split = SplitAttention(packed)
+    if packed.in_proj_weight is None:
+        parts = [packed.q_proj_weight, packed.k_proj_weight, packed.v_proj_weight]
+    else:
+        parts = list(packed.in_proj_weight.chunk(3))
+    for name, weight in zip(PROJECTIONS, parts, strict=True):
+        getattr(split, name).weight = _copied(weight, packed.out_proj.weight)
+    if packed.in_proj_bias is not None:
+        for name, value in zip(PROJECTIONS, packed.in_proj_bias.chunk(3), strict=True):
+            getattr(split, name).bias = _copied(value, packed.in_proj_bias)
     split.out.weight, split.out.bias = packed.out_proj.weight, packed.out_proj.bias
     return split.train(packed.training)
+
+
+def _copied(part: Tensor, like: Tensor) -> nn.Parameter:
+    return nn.Parameter(part.detach().clone(), requires_grad=like.requires_grad)
 
 
 def replace_multihead_attention(net: nn.Module) -> list[str]:
@@ -85,15 +162,27 @@ def replace_multihead_attention(net: nn.Module) -> list[str]:
     Returns:
         the names of the modules that were replaced.
     """
-    split: dict[nn.Module, MultiheadSelfAttention] = {}
+    return replace_modules(
+        net, lambda _, child: split_multihead_attention(child) if isinstance(child, nn.MultiheadAttention) else None
+    )
+
+
+def replace_modules(net: nn.Module, made: Callable[[str, nn.Module], nn.Module | None]) -> list[str]:
+    """Put what `made(name, module)` gives in place of each module below `net`; None leaves it. One with two parents is made once.
+
+    Returns:
+        the names of the modules that were replaced.
+    """
+    new: dict[nn.Module, nn.Module] = {}
     replaced = []
     for parent_name, parent in list(net.named_modules()):
-        for name, child in parent.named_children():
-            if isinstance(child, nn.MultiheadAttention):
-                if child not in split:
-                    split[child] = split_multihead_attention(child)
-                setattr(parent, name, split[child])
-                replaced.append(f"{parent_name}.{name}".lstrip("."))
+        for own, child in parent.named_children():
+            name = f"{parent_name}.{own}".lstrip(".")
+            other = new.get(child) or made(name, child)
+            if other is not None:
+                new[child] = other
+                setattr(parent, own, other)
+                replaced.append(name)
     return replaced
 
 

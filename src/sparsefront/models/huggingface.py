@@ -13,6 +13,7 @@ from torch import nn
 from sparsefront.errors import InvalidSetting, first_line
 from sparsefront.models.base import Model, linear_and_conv_layers, save_config
 from sparsefront.models.bert_source import BertSource, folder_name
+from sparsefront.models.linears import as_linears
 from sparsefront.settings_class import settings_class
 
 if TYPE_CHECKING:
@@ -100,17 +101,21 @@ class HuggingFace(Model):
     def build(self, info: "DataInfo") -> nn.Module:
         """transformers' class for this task; a head that the weights lack, or that has other classes, is new."""
         head = _head(self.skeleton(info))
-        return self.source.network(_network_class(info.kind), self._config(info), head=head, classes=info.class_names)
+        config = self._config(info)
+        return _with_linears(
+            self.source.network(_network_class(info.kind), config, head=head, classes=info.class_names)
+        )
 
     def skeleton(self, info: "DataInfo") -> nn.Module:
         with torch.device("meta"):
-            return _network_class(info.kind).from_config(self._config(info)).train()
+            return _with_linears(_network_class(info.kind).from_config(self._config(info)).train())
 
     def architecture(self, info: "DataInfo", exported: Path) -> nn.Module:
         """From the export's config.json; built where it has none."""
         if not (exported / "config.json").is_file():
             return self.build(info)
-        return _network_class(info.kind).from_config(EncoderSource("", "", str(exported)).config()).float().train()
+        config = EncoderSource("", "", str(exported)).config()
+        return _with_linears(_network_class(info.kind).from_config(config).float().train())
 
     def longest_sequence(self, info: "DataInfo") -> int | None:
         return self._longest(self._config(info))
@@ -156,6 +161,11 @@ def _network_class(kind: str) -> Any:
     import transformers
 
     return getattr(transformers, CLASSES[kind])
+
+
+def _with_linears(net: nn.Module) -> nn.Module:
+    as_linears(net)
+    return net
 
 
 def _head(net: nn.Module) -> tuple[str, ...]:

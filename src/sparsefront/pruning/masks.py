@@ -12,6 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.masks.weight_view import as_matrix, fits, like_weight
+from sparsefront.models.linears import as_linears
 from sparsefront.networks import has_blocks, layer_weight, unwrapped
 from sparsefront.patterns.base import Pattern, to_record
 from sparsefront.patterns.mixed import Candidate, Mixed
@@ -202,6 +203,7 @@ def require_masks_of(net: nn.Module, masks: Mapping[str, Tensor]) -> None:
     """
     require_network(net)
     _require_dict(masks)
+    as_linears(net, masks)
     modules = dict(net.named_modules())
     for name, mask in masks.items():
         key = f"masks[{name!r}]"

@@ -15,6 +15,7 @@ from sparsefront.allocation.base import Allocation, MeasuringAllocation
 from sparsefront.errors import InvalidSetting
 from sparsefront.importance.base import Importance
 from sparsefront.masks.weight_view import like_weight
+from sparsefront.models.linears import as_linears
 from sparsefront.networks import require_finite, unwrapped
 from sparsefront.options import option
 from sparsefront.patterns.base import Pattern
@@ -80,7 +81,8 @@ def prune(
 
     Args:
         net: any network with Linear or Conv2d layers, on any device; of `torch.compile`, DataParallel and
-            DistributedDataParallel what is in it, as in all functions here.
+            DistributedDataParallel what is in it, as in all functions here. Conv1D of transformers and nn.MultiheadAttention
+            become Linears.
         pattern: name of a pattern, or one with settings: `sf.patterns.TileWise(64)`.
         sparsity: fraction of zeros over the pruned layers, in [0, 1).
         granularity: of a pattern given by name: size of the group that is kept or pruned together; None = its own default.
@@ -108,6 +110,7 @@ def prune(
     """
     net = unwrapped(net)
     require_network(net)
+    as_linears(net)
     pruning = pruning_settings(pattern, sparsity, granularity, importance, allocation, schedule)
     sparsity = pruning.sparsity
     if not pruning.pattern.prunes:

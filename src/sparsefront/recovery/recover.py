@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from sparsefront import distributed
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.checkpoint import misfit_of
+from sparsefront.models.linears import as_linears
 from sparsefront.networks import in_eval_mode, keep_modes, unwrapped
 from sparsefront.options import option, program_command
 from sparsefront.patterns.element_wise import ElementWise
@@ -276,7 +277,8 @@ def _start_dense(net: nn.Module, trained: Network) -> None:
 
 
 def _require_same(given: nn.Module, net: nn.Module, argument: str) -> StateDict:
-    """The weights of a network; raises InvalidSetting where it is of another architecture."""
+    """The weights of a network of our own; raises InvalidSetting where it is of another architecture."""
+    as_linears(given, dict(net.named_modules()))
     weights = given.state_dict()
     if complaint := misfit_of(weights, net.state_dict()):
         raise InvalidSetting(argument, type(given).__name__, complaint)

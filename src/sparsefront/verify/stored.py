@@ -25,9 +25,8 @@ from sparsefront.artifacts.store import read_record as read_stage_record
 from sparsefront.config.experiment import Experiment
 from sparsefront.config.schema import GROUPS
 from sparsefront.errors import Edited, InvalidSetting
-from sparsefront.export.checkpoint import MANIFEST, Export, damage_named, read_export
+from sparsefront.export.checkpoint import MANIFEST, Export, damage_named, read_export, stored_matrix
 from sparsefront.export.packed_layers import FORMAT_VERSION, Manifest, storage_of
-from sparsefront.masks.weight_view import as_matrix
 from sparsefront.measure.problems import dataset_size_text, size_text
 from sparsefront.measure.speedup import SPEEDUP_OVER, latency_over_batches, speedup_of
 from sparsefront.measure.timers import summarise
@@ -445,7 +444,7 @@ def _check_layer(export: Export, layer: str, weights: dict[str, Tensor]) -> None
         return
     if f"{left}.weight" not in weights:
         raise Edited(f"weights of {layer}", "are missing")
-    weight = as_matrix(weights[f"{left}.weight"])
+    weight = stored_matrix(export.manifest.layers[layer], weights[f"{left}.weight"])
     if weight.shape != mask.shape or bool(weight.masked_fill(mask, 0.0).any()):
         raise Edited(f"weights of {layer}", "are not zero where its mask prunes them")
     if spec.blocks is not None:  # which has no compressed form

@@ -49,6 +49,12 @@ def prune(net: nn.Module, layers: Iterable[str], pattern: Pattern, sparsity: flo
     return formats, masks
 
 
+@pytest.fixture
+def prune_layers() -> Callable[..., tuple[dict, dict]]:
+    """prune_layers(net, layers, pattern) -> formats and masks."""
+    return prune
+
+
 def text(batch: int, length: int, padded: bool) -> dict[str, Tensor]:
     """Tokens; where padded, rows end earlier and earlier."""
     tokens = {"input_ids": torch.randint(0, 8000, (batch, length))}

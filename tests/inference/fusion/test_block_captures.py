@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.block_pass import fuse_blocks
-from sparsefront.inference.fusion.capture import find_chains, observe_calls
+from sparsefront.inference.fusion.calls import find_chains, observe_calls
 from sparsefront.inference.fusion.prepared_block import BlockCaptures
 from sparsefront.measure.correctness import output_error
 from sparsefront.patterns.tile_wise import TileWise

@@ -55,13 +55,6 @@ def test_encoders_are_rewritten(name):
         assert output_error(fused(**inputs).last_hidden_state, net(**inputs).last_hidden_state) < 1e-5
 
 
-def test_blocks_that_are_called_with_more_than_tensors_stay():
-    net = build("Llama", TEXT | {"num_key_value_heads": 2})
-    report = fuse_dense(net, TOKENS | {"use_cache": False})
-    assert not report.blocks and len(report.unsupported) == 2
-    assert all("is called with a tuple" in reason for reason in report.unsupported.values())
-
-
 def test_blocks_that_read_a_weight_without_a_call_stay():
     """As nn.MultiheadAttention does, of which no forward says what its product is."""
     net = torchvision.models.VisionTransformer(16, 8, num_layers=2, num_heads=2, hidden_dim=32, mlp_dim=64).eval()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sparsefront.errors import InvalidSetting, failure_reason
 from sparsefront.gpu import alone, give_way
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion.capture import BlockCall, Unfusable, find_chains, observe_calls, observe_traced_calls
+from sparsefront.inference.fusion.calls import BlockCall, Unfusable, find_chains, observe_calls, observe_traced_calls
 from sparsefront.inference.fusion.fused import FusedBlock, FusedResidualNorm
 from sparsefront.inference.fusion.fused_product import activation_in_layout
 from sparsefront.inference.fusion.norms import NormChooser, observed_norms
@@ -49,6 +49,7 @@ from sparsefront.progress import counted
 
 log = logging.getLogger(__name__)
 AS_THEY_ARE = "as_they_are"
+LAYER_NORM = torch.ops.aten.layer_norm.default
 
 
 @dataclass(frozen=True)
@@ -295,7 +296,7 @@ class BlockPass:
         if self.plan is not None:
             layout_of = {name: self.plan.blocks[name].layout for name in prepared}
             return self._variant("planned", layout_of, blocks, prepared)
-        ways = self._ways(layouts)
+        ways = self._ways(_layouts_of(prepared.values(), layouts))
         if not self.chooser.times_on(self.device):
             return self._in_way(ways[0], blocks, prepared)
         times: dict[str, float | None] = {}
@@ -407,8 +408,13 @@ class BlockPass:
         original = self.net.get_submodule(name)
         block.eval()
         with torch.no_grad():
-            with observed_norms(block) as norms:
-                output = block(*call.args, **call.kwargs)
+            try:
+                with observed_norms(block) as norms:
+                    output = block(*call.args, **call.kwargs)
+            except Exception as raised:  # code may do something else on this device than a graph made without one says
+                self.report.unsupported[name] = f"cannot run when rewritten: {failure_reason(raised)}"
+                self.report.faster_dense.pop(name, None)
+                return
             error = quantised = output_error(output, original(*call.args, **call.kwargs))
             if low := has_low_precision(block):
                 with emulation(block):
@@ -428,6 +434,12 @@ class BlockPass:
         launches = tuple(str(norm.launch) for norm in norms)
         norms_there = len(block.norms), error, residual_norms, launches
         self.report.blocks[name] = BlockReport(layout, products, *norms_there, quantised if low else None)
+
+
+def _layouts_of(blocks: Iterable[PreparedBlock], layouts: Sequence[str]) -> Sequence[str]:
+    """Without a LayerNorm row-major alone, where that may be: other norms read features side by side."""
+    norms = (block.captured.graph.find_nodes(op="call_function", target=LAYER_NORM) for block in blocks)
+    return layouts if "row_major" not in layouts or any(norms) else ("row_major",)
 
 
 # Rewrite the repeated blocks of a network, in place: the entry of this folder.

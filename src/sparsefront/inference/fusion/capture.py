@@ -1,9 +1,10 @@
-"""Blocks of a network, how they are called, and each as a graph of ATen operators."""
+"""A block of a network as a graph of ATen operators."""
 
 import copy
+import io
 import logging
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from textwrap import shorten
 from typing import Any
@@ -11,7 +12,6 @@ from typing import Any
 import sympy
 import torch
 from torch import Tensor, fx, nn
-from torch._subclasses import FakeTensorMode
 from torch.export import Dim
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
@@ -19,7 +19,8 @@ from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from sparsefront.errors import failure_reason
-from sparsefront.networks import before_forward
+from sparsefront.inference.fusion.calls import Unfusable, call_tensors, with_tensors
+from sparsefront.inference.fusion.written_out import as_one_operator
 
 # What the graph of a block depends on besides its arguments: its modules, their tensors and the attributes that they
 # read.
@@ -90,58 +91,6 @@ class _Identity:
 
     def __hash__(self) -> int:
         return id(self._value)
-
-
-# How a block is called: which arguments are tensors, and what the others are.
-
-
-class Unfusable(Exception):
-    """A block cannot be exported or rewritten; the message continues "the block ..."."""
-
-
-PLAIN_ARGUMENTS = (bool, int, float, str, type(None))
-Key = Hashable
-
-
-def call_key(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
-    """What a graph of a call depends on: of every tensor its place, kind and sizes of 1; all other values.
-
-    A batch of 1 does not count: the graph of a larger batch serves it.
-
-    Raises:
-        Unfusable: an argument is neither a tensor nor a plain constant, or a nested tensor.
-    """
-    names = sorted(kwargs)
-    values = [*args, *(kwargs[name] for name in names)]
-    if any(isinstance(value, Tensor) and value.is_nested for value in values):
-        raise Unfusable("is called with nested tensors, which have no shape")
-    batch = next((value.shape[0] for value in values if isinstance(value, Tensor)), 1)
-    return len(args), tuple(names), tuple(_slot(value, batch) for value in values)
-
-
-def call_tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
-    """The tensors of a call: the positional ones, then those by keyword in the order of their names."""
-    values = [*args, *(kwargs[name] for name in sorted(kwargs))]
-    return [value for value in values if isinstance(value, Tensor)]
-
-
-def with_tensors(args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[Tensor]) -> tuple[list, dict]:
-    """The same call with other tensors, in the order of `call_tensors`."""
-    rest = iter(tensors)
-    positional = [next(rest) if isinstance(value, Tensor) else value for value in args]
-    by_name = {name: next(rest) if isinstance(kwargs[name], Tensor) else kwargs[name] for name in sorted(kwargs)}
-    return positional, by_name
-
-
-def _slot(value: Any, batch: int) -> Hashable:
-    if isinstance(value, Tensor):
-        ones = [size == 1 for size in value.shape]
-        if batch == 1:
-            ones[:1] = [False]
-        return "tensor", value.dtype == torch.bool, tuple(ones)
-    if isinstance(value, PLAIN_ARGUMENTS):
-        return "constant", value
-    raise Unfusable(f"is called with a {type(value).__name__}")
 
 
 # Which sizes of its tensors an exported graph is right for.
@@ -224,97 +173,10 @@ def _places(shapes: Iterable[tuple[int | str, ...]]) -> dict[str, str]:
     return places
 
 
-# Which modules are blocks, and how the network calls them.
-
-CONTAINERS = (nn.ModuleList, nn.Sequential)
-FEWEST_LINEARS = 2  # a block with fewer has no neighbors to fuse
-
-
-@dataclass(frozen=True)
-class BlockCall:
-    """What a block receives in the observed forward: its last call, if there are several."""
-
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-
-
-def find_chains(net: nn.Module) -> dict[str, list[str]]:
-    """Container -> the names of its blocks, in order.
-
-    Containers are the innermost ModuleLists and Sequentials of which each element that has Linears at all has at least two.
-    """
-    chains = {}
-    for name, module in net.named_modules():
-        if isinstance(module, CONTAINERS) and _is_innermost(module):
-            prefix = f"{name}." if name else ""
-            chains[name] = [prefix + child for child, element in module.named_children() if _linears(element)]
-    return chains
-
-
-def observe_calls(net: nn.Module, blocks: list[str], inputs: Mapping[str, Any]) -> dict[str, BlockCall]:
-    """Run the net once and note how its blocks are called; blocks that are not called are absent."""
-    seen: dict[str, BlockCall] = {}
-
-    def note(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        seen[name] = BlockCall(args, kwargs)
-
-    with before_forward({name: net.get_submodule(name) for name in blocks}, note), torch.no_grad():
-        net(**inputs)
-    return seen
-
-
-def _linears(module: nn.Module) -> int:
-    return sum(isinstance(part, nn.Linear) for part in module.modules())
-
-
-def _qualifies(container: nn.Module) -> bool:
-    counts = [_linears(element) for element in container.children() if _linears(element)]
-    return bool(counts) and min(counts) >= FEWEST_LINEARS
-
-
-def _is_innermost(container: nn.Module) -> bool:
-    if not _qualifies(container):
-        return False
-    inner = (part for part in container.modules() if part is not container and isinstance(part, CONTAINERS))
-    return not any(_qualifies(part) for part in inner)
-
-
-# How a network calls its blocks while it is traced: otherwise than in eager mode where it looks at values.
-#
-# transformers gives attention no mask where nothing is masked, but one under torch.compile and while a CUDA graph is
-# recorded.
-
-log = logging.getLogger(__name__)
-
-
-def observe_traced_calls(net: nn.Module, blocks: list[str], inputs: Mapping[str, Any]) -> dict[str, BlockCall]:
-    """As `observe_calls`, with tensors that have a device, a dtype and sizes but no values; nothing runs on the device.
-
-    Returns:
-        none where the network needs values, so that it cannot be traced as a whole either.
-    """
-    try:
-        mode = FakeTensorMode(allow_non_fake_inputs=True)
-        tensors = {id(tensor): mode.from_tensor(tensor) for tensor in (*net.parameters(), *net.buffers())}
-        traced = copy.deepcopy(net, tensors)  # a network may keep what it computes
-        fake = {name: mode.from_tensor(value) if isinstance(value, Tensor) else value for name, value in inputs.items()}
-        with mode:
-            return observe_calls(traced, blocks, fake)
-    except Exception as error:  # a network may need values in any way
-        log.debug("the network cannot be traced as a whole: %s", failure_reason(error))
-        return {}
-
+# One way of calling a block as a graph.
 
 aten = torch.ops.aten
 IDENTITIES = (aten.alias.default, aten.detach.default, aten.detach_.default, aten.lift_fresh_copy.default)
-OUT_OF_PLACE = {
-    aten.relu_.default: aten.relu.default,
-    aten.add_.Tensor: aten.add.Tensor,
-    aten.mul_.Tensor: aten.mul.Tensor,
-    aten.div_.Tensor: aten.div.Tensor,
-}
-# Their results share no memory with anything else.
-FRESH = (aten.linear.default, aten.layer_norm.default, aten.matmul.default, *OUT_OF_PLACE.values())
 CHECKS = ("_assert", "sym_constrain_range", "_guards_fn", "_check")
 
 
@@ -354,12 +216,28 @@ def capture(bare: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
             than `GraphSizes` can say.
     """
     tensors = [torch.empty(tensor.shape, dtype=tensor.dtype, device="meta") for tensor in _example(args, kwargs)]
-    dynamic = (tuple(tuple(Dim.AUTO for _ in tensor.shape) for tensor in tensors),)
+    free = [[Dim.AUTO for _ in tensor.shape] for tensor in tensors]
+    try:
+        return _captured(bare, args, kwargs, tensors, free)
+    except Unfusable:
+        lengths = {size for tensor in tensors for size in tensor.shape[:-1]}
+        widths = [dims for dims, tensor in zip(free, tensors, strict=True) if not {*tensor.shape[-1:]} <= lengths]
+        if not widths:
+            raise
+        for dims in widths:  # those of rotary embeddings, which are as fixed as those of weights
+            dims[-1] = Dim.STATIC
+        return _captured(bare, args, kwargs, tensors, free)
+
+
+def _captured(
+    bare: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: list[Tensor], free: list[list[Any]]
+) -> Captured:
+    dynamic = (tuple(map(tuple, free)),)
     try:
         with _silent(), torch.no_grad(), attribute_reads(bare) as reads:
             flat = _Flat(bare, args, kwargs)
             exported = torch.export.export(flat, tuple(tensors), dynamic_shapes=dynamic, strict=False)
-            module = _module_of(exported)
+            module = _module_of(_without_changes(exported))
     except Exception as error:  # export may fail in any way; the block then stays as it is
         raise Unfusable(f"cannot be exported: {failure_reason(error)}") from error
     sizes = graph_sizes(exported)
@@ -389,8 +267,8 @@ def _example(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
     tensors = call_tensors(args, kwargs)
     if not tensors:
         raise Unfusable("is called without a tensor")
-    if tensors[0].shape[0] == 1:  # a size of 1 would be taken for fixed
-        tensors = [tensor.expand(2, *tensor.shape[1:]) if tensor.shape[0] == 1 else tensor for tensor in tensors]
+    if tensors[0].shape[:1] == (1,):  # a size of 1 would be taken for fixed
+        tensors = [tensor.expand(2, *tensor.shape[1:]) if tensor.shape[:1] == (1,) else tensor for tensor in tensors]
     return tensors
 
 
@@ -408,31 +286,78 @@ def _module_of(exported: torch.export.ExportedProgram) -> fx.GraphModule:
 
 @contextmanager
 def _silent():
-    """Export warns of every size of 1; no user can act on that."""
-    logger = logging.getLogger("torch._export.non_strict_utils")
-    level, logger.level = logger.level, logging.ERROR
+    """Export warns of every size of 1, and prints what it cannot trace; no user can act on that."""
+    loggers = [
+        logging.getLogger(name) for name in ("torch._export.non_strict_utils", "torch.fx.experimental.symbolic_shapes")
+    ]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     try:
-        yield
+        with redirect_stderr(io.StringIO()):
+            yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _without_changes(exported: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """The same, where operators change tensors in place by operators that make new ones; other operators stay as they are."""
+    if not any(map(_changes_a_tensor, exported.graph.nodes)):
+        return exported
+    found = exported.run_decompositions({})
+    signature = found.graph_signature
+    return exported if signature.user_inputs_to_mutate or signature.buffers_to_mutate else found
+
+
+def _changes_a_tensor(node: fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
 def _simplify(graph: fx.Graph) -> None:
     for node in list(graph.nodes):
         if node.op in ("call_function", "call_module") and any(part in str(node.target) for part in CHECKS):
             graph.erase_node(node)
-        elif node.target is aten.dropout.default and not node.args[2] or node.target in IDENTITIES:
+        elif (
+            node.target is aten.dropout.default
+            and not node.args[2]
+            or node.target in IDENTITIES
+            or _casts_nothing(node)
+        ):
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
         elif node.target is aten.view.default:
             node.target = aten.reshape.default  # a feature-major tensor may have no such view
-        elif node.target in OUT_OF_PLACE and node.args[0].target in FRESH and len(node.args[0].users) == 1:
-            node.target = OUT_OF_PLACE[node.target]
-    for softmax in graph.find_nodes(op="call_function", target=aten.softmax.int):
-        _fuse_attention(graph, softmax)
+    _follow_the_input(graph)
+    as_one_operator(graph)
     graph.eliminate_dead_code()
     for node in graph.find_nodes(op="get_attr"):
         node.target = node.target.removeprefix("block.")
+
+
+def _follow_the_input(graph: fx.Graph) -> None:
+    """Make tensors where the first input is, instead of on the device of a block without weights."""
+    first = next(node for node in graph.nodes if node.op == "placeholder")
+    made = [node for node in graph.nodes if any(map(_is_meta, (*node.args, *node.kwargs.values())))]
+    if not made:
+        return
+    after = [node for node in graph.nodes if node.op == "placeholder"][-1]
+    with graph.inserting_after(after):
+        device = graph.call_function(getattr, (first, "device"))
+    for node in made:
+        node.args = tuple(device if _is_meta(value) else value for value in node.args)
+        node.kwargs = {name: device if _is_meta(value) else value for name, value in node.kwargs.items()}
+
+
+def _is_meta(value: Any) -> bool:
+    return isinstance(value, torch.device) and value.type == "meta"
+
+
+def _casts_nothing(node: fx.Node) -> bool:
+    """Whether it gives a tensor the type that it has, without a copy."""
+    if node.target is not aten.to.dtype or node.kwargs or any(node.args[2:]):
+        return False
+    return node.meta["val"].dtype == node.all_input_nodes[0].meta["val"].dtype
 
 
 def _require_dynamic(graph: fx.Graph) -> None:
@@ -440,66 +365,7 @@ def _require_dynamic(graph: fx.Graph) -> None:
         devices = [value for value in (*node.args, *node.kwargs.values()) if isinstance(value, torch.device)]
         if devices:
             raise Unfusable(f"makes a tensor on a fixed device ({node.name})")
-        if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
+        if _changes_a_tensor(node):
             raise Unfusable(f"changes a tensor in place ({node.name})")
         if node.op == "get_attr" and "lifted_tensor" in node.target or node.op == "call_module":
             raise Unfusable(f"holds a constant that its graph cannot carry ({node.name})")
-
-
-# Attention that is written out, softmax(Q Kᵀ / c + biases) V as MPNet has it, as one scaled_dot_product_attention.
-
-
-def _fuse_attention(graph: fx.Graph, softmax: fx.Node) -> None:
-    """Compute what this softmax is part of by PyTorch's fused attention; other uses of softmax stay as they are."""
-    scores, *dim = softmax.args
-    found, mixed = _scores(scores), next(iter(softmax.users))
-    if found is None or dim not in ([-1], [3]) or len(softmax.users) != 1:
-        return
-    product, scale, biases = found
-    query, transposed = _node_arguments(product)
-    keys = _keys(transposed)
-    if mixed.target is not aten.matmul.default or mixed.args[0] is not softmax or keys is None:
-        return
-    if any(bias.meta["val"].dtype != query.meta["val"].dtype for bias in biases):
-        return
-    with graph.inserting_before(mixed):
-        mask = biases[0] if biases else None
-        for bias in biases[1:]:
-            mask = graph.call_function(aten.add.Tensor, (mask, bias))
-            mask.meta["val"] = softmax.meta["val"]
-        arguments = (query, keys, mixed.args[1], mask)
-        fused = graph.call_function(aten.scaled_dot_product_attention.default, arguments, {"scale": scale})
-    fused.meta = dict(mixed.meta)
-    mixed.replace_all_uses_with(fused)
-
-
-def _scores(node: Any) -> tuple[fx.Node, float, list[fx.Node]] | None:
-    """The product of queries and keys [B, heads, L, L], what it is scaled by, and what is added; None for other computations."""
-    if not isinstance(node, fx.Node) or len(node.users) != 1 or node.kwargs:
-        return None
-    if node.target is aten.matmul.default:
-        return (node, 1.0, []) if node.meta["val"].dim() == 4 else None
-    if node.target in (aten.div.Tensor, aten.mul.Tensor):
-        found, factor = _scores(node.args[0]), node.args[1]
-        if found is None or found[2] or not isinstance(factor, int | float):
-            return None
-        return found[0], found[1] / factor if node.target is aten.div.Tensor else found[1] * factor, []
-    if node.target is aten.add.Tensor:
-        first, second = node.args
-        found, bias = (_scores(first), second) if _scores(first) is not None else (_scores(second), first)
-        return None if found is None or not isinstance(bias, fx.Node) else (found[0], found[1], [*found[2], bias])
-    return None
-
-
-def _keys(transposed: fx.Node) -> fx.Node | None:
-    """What a node turns from [B, heads, L, d] to [B, heads, d, L]; None where it does something else."""
-    if transposed.target is not aten.transpose.int:
-        return None
-    keys, *dims = transposed.args
-    swaps_last = set(dims) in ({-2, -1}, {2, 3})
-    return keys if isinstance(keys, fx.Node) and swaps_last else None
-
-
-def _node_arguments(node: fx.Node) -> list[fx.Node]:
-    """The arguments of a call that are results of other nodes."""
-    return [argument for argument in node.args if isinstance(argument, fx.Node)]

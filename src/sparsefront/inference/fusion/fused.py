@@ -1,10 +1,12 @@
 """A block rewritten: a graph of fused products and norms in feature-major layouts."""
 
+import logging
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 import torch
 from sparsefront_kernels.norm import (
@@ -16,9 +18,11 @@ from sparsefront_kernels.norm import (
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
-from sparsefront.inference.fusion.capture import Captured, GraphSizes, Key, Unfusable, call_key, call_tensors, capture
+from sparsefront.inference.fusion.calls import Key, Unfusable, call_key, call_tensors, foreign_kind
+from sparsefront.inference.fusion.capture import Captured, GraphSizes, capture
 from sparsefront.inference.fusion.fused_product import FusedProduct, activation_in_layout
 from sparsefront.inference.fusion.handed_over import handing_over, place_quantizations
+from sparsefront.inference.fusion.own_code import Layers, own_code
 from sparsefront.inference.fusion.plan import ALL_PARTS, FusionParts
 from sparsefront.inference.fusion.sites import ProductSite, find_sites, is_stream_norm, merged, node_argument, read_name
 
@@ -235,14 +239,15 @@ def _first(graph: fx.Graph, nodes: Sequence[fx.Node]) -> fx.Node:
     return next(node for node in graph.nodes if node in wanted)
 
 
-Layers = tuple[str, ...]
+log = logging.getLogger(__name__)
 
 
 class FusedBlock(nn.Module):
     """The forward of a block, with its signature.
 
     A graph serves any batch and length that the block treats alike. Calls of another kind (with another mask, or none) are
-    captured when they come, from the code of the block.
+    captured when they come, from the code of the block. Those that no graph can serve, such as with a cache of keys and values,
+    run that code itself, with the products as its Linears.
 
     Args:
         bare: the block without weights, from `capture.skeleton`.
@@ -270,6 +275,10 @@ class FusedBlock(nn.Module):
         self._parts = parts
         self.feature_major, self.row_major_exit = feature_major, row_major_exit
         self._bare = [bare]  # in a list: its tensors, on the meta device, are none of this module's
+        self._own: list[
+            nn.Module
+        ] = []  # the code of the block, once a call needs it; its tensors are counted here already
+        self._unserved: set[Key] = set()
         self._layers = tuple(products)
         self.products = nn.ModuleList(products.values())
         self._kept_names = tuple(kept)
@@ -285,6 +294,9 @@ class FusedBlock(nn.Module):
         self._graphs_of: dict[Key, list[int]] = {}
         self._sizes: list[GraphSizes] = []
         self._out_specs: list[pytree.TreeSpec] = []
+        for name, value in {**vars(bare), **bare._modules}.items():  # networks ask blocks, as for self_attn.batch_first
+            if not (name.startswith("_") or hasattr(self, name) or isinstance(value, Tensor)):
+                vars(self)[name] = value  # without registering its tensors, on the meta device
 
     @property
     def product_of(self) -> dict[Layers, FusedProduct]:
@@ -331,29 +343,56 @@ class FusedBlock(nn.Module):
         return self._graph_for(call_key(args, kwargs), call_tensors(args, kwargs)) is not None
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if (kind := foreign_kind(args, kwargs)) is not None:
+            return self._run_own_code(f"is called with a {kind}", args, kwargs)
         key = call_key(args, kwargs)
         tensors = call_tensors(args, kwargs)
         place = self._graph_for(key, tensors)
         if place is None:
-            self._capture(key, args, kwargs)
+            reason = "is called as before" if key in self._unserved else self._capture(key, args, kwargs)
+            if reason is not None:
+                return self._run_own_code(reason, args, kwargs)
             place = len(self.graphs) - 1
         outputs = self.graphs[place](*tensors)
         spec = self._out_specs[place]
         return outputs[0] if spec.is_leaf() else pytree.tree_unflatten(outputs, spec)
+
+    def _run_own_code(self, reason: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not torch.compiler.is_compiling():
+            _say_once(type(self._bare[0]).__name__, reason)
+        if not self._own:
+            biases = {layers: getattr(self, f"norm_bias_{place}") for place, layers in enumerate(self._normed)}
+            self._own.append(own_code(self._bare[0], self.product_of, self._kept(), biases))
+        return self._own[0](*args, **kwargs)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        self._own.clear()  # it holds tensors of before
+        return super()._apply(fn, recurse)
 
     def _graph_for(self, key: Key, tensors: list[Tensor]) -> int | None:
         """Which graph is right for such a call, if one is."""
         return next((place for place in self._graphs_of.get(key, ()) if self._sizes[place].allow(tensors)), None)
 
     @torch.compiler.disable
-    def _capture(self, key: Key, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        try:
-            with torch.inference_mode(False):
-                self.add_call(key, capture(self._bare[0], args, kwargs))
-        except Unfusable as reason:
-            raise Unfusable(
-                f"no graph of this block serves the call, and the block {reason}; fuse=False leaves blocks as they are"
-            ) from reason
+    def _capture(self, key: Key, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+        """Add a graph for such calls; the reason where there is none.
+
+        Raises:
+            Unfusable: the block does something else in this call than its products are made for.
+        """
+        with torch.inference_mode(False):
+            try:
+                captured = capture(self._bare[0], args, kwargs)
+            except Unfusable as reason:
+                self._unserved.add(key)
+                return str(reason)
+            try:
+                self.add_call(key, captured)
+            except Unfusable as reason:
+                raise Unfusable(
+                    f"no graph of this block serves the call, and the block {reason}; fuse=False leaves blocks as they are"
+                ) from reason
+        return None
 
     def _kept(self) -> dict[str, Tensor]:
         return {name: getattr(self, f"kept_{place}") for place, name in enumerate(self._kept_names)}
@@ -375,10 +414,10 @@ class FusedBlock(nn.Module):
 
     def _sites(self, graph: fx.Graph) -> list[ProductSite]:
         """The site of each product, in their order."""
-        found = {site.layers[0]: site for site in find_sites(graph, self._bare[0], self._parts)}
-        calls = len(graph.find_nodes(op="call_function", target=torch.ops.aten.linear.default))
+        every = find_sites(graph, self._bare[0], self._parts)
+        found = {site.layers[0]: site for site in every}
         covered = {name for layers in self._layers for name in layers}
-        if calls != len(found) or set(found) != covered:
+        if len(every) != len(found) or set(found) != covered:
             raise Unfusable("calls its Linears otherwise than its products are made for")
         sites = [
             found[layers[0]] if len(layers) == 1 else merged([found[name] for name in layers])
@@ -388,6 +427,11 @@ class FusedBlock(nn.Module):
             if site.activation != product.activation:
                 raise Unfusable(f"follows {site.layers[0]} by {site.activation} in one call and by another in others")
         return sites
+
+
+@cache
+def _say_once(block: str, reason: str) -> None:
+    log.info("a rewritten %s %s: its own code runs, around its products", block, reason)
 
 
 def _without_sum(site: ProductSite, added: Mapping[fx.Node, Any]) -> ProductSite:

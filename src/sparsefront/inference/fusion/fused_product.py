@@ -112,8 +112,13 @@ class FusedProduct(SparseLayer):
         if torch.is_autocast_enabled(device):
             with torch.autocast(device, enabled=False):
                 dtype = self.format.dtype
-                return self._forward(self._cast(x), None if residual is None else residual.to(dtype))
-        return self._forward(x, residual)
+                return self._forward(self._cast(x), None if residual is None else residual.to(dtype), self.activation)
+        return self._forward(x, residual, self.activation)
+
+    def without_epilogue(self, x: Tensor) -> Tensor:
+        """x · Wᵀ + bias, for code that does itself what follows."""
+        with torch.autocast(x.device.type, enabled=False):
+            return self._forward(x.to(self.format.dtype), None, "none")
 
     def for_next(self, x: Tensor | Quantized) -> Quantized:
         """act(x · Wᵀ + bias) as another product reads it: values [..., N], and scales as `handed_over` says."""
@@ -135,20 +140,20 @@ class FusedProduct(SparseLayer):
         rows = _values(x).reshape(-1, self.in_features)
         return rows if isinstance(x, Tensor) else Quantized(rows, x.scales)
 
-    def _forward(self, x: Tensor | Quantized, residual: Tensor | None) -> Tensor:
+    def _forward(self, x: Tensor | Quantized, residual: Tensor | None, activation: str) -> Tensor:
         rows = self._rows(x)
         added = None if residual is None else residual.reshape(-1, self.out_features)
         if self.emulates:
-            y = self.emulated(rows, self.activation, added)
+            y = self.emulated(rows, activation, added)
         elif self._entry.fuses_epilogue:
-            y = in_layout(self._fused(rows, added), feature_major=self.y_feature_major)
+            y = in_layout(self._fused(rows, added, activation), feature_major=self.y_feature_major)
         elif self.y_feature_major:
-            y = self._followed_by_columns(rows, added)
+            y = self._followed_by_columns(rows, added, activation)
         else:
-            y = self._followed_by_rows(rows, added)
+            y = self._followed_by_rows(rows, added, activation)
         return y.view(*_values(x).shape[:-1], self.out_features)
 
-    def _fused(self, rows: Tensor, added: Tensor | None) -> Tensor:
+    def _fused(self, rows: Tensor, added: Tensor | None, activation: str) -> Tensor:
         """[M, K] -> [M, N], all by the kernel."""
         y_feature_major = self.kernel_layout in Y_FEATURE_MAJOR
         y = self._entry.run(
@@ -156,27 +161,27 @@ class FusedProduct(SparseLayer):
             self._operand,
             self.bias,
             layout=self.kernel_layout,
-            activation=self.activation,
+            activation=activation,
             residual=added.t() if added is not None and y_feature_major else added,
         )
         return y.t() if y_feature_major else y
 
-    def _followed_by_rows(self, rows: Tensor, added: Tensor | None) -> Tensor:
+    def _followed_by_rows(self, rows: Tensor, added: Tensor | None, activation: str) -> Tensor:
         """[M, K] -> [M, N], row-major: the kernel adds the bias, the rest of the epilogue follows."""
         if (weight := self._plain_weight) is not None:
             y = linear(rows, weight, None if self.bias is None else self.bias.to(rows.dtype))
         else:
             y = in_layout(self._kernel(rows, self.bias), feature_major=False)
-        if self.activation == "none" and added is None:
+        if activation == "none" and added is None:
             return y
         if _in_one_pass(y):
-            return epilogue(y, None, self.activation, added)
-        y = ACTIVATIONS[self.activation](y)
+            return epilogue(y, None, activation, added)
+        y = ACTIVATIONS[activation](y)
         return y if added is None else y + added
 
-    def _followed_by_columns(self, rows: Tensor, added: Tensor | None) -> Tensor:
+    def _followed_by_columns(self, rows: Tensor, added: Tensor | None, activation: str) -> Tensor:
         """[M, K] -> [M, N], feature-major: the bias follows the product too where that costs no pass of its own."""
-        follows = self.activation != "none" or added is not None
+        follows = activation != "none" or added is not None
         weight = self._plain_weight
         bias = self.bias if follows or weight is not None else None
         if weight is not None:
@@ -186,9 +191,9 @@ class FusedProduct(SparseLayer):
         if not follows and bias is None:
             return y.t()
         if _in_one_pass(y):
-            return epilogue(y, bias, self.activation, None if added is None else added.t()).t()
+            return epilogue(y, bias, activation, None if added is None else added.t()).t()
         y = y if bias is None else y + bias.to(y.dtype)[:, None]
-        y = ACTIVATIONS[self.activation](y).t()
+        y = ACTIVATIONS[activation](y).t()
         return y if added is None else y + added
 
     def _kernel(self, rows: Tensor, bias: Tensor | None) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
 from sparsefront.gpu import give_way
-from sparsefront.inference.fusion.capture import BlockCall
+from sparsefront.inference.fusion.calls import BlockCall
 from sparsefront.inference.fusion.fused import FusedBlock, FusedNorm
 from sparsefront.inference.fusion.plan import NormReport
 from sparsefront.measure.timers import LaunchChoice, time_layer

@@ -3,21 +3,12 @@
 from collections.abc import Container, Hashable, Mapping
 from dataclasses import dataclass, replace
 
+import torch
 from sparsefront_kernels import SparseFormat
 from torch import Tensor, nn
 
-from sparsefront.inference.fusion.capture import (
-    BlockCall,
-    Captured,
-    Key,
-    Unfusable,
-    call_key,
-    call_tensors,
-    capture,
-    plain_attributes,
-    skeleton,
-    structure,
-)
+from sparsefront.inference.fusion.calls import BlockCall, Key, Unfusable, call_key, call_tensors
+from sparsefront.inference.fusion.capture import Captured, capture, plain_attributes, skeleton, structure
 from sparsefront.inference.fusion.plan import ALL_PARTS, FusionParts
 from sparsefront.inference.fusion.sites import (
     ProductSite,
@@ -93,11 +84,14 @@ def prepare_block(
     captured: Captured,
     weights: Mapping[str, ProductWeight],
     parts: FusionParts = ALL_PARTS,
+    *,
+    causal: bool = False,
 ) -> PreparedBlock:
     """Find the products of a block and what they multiply by.
 
     Args:
         weights: Linear, by its name in the block -> its weight, for all Linears of the block.
+        causal: whether a token may see none, as padding before a prompt: attention then gives zeros, and no average of values.
     Raises:
         Unfusable: the graph has no Linear of the block, or calls one twice.
     """
@@ -114,7 +108,7 @@ def prepare_block(
     current = {site.layers: weight for site, weight in chosen}
     original = dict(current)
     constants: dict[tuple[str, ...], int] = {}
-    for site, _ in chosen if parts.compact else ():
+    for site, _ in chosen if parts.compact and not causal else ():
         if current[site.layers].mask is None or (value := value_projection(site, sites, kept)) is None:
             continue
         lighter = without_constants(weights[value.layers[0]], current[site.layers])
@@ -158,6 +152,15 @@ def _spec(site: ProductSite, original: ProductWeight, weight: ProductWeight, con
         vanished_inputs=k - smaller_k + constants,
         vanished_outputs=n - smaller_n,
     )
+
+
+def _is_causal(block: nn.Module, call: BlockCall) -> bool:
+    """Whether attention in this block shows tokens different ones: as its modules say, or a mask of bools [..., L, L]."""
+    if any(getattr(part, "is_causal", False) for part in block.modules()):
+        return True
+    tensors = call_tensors(call.args, call.kwargs)
+    masks = [tensor for tensor in tensors if tensor.dtype == torch.bool and tensor.dim() > 2]
+    return any(not torch.equal(mask, mask[..., :1, :].expand_as(mask)) for mask in masks)
 
 
 def weights_of(
@@ -228,7 +231,8 @@ class BlockCaptures:
         bare = self._skeleton(name, block)
         key = call_key(call.args, call.kwargs)
         group, captured = self._graph(block, bare, key, call)
-        prepared = prepare_block(block, bare, key, captured, weights_of(block, name, formats, masks), parts)
+        weights = weights_of(block, name, formats, masks)
+        prepared = prepare_block(block, bare, key, captured, weights, parts, causal=_is_causal(block, call))
         for layer in (layer for spec in prepared.specs for layer in spec.weight.layers):
             if layer not in called:
                 raise Unfusable(f"reads the weight of {layer.removeprefix(f'{name}.')} without a call of that layer")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sparsefront.errors import failure_reason
 from sparsefront.gpu import alone
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion.capture import Unfusable, find_chains, observe_calls
+from sparsefront.inference.fusion.calls import Unfusable, find_chains, observe_calls
 from sparsefront.inference.fusion.fused_product import FusedProduct
 from sparsefront.inference.fusion.plan import ProductReport
 from sparsefront.inference.fusion.prepared_block import BlockCaptures, ProductSpec

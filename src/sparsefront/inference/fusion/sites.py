@@ -26,6 +26,7 @@ TOKEN_WISE = (
     aten.gelu.default,
     aten.relu.default,
 )
+GATES = (aten.silu.default, aten.gelu.default, aten.relu.default, aten.sigmoid.default, aten.tanh.default)
 
 
 @dataclass(frozen=True)
@@ -75,10 +76,13 @@ def find_sites(graph: fx.Graph, block: nn.Module, parts: FusionParts = ALL_PARTS
 
 
 def merge_candidates(sites: Iterable[ProductSite]) -> list[list[ProductSite]]:
-    """Groups of sites that may be one product: they read the same node and have no epilogue, as query, key and value."""
+    """Groups of sites that may be one product: they read the same node and have no epilogue, as query, key and value, or the two
+    of a gated activation.
+    """
     groups: dict[fx.Node, list[ProductSite]] = {}
     for site in sites:
-        if site.activation == "none" and site.residual is None and not is_stream(site.users):
+        alone = site.activation == "none" and site.residual is None
+        if alone and (not is_stream(site.users) or is_gated(site.linears[0])):
             groups.setdefault(site.x, []).append(site)
     return [group for group in groups.values() if len(group) > 1]
 
@@ -121,9 +125,32 @@ def is_feature_major(node: fx.Node) -> bool:
     return False
 
 
+def is_gated(linear: fx.Node) -> bool:
+    """Whether it is one of two Linears of the same x of which one, activated, is multiplied by the other: SwiGLU and its kind."""
+    user = _only_user(linear)
+    if user is not None and user.target is not aten.mul.Tensor and user.target in GATES:
+        user = _only_user(user)
+    if user is None or user.target is not aten.mul.Tensor:
+        return False
+    factors = [_before_gate(factor) for factor in user.args]
+    return None not in factors and linear in factors and factors[0] is not factors[1] and _same_x(*factors)
+
+
+def _before_gate(factor: Any) -> fx.Node | None:
+    """The Linear that a factor is, or is the activation of."""
+    if isinstance(factor, fx.Node) and factor.target in GATES:
+        factor = factor.args[0]
+    return factor if isinstance(factor, fx.Node) and factor.target is aten.linear.default else None
+
+
+def _same_x(one: fx.Node | None, other: fx.Node | None) -> bool:
+    return one is not None and other is not None and one.args[0] is other.args[0]
+
+
 def _with_epilogue(node: fx.Node, layer: str, rows: int, taken: set[fx.Node], parts: FusionParts) -> ProductSite:
     out, activation, residual = node, "none", None
-    if parts.activation and (user := _only_user(out)) is not None and (found := _activation(user)) is not None:
+    fuses = parts.activation and not (parts.joined and is_gated(node))
+    if fuses and (user := _only_user(out)) is not None and (found := _activation(user)) is not None:
         out, activation = user, found
     user = _only_user(out) if parts.residual else None
     if user is not None and user not in taken and user.target is aten.add.Tensor and not user.kwargs:

@@ -1,0 +1,95 @@
+"""Layers that keep the weights of Linears otherwise, rebuilt as Linears, so that they are pruned and swapped as others are.
+
+`Conv1D` of transformers, in GPT-2, stores [K, N]. `nn.MultiheadAttention` packs three weights into one parameter. Outputs stay
+the same, but for rounding.
+"""
+
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparsefront.models.attention import PROJECTIONS, replace_modules, split_multihead_attention
+from sparsefront.networks import has_forward_hooks
+
+
+class Conv1DLinear(nn.Linear):
+    """A `Conv1D` as the Linear that it is: its weight is [N, K]. State dicts have [K, N], which `from_pretrained` opens."""
+
+    @property
+    def nf(self) -> int:
+        return self.out_features
+
+    @property
+    def nx(self) -> int:
+        return self.in_features
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if (name := f"{prefix}weight") in destination:  # not of a weight that is computed
+            destination[name] = destination[name].t()
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
+        name = f"{prefix}weight"
+        given = state_dict.get(name)
+        if not isinstance(given, Tensor) or given.dim() != 2:
+            super()._load_from_state_dict(state_dict, prefix, *rest)
+            return
+        state_dict[name] = given.t().contiguous()
+        try:
+            super()._load_from_state_dict(state_dict, prefix, *rest)
+        finally:
+            state_dict[name] = given
+
+
+def as_linears(net: nn.Module, layers: Collection[str] | None = None) -> list[str]:
+    """Rebuild such layers in place; parameters of a Conv1D stay the same objects.
+
+    Those with forward hooks, with added keys, or in an `nn.TransformerEncoder` that makes nested tensors stay as they are.
+
+    Args:
+        layers: only those that are needed for these names of Linears; None: all.
+    Returns:
+        the names of the modules that were replaced.
+    """
+    if not any(_is_conv1d(module) or isinstance(module, nn.MultiheadAttention) for module in net.modules()):
+        return []
+    nested = {
+        attention
+        for encoder in net.modules()
+        if isinstance(encoder, nn.TransformerEncoder) and encoder.use_nested_tensor
+        for attention in encoder.modules()
+    }
+
+    def made(name: str, module: nn.Module) -> nn.Module | None:
+        if _is_conv1d(module) and (layers is None or name in layers):
+            return _linear_of(module)
+        if not isinstance(module, nn.MultiheadAttention) or module in nested or not _can_be_split(module):
+            return None
+        parts = [f"{name}.{part}" for part in (*PROJECTIONS, "out")]
+        return split_multihead_attention(module) if layers is None or any(part in layers for part in parts) else None
+
+    return replace_modules(net, made)
+
+
+def _is_conv1d(module: nn.Module) -> bool:
+    kind = type(module)
+    return kind.__name__ == "Conv1D" and kind.__module__.startswith("transformers.") and not has_forward_hooks(module)
+
+
+def _can_be_split(packed: nn.MultiheadAttention) -> bool:
+    plain = type(packed) is nn.MultiheadAttention and packed.bias_k is None and not packed.add_zero_attn
+    return plain and not has_forward_hooks(packed) and not has_forward_hooks(packed.out_proj)
+
+
+@torch.no_grad()
+def _linear_of(module: nn.Module) -> Conv1DLinear:
+    weight, bias = module.weight, module.bias
+    assert isinstance(weight, nn.Parameter) and isinstance(bias, nn.Parameter)
+    inputs, outputs = weight.shape
+    linear = Conv1DLinear(inputs, outputs, device="meta")
+    weight.grad = None
+    weight.data = weight.data.t().contiguous()
+    linear.weight, linear.bias = weight, bias
+    return linear.train(module.training)

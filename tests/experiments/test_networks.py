@@ -1,0 +1,17 @@
+"""Common networks are pruned, saved, loaded and swapped as the page on networks says."""
+
+import pytest
+
+from experiments.harness import page
+from experiments.networks.networks import NETWORKS
+from experiments.networks.table import PAGE, row_of
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_network_is_as_the_page_says(name):
+    assert page.row(row_of(name, NETWORKS[name])) in PAGE.read_text().splitlines()
+
+
+def test_the_page_has_no_other_networks():
+    named = [line.split("|")[1].strip() for line in PAGE.read_text().splitlines() if line.startswith("| ")]
+    assert named[1:] == list(NETWORKS) and len(named) > 30

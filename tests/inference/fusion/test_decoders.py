@@ -1,0 +1,139 @@
+"""Blocks of decoders: called with tuples and caches, gated activations, RMSNorm, rotary embedding, grouped-query attention."""
+
+import copy
+
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+
+from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.fusion.block_pass import fuse_blocks
+from sparsefront.inference.fusion.fused import FusedBlock
+from sparsefront.measure.correctness import output_error
+from sparsefront.patterns.tile_wise import TileWise
+
+WIDTHS = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+TEXT = WIDTHS | {"vocab_size": 100, "max_position_embeddings": 64}
+ROTARY = ["q_proj+k_proj+v_proj", "o_proj", "gate_proj+up_proj", "down_proj"]
+DECODERS = {
+    "Llama": (TEXT | {"num_key_value_heads": 2}, ROTARY),
+    "Gemma": (TEXT | {"num_key_value_heads": 2, "head_dim": 8}, ROTARY),
+    "Phi": (TEXT, ["q_proj+k_proj+v_proj", "dense", "fc1", "fc2"]),
+}
+
+
+def tokens(batch, length, padded):
+    ids = torch.randint(5, 90, (batch, length), generator=torch.Generator().manual_seed(length))
+    mask = (torch.arange(length) >= torch.arange(batch)[:, None]).long()
+    return {"input_ids": ids, "attention_mask": mask if padded else None}
+
+
+CALLS = [tokens(3, 12, False), tokens(3, 7, True), tokens(1, 9, True), tokens(2, 1, False)]
+
+
+def pruned(name, settings, prune_layers):
+    """A masked network, and one that is rewritten."""
+    torch.manual_seed(0)
+    net = getattr(transformers, f"{name}Model")(getattr(transformers, f"{name}Config")(**settings)).eval()
+    layers = [name for name, module in net.named_modules() if isinstance(module, nn.Linear)]
+    formats, masks = prune_layers(net, layers, TileWise(16))
+    rewritten = copy.deepcopy(net)
+    report = fuse_blocks(rewritten, formats, masks, CALLS[0] | {"use_cache": False}, KernelChoice())
+    return net, rewritten, report
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_decoders_are_rewritten(name, prune_layers):
+    settings, products = DECODERS[name]
+    net, rewritten, report = pruned(name, settings, prune_layers)
+    assert len(report.rewritten) == 2 and not report.unsupported
+    for block in report.blocks.values():
+        made = {"+".join(layer.rsplit(".", 1)[-1] for layer in product.layers): product for product in block.products}
+        assert sorted(made) == sorted(products)
+        assert sum(product.residual for product in made.values()) + block.residual_norms >= 1
+        assert name != "Phi" or made["fc1"].activation == "gelu_tanh"  # which its author writes out
+    with torch.inference_mode():
+        for inputs in CALLS if name == "Llama" else CALLS[1:2]:
+            expected = net(**inputs, use_cache=False).last_hidden_state
+            assert output_error(rewritten(**inputs, use_cache=False).last_hidden_state, expected) < 1e-5
+
+
+def test_a_cache_is_served_by_the_code_of_the_block(prune_layers, caplog):
+    net, rewritten, _ = pruned("Llama", DECODERS["Llama"][0], prune_layers)
+    graphs = [len(block.graphs) for block in rewritten.modules() if isinstance(block, FusedBlock)]
+    prompt, following = CALLS[0]["input_ids"], CALLS[1]["input_ids"][:, :1]
+    kinds = (transformers.DynamicCache, lambda config: transformers.StaticCache(config=config, max_cache_len=20))
+    for cache_of in kinds:
+        outputs = []
+        for model in (net, copy.deepcopy(rewritten), rewritten):
+            cache = cache_of(config=net.config)
+            with caplog.at_level("INFO"), torch.inference_mode():
+                model(prompt, past_key_values=cache)
+                place = torch.full((1, 1), prompt.shape[1])
+                outputs.append(model(following, past_key_values=cache, position_ids=place).last_hidden_state)
+        assert all(output_error(output, outputs[0]) < 1e-5 for output in outputs)
+    assert "a rewritten LlamaDecoderLayer is called with a StaticCache: its own code runs" in caplog.text
+    assert [len(block.graphs) for block in rewritten.modules() if isinstance(block, FusedBlock)] == graphs
+    moved = rewritten.double()(following, past_key_values=transformers.DynamicCache(config=net.config))
+    assert moved.last_hidden_state.dtype == torch.float64
+
+
+def test_caches_of_the_observed_call_are_left_out(prune_layers):
+    """As networks have it by default; a graph is there for calls without one."""
+    torch.manual_seed(0)
+    net = transformers.LlamaModel(transformers.LlamaConfig(**TEXT)).eval()
+    formats, masks = prune_layers(net, ["layers.0.mlp.up_proj"], TileWise(16))
+    rewritten = copy.deepcopy(net)
+    report = fuse_blocks(rewritten, formats, masks, {"input_ids": CALLS[0]["input_ids"]}, KernelChoice())
+    assert list(report.rewritten) == ["layers.0"]
+    with torch.inference_mode():
+        for more in ({}, {"use_cache": False}):
+            outputs = [model(**CALLS[1], **more).last_hidden_state for model in (rewritten, net)]
+            assert output_error(*outputs) < 1e-5
+
+
+OTHERS = {
+    # attention and the rest side by side
+    "GPTJModel": {"vocab_size": 100, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4},
+    # rotary embeddings of a quarter of the width of a head, which is no length
+    "GPTNeoXModel": TEXT,
+    # a relative position bias that the first block makes, where its input is, and the others are given
+    "T5EncoderModel": {"vocab_size": 100, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4},
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_networks_of_text(name, prune_layers):
+    torch.manual_seed(0)
+    config = getattr(transformers, name.replace("Encoder", "").replace("Model", "Config"))
+    net = getattr(transformers, name)(config(**OTHERS[name], bos_token_id=1, eos_token_id=1)).eval()
+    layers = [name for name, module in net.named_modules() if isinstance(module, nn.Linear)]
+    formats, masks = prune_layers(net, layers, TileWise(16))
+    rewritten = copy.deepcopy(net)
+    uncached = {} if name == "T5EncoderModel" else {"use_cache": False}
+    report = fuse_blocks(rewritten, formats, masks, CALLS[1] | uncached, KernelChoice())
+    assert len(report.rewritten) == (4 if name == "T5EncoderModel" else 2) and not report.unsupported
+    with torch.inference_mode():
+        for inputs in (CALLS[1], tokens(2, 5, True)):
+            outputs = [model(**inputs, **uncached).last_hidden_state for model in (rewritten, net)]
+            assert output_error(*outputs) < 1e-5
+
+
+class Counts(nn.Module):
+    """Another operator on a CPU than where there are no values, as the experts of Mixtral have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(32, 48), nn.Linear(48, 32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        counted = x.int() if x.is_meta else x
+        return x + self.down(self.up(x)) + torch.histc(counted, 2, 0, 1).sum()
+
+
+def test_a_graph_that_cannot_run_leaves_the_block(stack):
+    pruned = stack([Counts()], TileWise(8))
+    report = fuse_blocks(pruned.net, pruned.formats, pruned.masks, pruned.inputs[0], KernelChoice())
+    assert report.unsupported["blocks.0"].startswith("cannot run when rewritten: NotImplementedError: ")
+    assert not report.blocks and isinstance(pruned.net.blocks[0], Counts)

@@ -1,0 +1,128 @@
+"""Conv1D of GPT-2 and packed attention are pruned, recovered, saved, loaded and swapped as Linears."""
+
+import copy
+
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+
+import sparsefront as sf
+from sparsefront.export.checkpoint import read_export
+from sparsefront.models.linears import Conv1DLinear, as_linears
+from sparsefront.verify.stored import _check_layer
+
+IDS = torch.randint(5, 90, (3, 12), generator=torch.Generator().manual_seed(0))
+GPT2 = transformers.GPT2Config(
+    vocab_size=100, n_positions=32, n_embd=32, n_layer=2, n_head=4, bos_token_id=1, eos_token_id=1
+)
+
+
+class Encoder(nn.Module):
+    """Post-norm, then a decoder layer that reads it: attention to itself, and across."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, activation="gelu")
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(32, 4, 64, batch_first=True), 1)
+        self.head = nn.Linear(32, 5)
+
+    def forward(self, x: Tensor, padding: Tensor | None = None) -> Tensor:
+        memory = self.encoder(x, src_key_padding_mask=padding)
+        return self.head(self.decoder(x, memory, memory_key_padding_mask=padding))
+
+
+def gpt2() -> tuple[nn.Module, dict]:
+    return transformers.GPT2LMHeadModel(GPT2), {"input_ids": IDS, "use_cache": False}
+
+
+def encoder() -> tuple[nn.Module, dict]:
+    padding = torch.arange(7) >= torch.tensor([[7], [4], [2]])
+    return Encoder(), {"x": torch.randn(3, 7, 32), "padding": padding}
+
+
+def outputs(net: nn.Module, inputs: dict) -> Tensor:
+    with torch.no_grad():
+        found = net(**inputs)
+    return getattr(found, "logits", found)
+
+
+NETWORKS = {"gpt2": (gpt2, 8, 2), "encoder": (encoder, 22, 3)}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_step_takes_them(name, tmp_path):
+    torch.manual_seed(0)
+    make, layers, blocks = NETWORKS[name]
+    net, inputs = make()
+    net.eval()
+    unpruned, expected = copy.deepcopy(net), outputs(net, inputs)
+    as_linears(net)
+    torch.testing.assert_close(outputs(net, inputs), expected)
+    net = copy.deepcopy(unpruned)
+    masks = sf.prune(net, "tile_wise", 0.5, granularity=16, example_inputs=inputs, tell=lambda _: None)
+    assert len(masks) == layers
+    assert all(mask.shape == net.get_submodule(layer).weight.shape for layer, mask in masks.items())
+    batches, loss = [inputs | {"labels": IDS}], None
+    if name == "encoder":
+        batches, loss = [(inputs, torch.zeros(3, 7).long())], lambda y, target: y.flatten(0, 1).logsumexp(1).mean()
+    # the dense network is as it was before
+    sf.recover(net, masks, batches, loss=loss, recovery="distill", dense_net=unpruned, epochs=1)
+    expected = outputs(net.eval(), inputs)
+    export = sf.save(tmp_path, net, masks)
+    weights = export.state_dict()
+    for layer in masks:
+        _check_layer(export, layer, weights)
+    fresh = make()[0].eval()
+    loaded = sf.load(tmp_path, fresh)
+    assert all(torch.equal(loaded[layer], mask) for layer, mask in masks.items())
+    torch.testing.assert_close(outputs(fresh, inputs), expected)
+    report = sf.swap(fresh, loaded, inputs)
+    assert all(report.layers[layer].is_sparse for layer in masks) and not report.fusion.unsupported
+    assert len(report.fusion.rewritten) == blocks
+    torch.testing.assert_close(outputs(fresh, inputs), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_from_pretrained_opens_what_is_saved(tmp_path):
+    torch.manual_seed(0)
+    net, inputs = gpt2()
+    net.eval()
+    weight = net.transformer.h[0].attn.c_attn.weight
+    masks = sf.prune(net, "element_wise", 0.5, layers="*.h.0.*", tell=lambda _: None)
+    assert net.transformer.h[0].attn.c_attn.weight is weight  # an optimizer may hold it
+    sf.save(tmp_path / "sparse", net, masks)
+    net.save_pretrained(tmp_path / "other")
+    for folder in ("sparse", "other"):
+        opened = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / folder).eval()
+        assert type(opened.transformer.h[0].attn.c_attn).__name__ == "Conv1D"
+        torch.testing.assert_close(outputs(opened, inputs), outputs(net, inputs))
+    plain = gpt2()[0]
+    plain.load_state_dict(net.state_dict())
+    net.load_state_dict(plain.state_dict())
+    with sf.hold(plain, masks):
+        assert isinstance(plain.transformer.h[0].attn.c_attn, Conv1DLinear)
+    torch.testing.assert_close(outputs(plain.eval(), inputs), outputs(net, inputs))
+
+
+def test_a_layer_that_is_stored_dense(tmp_path):
+    net, _ = gpt2()
+    layer = "transformer.h.0.attn.c_proj"
+    masks = sf.prune(net, "channel", 0.5, layers=[layer], tell=lambda _: None)
+    export = sf.save(tmp_path, net, {layer: torch.ones_like(masks[layer])})
+    assert export.manifest.layers[layer].transposed
+    stored = read_export(tmp_path).format(layer).to_dense()
+    assert torch.equal(stored, net.get_submodule(layer).weight.detach())
+
+
+def test_what_stays():
+    """Nested tensors need the packed weights, hooks the module, and masks of other layers neither."""
+    nested = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 1)
+    assert nested.use_nested_tensor and not as_linears(nested)
+    hooked = nn.Sequential(nn.MultiheadAttention(16, 2), nn.MultiheadAttention(16, 2, add_zero_attn=True))
+    hooked[0].register_forward_hook(lambda *_: None)
+    assert not as_linears(hooked)
+    net = Encoder()
+    assert as_linears(net, ["encoder.layers.0.linear1", "decoder.layers.0.self_attn.k"]) == [
+        "decoder.layers.0.self_attn"
+    ]
