@@ -23,8 +23,9 @@ class DataInfo:
     """The facts of a data set that shape a network; known without reading the data.
 
     Attributes:
-        kind: the task that the data poses: `image_classification`, `sequence_classification` or `extractive_qa`.
-        num_classes: outputs of the head; 1 means regression, 2 for `extractive_qa` (start and end).
+        kind: the task that the data poses: `image_classification`, `sequence_classification`, `extractive_qa` or `causal_lm`.
+        num_classes: outputs of the head; 1 means regression, 2 for `extractive_qa` (start and end), 0 for `causal_lm`, whose
+            classes are the tokens.
         image_size: side of the square images in pixels; None for text.
         channels: color channels of the images; None for text.
         sequence_length: the most tokens that one input may have; None for images.
