@@ -19,6 +19,7 @@ GROUPS = (
 )
 LAYERS = tuple(name for group in GROUPS for name in group)
 COLUMNS, DAMPING = 128, 0.01
+AT_ONCE = 8  # windows
 Run = Callable[[], list[Tensor]]
 
 
@@ -30,7 +31,7 @@ def kept(scores: Tensor, window: int | None) -> Tensor:
 
 
 @torch.no_grad()
-def magnitude(net: nn.Module, windows: Sequence[Tensor], window: int | None) -> None:
+def magnitude(net: nn.Module, windows: Tensor, window: int | None) -> None:
     """The half of each layer's weights that is larger goes on, or of each four."""
     for block in net.model.layers:
         for layer in map(block.get_submodule, LAYERS):
@@ -40,7 +41,9 @@ def magnitude(net: nn.Module, windows: Sequence[Tensor], window: int | None) -> 
 
 
 @torch.no_grad()
-def wanda(net: nn.Module, windows: Sequence[Tensor], window: int | None) -> None:
+def wanda(net: nn.Module, windows: Tensor, window: int | None) -> None:
+    """`windows`: int64 [windows, T], as in all of these."""
+
     def prune(block: nn.Module, run: Run) -> None:
         sums = _over_inputs(block, LAYERS, run, lambda x: x.square().sum(0))
         for name, squares in sums.items():
@@ -51,7 +54,7 @@ def wanda(net: nn.Module, windows: Sequence[Tensor], window: int | None) -> None
 
 
 @torch.no_grad()
-def sparsegpt(net: nn.Module, windows: Sequence[Tensor], window: int | None) -> None:
+def sparsegpt(net: nn.Module, windows: Tensor, window: int | None) -> None:
     def prune(block: nn.Module, run: Run) -> None:
         for group in GROUPS:
             for name, hessian in _over_inputs(block, group, run, lambda x: 2 * x.t() @ x).items():
@@ -83,8 +86,8 @@ def _swept(weight: Tensor, hessian: Tensor, window: int | None) -> Tensor:
     return weight
 
 
-def _block_by_block(net: nn.Module, windows: Sequence[Tensor], prune: Callable[[nn.Module, Run], None]) -> None:
-    hidden: list[Tensor] = [net.model.embed_tokens(ids[None]) for ids in windows]
+def _block_by_block(net: nn.Module, windows: Tensor, prune: Callable[[nn.Module, Run], None]) -> None:
+    hidden: list[Tensor] = [net.model.embed_tokens(ids) for ids in windows.split(AT_ONCE)]
     places = torch.arange(hidden[0].shape[1], device=hidden[0].device)[None]
     angles = net.model.rotary_emb(hidden[0], places)
     for block in net.model.layers:
@@ -117,7 +120,10 @@ def _over_inputs(
 
 
 @torch.no_grad()
-def perplexity(net: nn.Module, windows: Sequence[Tensor]) -> float:
+def perplexity(net: nn.Module, windows: Tensor) -> float:
     """Over all tokens of each window but its first."""
-    losses = [F.cross_entropy(net(input_ids=ids[None]).logits[0, :-1].float(), ids[1:]).item() for ids in windows]
-    return math.exp(sum(losses) / len(losses))
+    loss = 0.0
+    for ids in windows.split(AT_ONCE):
+        logits = net(input_ids=ids).logits[:, :-1].flatten(0, 1).float()
+        loss += F.cross_entropy(logits, ids[:, 1:].flatten(), reduction="sum").item()
+    return math.exp(loss / windows[:, 1:].numel())

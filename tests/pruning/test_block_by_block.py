@@ -110,7 +110,7 @@ def test_sequential_wanda_is_the_authors(pattern: str, batches: list) -> None:
     for _ in range(2):
         torch.manual_seed(0)
         nets.append(llama().eval())
-    plain.wanda(nets[0], [ids for batch in batches for ids in batch["input_ids"]], window)
+    plain.wanda(nets[0], torch.cat([batch["input_ids"] for batch in batches]), window)
     chosen = sf.patterns.NM(m=4) if window else sf.patterns.Uniform(1)
     importance = Wanda(batches=3, sequential=True)
     calls = {"calibration": lambda: batches, "task": CausalLM(nets[1]), "layers": layers_of(nets[1])}
