@@ -101,7 +101,7 @@ class NextTokenEvaluator:
         if undefined := int((~sums.isfinite()).sum()):
             allowed = "must be finite: look for NaN in the weights, or values too large for the dtype (measure.dtype)"
             raise InvalidSetting("outputs", f"not finite in {undefined} of {self.samples} windows", allowed)
-        mean = MeanMetric().set_dtype(torch.float64).to(sums.device)
+        mean = MeanMetric().to(sums.device).set_dtype(torch.float64)  # in this order: `to` goes back to fp32
         mean.update(sums / tokens, tokens)
         return {CausalLM.metric_name: math.exp(float(mean.compute()))}
 
