@@ -220,6 +220,9 @@ class Dataset(ABC):
     libraries: ClassVar[tuple[str, ...]] = ()
     """Distributions that decode the files: their versions are part of the keys, as those of torch and transformers are."""
 
+    val_of_train: ClassVar[bool] = True
+    """Whether what is held out is of a split that is there to train on, so that a finished checkpoint may have seen it."""
+
     num_workers: NonNegativeInt = 0
     valid_fraction: Annotated[float, Field(ge=0, le=0.5, description="of train")] = 0.1
     split_by: Literal["auto", "groups", "rows"] = "auto"

@@ -79,6 +79,7 @@ class Wikitext2(Dataset):
     name: ClassVar[str] = "wikitext2"
     elsewhere: ClassVar[frozenset[str]] = Dataset.elsewhere | {"train_text"}
     libraries: ClassVar[tuple[str, ...]] = ("tokenizers",)
+    val_of_train: ClassVar[bool] = False
 
     path: str | None = None
     train_text: str | None = None
