@@ -111,3 +111,16 @@ def test_what_a_search_minimizes():
         assert objective(name, "perplexity").direction == "minimize"
     assert objective("speedup", "perplexity").direction == "maximize"
     assert objective("maximize:val_sparse", "perplexity").direction == "maximize"
+
+
+def test_a_search_asks_the_data_which_end_is_better():
+    from omegaconf import OmegaConf
+
+    from sparsefront.search.sweep import _metric, _objectives
+
+    def direction(target: str, **settings: object) -> str:
+        config = OmegaConf.create({"dataset": {"_target_": f"sparsefront.data.{target}", **settings}})
+        return _objectives(["val_sparse"], _metric(config))[0].direction
+
+    assert direction("wikitext2.Wikitext2") == "minimize"
+    assert direction("digits.Digits") == direction("wikitext2.Wikitext2", stride=-1) == "maximize"
