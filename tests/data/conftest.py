@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from tiny_files import WORDS, write_cifar, write_glue, write_imagenet, write_squad, write_text_files
 
+from experiments.language_models.tiny import make_wikitext
+
 
 @pytest.fixture(scope="session")
 def tokenizer() -> Any:
@@ -39,6 +41,8 @@ def tiny(tmp_path: Path) -> Any:
             config["path"] = str(write_glue(tmp_path / "glue", settings.get("task", config["task"])))
         elif name == "squad":
             config |= {"path": str(write_squad(tmp_path / "squad")), "max_length": 40, "stride": 8}
+        elif name == "wikitext2":
+            config |= {"path": str(make_wikitext(tmp_path / "wikitext2")), "sequence_length": 16, "valid_fraction": 0.4}
         return instantiate(config | settings, _convert_="all")
 
     return make

@@ -164,7 +164,7 @@ def test_what_is_better_than_dense_gained_points(shown, make_result):
     assert "0.08 points gained" in page.evaluate("tipText(now.view.points[0])")
     told = page.evaluate("document.querySelector('ul.sentences').innerText")
     assert "0.08 points gained on the reporting split, 0.12 gained held out" in told
-    assert page.evaluate("[0.4, 0, -0.001, null].map(lostText)") == [
+    assert page.evaluate("[0.4, 0, -0.001, null].map((value) => lostText(value, {sign: 1}))") == [
         "0.40 points lost",
         "0.00 points lost",
         "0.00 points lost",

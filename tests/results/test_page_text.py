@@ -112,8 +112,30 @@ def test_downloads_in_node():
     point = (
         "{label: 'n_m', sparsity: 0.5, recovery: 'none', settings: '', runs: [1], val: 96.5, quality: 97, error: 0.4,"
     )
-    point += " lost: 1, latency_ms: 3.5, speedup: 1.5, unlike: []}"
+    point += " lost: 1, latency_ms: 3.5, speedup: 1.5, unlike: [], metric: {scale: 100, unit: ' %', sign: 1}}"
     names = ["data", "text", "table", "download"]
     told = run(names[1:], f"latexOf(tableLines([{point}]))")
     assert told.startswith("\\begin{tabular}{lrllrrrrrrll}\n\\toprule\npattern & sparsity") and "\\bottomrule" in told
     assert "97.00 $\\pm$ 0.40 \\%" in told and "1.50$\\times$" in told
+
+
+PERPLEXITIES = """
+const metric = {scale: 1, unit: "", sign: -1}, section = {metric, picked_by: "val"};
+const points = [[30, 29, 2.0], [28, 28.5, 1.5], [40, 41, 1.2]].map(([quality, val, speedup]) => {
+  const point = {label: `at ${quality}`, quality, val, speedup, metric, error: null, lost: lostFrom(28, quality, metric)};
+  return {...point, pick: pickOf(point, section)};
+});
+const names = (some) => some.map((point) => point.quality);
+const told = [names(paretoFront(points, "speedup")), bestHeldOut(points).quality, names(sorted(points)),
+  lostText(points[2].lost, metric), qualityText({...points[0], error: 0.25}), lostText(-0.5, {sign: 1})];
+"""
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="Node is not installed")
+def test_less_of_a_perplexity_is_better_in_node():
+    names = ("data", "text", "front", "picked", "table")
+    script = "\n".join((FOLDER / "script" / f"{name}.js").read_text() for name in names)
+    page = "const document = {getElementById: () => ({textContent: '{\"columns\": []}'})}, state = {sort: null};"
+    source = f"{page}\n{script}\n{PERPLEXITIES}\nconsole.log(JSON.stringify(told))"
+    told = json.loads(subprocess.run(["node", "-e", source], capture_output=True, text=True, check=True).stdout)
+    assert told == [[30, 28], 28, [28, 30, 40], "42.86 % more", "30.00 ± 0.25", "0.50 points gained"]

@@ -113,8 +113,9 @@ class Experiment:
 
         One that is taken as it is may have seen all of train; of one that is trained on here only the known ones count.
         """
-        model = self.model
-        return model.checkpoint is not None and (self.recipe.epochs == 0 or model.trained_on == self.dataset.name)
+        model, dataset = self.model, self.dataset
+        finished = self.recipe.epochs == 0 and dataset.val_of_train
+        return model.checkpoint is not None and (finished or model.trained_on == dataset.name)
 
     @property
     def continued_recovery(self) -> TrainingRecovery | None:

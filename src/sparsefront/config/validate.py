@@ -29,6 +29,7 @@ from sparsefront.errors import InvalidSetting, did_you_mean
 from sparsefront.inference.precision import MULTIPLE, unsupported_reason
 from sparsefront.models.base import prunable_layers
 from sparsefront.patterns.depth import Depth
+from sparsefront.pruning.block_by_block import require_chain
 from sparsefront.pruning.collapse import require_effect
 from sparsefront.pruning.layers import (
     narrower_than_tiles,
@@ -501,6 +502,7 @@ def _check_pattern(experiment: Experiment) -> None:
         except InvalidSetting as error:
             raise error.within("recipe") if error.key == "ignore" else error from None
         return
+    require_chain(experiment.importance, net, plan.layers)
     require_effect(pattern, experiment.allocation, weight_shapes, experiment.sparsity)
     require_storable(pattern, shapes.values(), experiment.sparsity)
     _check_search(experiment, net, plan.layers)

@@ -23,8 +23,9 @@ class DataInfo:
     """The facts of a data set that shape a network; known without reading the data.
 
     Attributes:
-        kind: the task that the data poses: `image_classification`, `sequence_classification` or `extractive_qa`.
-        num_classes: outputs of the head; 1 means regression, 2 for `extractive_qa` (start and end).
+        kind: the task that the data poses: `image_classification`, `sequence_classification`, `extractive_qa` or `causal_lm`.
+        num_classes: outputs of the head; 1 means regression, 2 for `extractive_qa` (start and end), 0 for `causal_lm`, whose
+            classes are the tokens.
         image_size: side of the square images in pixels; None for text.
         channels: color channels of the images; None for text.
         sequence_length: the most tokens that one input may have; None for images.
@@ -218,6 +219,9 @@ class Dataset(ABC):
     """Settings that do not change what is trained on: where it lies and how fast it is read; `split_version` does."""
     libraries: ClassVar[tuple[str, ...]] = ()
     """Distributions that decode the files: their versions are part of the keys, as those of torch and transformers are."""
+
+    val_of_train: ClassVar[bool] = True
+    """Whether what is held out is of a split that is there to train on, so that a finished checkpoint may have seen it."""
 
     num_workers: NonNegativeInt = 0
     valid_fraction: Annotated[float, Field(ge=0, le=0.5, description="of train")] = 0.1

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from sparsefront.allocation.base import Allocation
+from sparsefront.errors import InvalidSetting
 from sparsefront.masks.weight_view import as_matrix
 from sparsefront.networks import require_finite
 from sparsefront.patterns.base import Pattern
@@ -35,6 +36,18 @@ class Calibration(Protocol):
         Args:
             statistic: of X, float32 [rows, K]: a tensor that adds up over rows. A convolution's X holds one row per
                 output pixel, its columns in the order of the weight seen as a matrix.
+        """
+        ...
+
+    def input_parts(
+        self, batches: int, statistic: Callable[[Tensor], Tensor], decided: Mapping[str, Tensor] | None = None
+    ) -> Iterator[dict[str, Tensor]]:
+        """As `input_sums`, of one part of the layers after another, so that no more than one part's sums are held at a time: of a
+        network that writes text a part is a block, which alone is on the device then.
+
+        Args:
+            decided: gets the scores of each part before the next one is asked for: later parts are given what the layers of
+                earlier ones give under the masks that these make. None: as the dense network gives it.
         """
         ...
 
@@ -124,6 +137,50 @@ class WeightImportance(Importance):
         scores = {layer: self.of(matrix) for layer, matrix in float_matrices(weights).items()}
         require_finite(scores)
         return scores
+
+
+@torch.no_grad()
+def scores_from_inputs(
+    weights: Mapping[str, Tensor],
+    calibration: Calibration,
+    batches: int,
+    statistic: Callable[[Tensor], Tensor],
+    score: Callable[[str, Tensor, Tensor], Tensor],
+    *,
+    sequential: bool = False,
+) -> dict[str, Tensor]:
+    """Scores of every layer, a part of the network at a time.
+
+    Args:
+        weights: layer name -> weight, any float dtype.
+        statistic: see `Calibration.input_sums`.
+        score: (layer, its weight as float32 [N, K], the sum of the statistic over all ranks) -> float32 [N, K].
+        sequential: see `decided` of `Calibration.input_parts`.
+    """
+    scores: dict[str, Tensor] = {}
+    for part in calibration.input_parts(batches, statistic, scores if sequential else None):
+        sums = calibration.total(part)
+        for layer in list(sums):
+            total = sums.pop(layer)  # freed as soon as its layer is scored
+            matrix = as_matrix(weights[layer].detach()).float()
+            scores[layer] = score(layer, matrix.to(total.device), total).to(matrix.device)
+    require_finite(scores)
+    return {layer: scores[layer] for layer in weights}
+
+
+def check_sequential(pruning: PruningParts) -> None:
+    """Raise InvalidSetting where a layer's mask does not follow from its own scores alone, once: layers behind it could not be
+    given what it leaves.
+    """
+    pattern, schedule, allowed = pruning.pattern, pruning.schedule, None
+    if not pruning.allocation.same_everywhere:
+        allowed = f"allocation={pruning.allocation.name} decides among layers: allocation=per_layer"
+    elif pattern.tied or pattern.takes_blocks or pattern.mixed:
+        allowed = f"pattern {pattern.name} decides over several layers together"
+    elif schedule.in_training or len(schedule.round_sparsities(0.5)) > 1:
+        allowed = f"schedule={schedule.name} makes masks again: schedule=one_shot"
+    if allowed is not None:
+        raise InvalidSetting("importance.sequential", True, f"goes through the network once, and {allowed}")
 
 
 def float_matrices(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -3,12 +3,17 @@
 from collections.abc import Mapping
 from typing import ClassVar
 
-import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
-from sparsefront.importance.base import Calibration, Importance, Source, float_matrices
-from sparsefront.networks import require_finite
+from sparsefront.importance.base import (
+    Calibration,
+    Importance,
+    PruningParts,
+    Source,
+    check_sequential,
+    scores_from_inputs,
+)
 from sparsefront.obs.sweep import Damping, damped_hessian, input_hessian, inverse, saliency
 from sparsefront.settings_class import settings_class
 
@@ -23,6 +28,7 @@ class OptimalBrainSurgeon(Importance):
 
     Args:
         batches: calibration batches to read.
+        sequential: as of wanda.
         damping: what is added to H's diagonal, as a fraction of its mean.
     Source: Hassibi and Stork, "Second order derivatives for network pruning: Optimal Brain Surgeon", 1993; layer by
         layer and row by row as in Frantar and Alistarh, "SparseGPT", 2023, section 3.
@@ -30,17 +36,20 @@ class OptimalBrainSurgeon(Importance):
 
     batches: PositiveInt = 16
     damping: Damping = 0.01
+    sequential: bool = False
     name: ClassVar[str] = "obs"
     source: ClassVar[Source] = "inputs"
 
-    @torch.no_grad()
+    def check(self, pruning: PruningParts) -> None:
+        if self.sequential:
+            check_sequential(pruning)
+
     def scores(self, weights: Mapping[str, Tensor], calibration: Calibration | None = None) -> dict[str, Tensor]:
         calibration = self.needed(calibration)
-        hessians = calibration.total(calibration.input_sums(self.batches, input_hessian))
-        scores = {}
-        for layer, matrix in float_matrices(weights).items():
-            # Popped: freed as soon as its layer is scored.
-            damped, dead = damped_hessian(hessians.pop(layer), self.damping, layer)
-            scores[layer] = saliency(matrix, inverse(damped, layer).diagonal(), dead)
-        require_finite(scores)
-        return scores
+        return scores_from_inputs(
+            weights, calibration, self.batches, input_hessian, self._score, sequential=self.sequential
+        )
+
+    def _score(self, layer: str, matrix: Tensor, hessian: Tensor) -> Tensor:
+        damped, dead = damped_hessian(hessian, self.damping, layer)
+        return saliency(matrix, inverse(damped, layer).diagonal(), dead)

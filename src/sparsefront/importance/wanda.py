@@ -3,12 +3,17 @@
 from collections.abc import Mapping
 from typing import ClassVar
 
-import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
-from sparsefront.importance.base import Calibration, Importance, Source, float_matrices
-from sparsefront.networks import require_finite
+from sparsefront.importance.base import (
+    Calibration,
+    Importance,
+    PruningParts,
+    Source,
+    check_sequential,
+    scores_from_inputs,
+)
 from sparsefront.settings_class import settings_class
 
 
@@ -22,20 +27,27 @@ class Wanda(Importance):
 
     Args:
         batches: calibration batches to read.
+        sequential: of a network that writes text: a block's inputs are what the pruned blocks before it give, as in the authors'
+            code. false: as the dense network gives them.
     Source: Sun, Liu, Bair and Kolter, "A Simple and Effective Pruning Approach for Large Language Models", 2023, eq. 1.
     """
 
     batches: PositiveInt = 16
+    sequential: bool = False
     name: ClassVar[str] = "wanda"
     source: ClassVar[Source] = "inputs"
 
-    @torch.no_grad()
+    def check(self, pruning: PruningParts) -> None:
+        if self.sequential:
+            check_sequential(pruning)
+
     def scores(self, weights: Mapping[str, Tensor], calibration: Calibration | None = None) -> dict[str, Tensor]:
         calibration = self.needed(calibration)
-        squares = calibration.total(calibration.input_sums(self.batches, _squares))
-        scores = {layer: matrix.abs() * squares[layer].sqrt() for layer, matrix in float_matrices(weights).items()}
-        require_finite(scores)
-        return scores
+        return scores_from_inputs(weights, calibration, self.batches, _squares, _score, sequential=self.sequential)
+
+
+def _score(layer: str, matrix: Tensor, squares: Tensor) -> Tensor:
+    return matrix.abs() * squares.sqrt()
 
 
 def _squares(inputs: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ class Evaluation:
     """What a network scored.
 
     Args:
-        metrics: metric -> fraction in [0, 1]; logits reach the metric in fp32, on the CPU.
+        metrics: metric -> fraction in [0, 1], or a perplexity; logits reach the metric in fp32.
         standard_errors: of the same metrics, in the same unit: what the split being a sample does to them.
         samples: inputs, or questions, that were evaluated.
         outcomes: what each of them adds to the tracked metric; None where that was not kept.
@@ -67,7 +67,8 @@ def evaluate(
         ):
             give_way(device)
             inputs = cast_inputs(task.net_inputs(batch), device=device, dtype=dtype)
-            evaluator.update(as_float(net(**inputs)), batch)
+            output = net(**inputs)
+            evaluator.update(output if getattr(evaluator, "reduces_outputs", False) else as_float(output), batch)
     outcomes = evaluator.outcomes(task.metric_name)
     return Evaluation(evaluator.compute(), evaluator.standard_errors(), evaluator.samples, outcomes)
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from sparsefront.errors import InvalidSetting, first_line
 from sparsefront.models.base import Model, linear_and_conv_layers, save_config
-from sparsefront.models.bert_source import BertSource, folder_name
+from sparsefront.models.bert_source import CONFIG, BertSource, folder_name
 from sparsefront.models.linears import as_linears
 from sparsefront.settings_class import settings_class
 
@@ -42,7 +42,7 @@ class EncoderSource(BertSource):
 
         try:
             return AutoConfig.from_pretrained(
-                self._local_folder(), local_files_only=True, trust_remote_code=False, **settings
+                self._folder(CONFIG), local_files_only=True, trust_remote_code=False, **settings
             )
         except (OSError, ValueError, KeyError) as error:
             raise self.invalid(f"its config.json cannot be used: {first_line(error)}") from error

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain, islice
 from typing import Any
 
@@ -16,9 +16,10 @@ from sparsefront.allocation.base import Allocation
 from sparsefront.errors import InvalidSetting
 from sparsefront.gpu import give_way
 from sparsefront.importance.base import Importance
-from sparsefront.masks.weight_view import pixel_rows
+from sparsefront.masks.weight_view import like_weight, pixel_rows
 from sparsefront.networks import after_forward, before_forward, first_argument, in_eval_mode, layer_weight
 from sparsefront.patterns.base import Pattern
+from sparsefront.pruning.block_by_block import BlockRun, chain_of_blocks, inside, run_blocks
 from sparsefront.pruning.masked_weights import sharing_layers
 from sparsefront.pruning.training_masks import AccumulateMovement
 from sparsefront.tasks.base import Batch, Task
@@ -32,6 +33,8 @@ from sparsefront.tasks.plain_task import (
     require_gradient,
     tensors_first,
 )
+
+MasksOf = Callable[[dict[str, Tensor]], Mapping[str, Tensor]]
 
 # Networks that read one text and write another one: the attention mask of a batch is that of the encoder's text
 # alone.
@@ -190,19 +193,22 @@ def score_weights(
     importance: Importance,
     open_loader: Callable[[], Iterable[Batch]],
     movement: AccumulateMovement | None = None,
+    masks_of: MasksOf | None = None,
+    device: torch.device | None = None,
 ) -> dict[str, Tensor]:
     """Scores of the layers' weights as they are now; the same on every rank of a distributed run. Layers that share one weight
     have the mean of theirs.
 
     Args:
         task: the network and its loss, on the device where scores are wanted.
-        open_loader: see `NetworkCalibration`.
+        open_loader, masks_of, device: see `NetworkCalibration`.
         movement: the accumulator of the training, where the scores come from it.
     Returns:
         layer name -> float32 [N, K], larger = more worth keeping.
     """
     weights = {name: layer_weight(task.net.get_submodule(name)).detach() for name in layers}
-    scores = importance.scores(weights, NetworkCalibration(task, layers, open_loader, movement))
+    calibration = NetworkCalibration(task, layers, open_loader, movement, masks_of=masks_of, device=device)
+    scores = importance.scores(weights, calibration)
     for names in sharing_layers(task.net, layers).values():
         if len(names) > 1:
             scores.update(dict.fromkeys(names, torch.stack([scores[name] for name in names]).mean(0)))
@@ -222,6 +228,9 @@ class NetworkCalibration:
         open_loader: gives a new loader of training batches, each time from the same first batch and the same on every
             rank. So scores follow from the weights alone, and a resumed training makes the masks that it would have made.
         movement: see `score_weights`.
+        masks_of: scores of some layers -> their masks, bool [N, K]; needed where an importance goes from block to block of a
+            pruned network.
+        device: where a block of a network that writes text runs (see `block_by_block`); None: where its weights are.
     """
 
     def __init__(
@@ -230,10 +239,14 @@ class NetworkCalibration:
         layers: list[str],
         open_loader: Callable[[], Iterable[Batch]],
         movement: AccumulateMovement | None = None,
+        *,
+        masks_of: MasksOf | None = None,
+        device: torch.device | None = None,
     ) -> None:
         self._task = task
         self._modules = {name: task.net.get_submodule(name) for name in layers}
         self._open_loader, self._movement = open_loader, movement
+        self._masks_of, self._block_device = masks_of, device
 
     def gradients(self, batches: int) -> Iterator[Mapping[str, Tensor]]:
         """See `Calibration`."""
@@ -269,6 +282,61 @@ class NetworkCalibration:
                 real_positions=real_positions,
                 of_that_text=of_that_text,
             )
+
+    def input_parts(
+        self, batches: int, statistic: Callable[[Tensor], Tensor], decided: Mapping[str, Tensor] | None = None
+    ) -> Iterator[dict[str, Tensor]]:
+        """See `Calibration`."""
+        if not self._blocks:
+            yield self.input_sums(batches, statistic)
+            return
+        read = list(self.batches(batches))
+        for block in self._run_blocks(read):
+            layers = inside(block.name, list(self._modules))
+            yield self._sums_in(block, read, layers, statistic)
+            if decided is not None and not block.last:
+                assert self._masks_of is not None, "an importance that goes from block to block needs masks"
+                block.changed = True
+                with _masked(self._task.net, self._masks_of({layer: decided[layer] for layer in layers})):
+                    block.returned()
+
+    def totals_in_order(
+        self, batches: list[Batch], statistic: Callable[[Tensor], Tensor]
+    ) -> Iterator[dict[str, Tensor]]:
+        """`total` of the sums of one group of layers after another, in the order of use, over batches of this rank that were read
+        before. Between two groups the caller may change weights: later layers are given what earlier ones return by then.
+        """
+        if not self._blocks:
+            for group in self.order_of_use():
+                yield self.total(self.sums_over(group, batches, statistic))
+            return
+        some = batches or [self._on_device(next(self._all_batches()))]  # a rank without its own learns the order
+        for block in self._run_blocks(some):
+            modules = {name: self._modules[name] for name in inside(block.name, list(self._modules))}
+            for group in in_order_of_use(block, 0, modules):
+                yield self.total(self._sums_in(block, batches, group, statistic))
+                block.changed = True
+
+    @cached_property
+    def _blocks(self) -> list[str]:
+        return chain_of_blocks(self._task.net, list(self._modules))
+
+    def _run_blocks(self, batches: list[Batch]) -> Iterator[BlockRun]:
+        device = self._block_device or self._device
+        with in_eval_mode(self._task.net):
+            yield from run_blocks(self._task.net, self._blocks, self._forward, batches, device)
+
+    def _sums_in(
+        self, block: BlockRun, batches: list[Batch], layers: list[str], statistic: Callable[[Tensor], Tensor]
+    ) -> dict[str, Tensor]:
+        device = self._block_device or self._device
+
+        def real(number: int) -> Tensor | None:
+            positions = real_positions(batches[number])
+            return None if positions is None else positions.to(device)
+
+        modules = {name: self._modules[name] for name in layers}
+        return sum_over_inputs(block, range(len(batches)), modules, statistic, real_positions=real)
 
     def order_of_use(self) -> list[list[str]]:
         """The layers in groups, in the order of the network: see `in_order_of_use`. The same on every rank."""
@@ -318,6 +386,21 @@ class NetworkCalibration:
 
     def _forward(self, batch: Batch) -> Any:
         return self._task.call(self._task.net, self._task.net_inputs(batch))
+
+
+@contextmanager
+def _masked(net: nn.Module, masks: Mapping[str, Tensor]) -> Iterator[None]:
+    """While open, what the masks [N, K] prune is zero; the weights are then as they were."""
+    weights = {layer: layer_weight(net.get_submodule(layer)) for layer in masks}
+    dense = {layer: weight.data for layer, weight in weights.items()}
+    try:
+        for layer, weight in weights.items():
+            gone = ~like_weight(masks[layer], weight).to(weight.device)
+            weight.data = dense[layer].masked_fill(gone, 0.0)
+        yield
+    finally:
+        for layer, weight in weights.items():
+            weight.data = dense[layer]
 
 
 @contextmanager

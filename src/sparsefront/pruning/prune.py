@@ -21,6 +21,7 @@ from sparsefront.options import option
 from sparsefront.patterns.base import Pattern
 from sparsefront.patterns.width import planned_sparsities
 from sparsefront.progress import counted
+from sparsefront.pruning.block_by_block import require_chain
 from sparsefront.pruning.calibration import Batches, open_calibration, score_weights
 from sparsefront.pruning.collapse import collapse_warning, require_effect
 from sparsefront.pruning.layers import (
@@ -75,6 +76,7 @@ def prune(
     example_inputs: object = None,
     task: Task | None = None,
     search: LayoutSearch | None = None,
+    device: str | torch.device | None = None,
     tell: Callable[[str], None] = print,
 ) -> Masks:
     """Decide which weights go, and set them to zero in place; with pattern depth, which whole blocks, and take them out.
@@ -100,6 +102,8 @@ def prune(
             of the calls.
         task: instead of `loss`, for tasks of this package.
         search: how an allocation that measures the network times and evaluates it, such as `sf.Search()`; others need none.
+        device: of a network of transformers that writes text, where scores that come from inputs are computed, with one block
+            there at a time; None: where the network is.
         tell: gets a line at the beginning: how many layers are pruned, what was left out, and what will run dense after a
             swap; and one at the end: the sparsity
             of the pruned layers and of all weights, and what else stays dense, by its kind. Of a search more.
@@ -138,7 +142,16 @@ def prune(
         stays = dense_at_swap(net, plan.layers, None if layers is None else inputs)
     tell(_told(pruning, len(plan.layers), ignored, stays))
     movement = AccumulateMovement(net, plan.layers)  # nothing has moved yet: all of its scores are zero
-    scores = score_weights(task, plan.layers, importance=pruning.importance, open_loader=open_loader, movement=movement)
+    require_chain(pruning.importance, net, plan.layers)
+    scores = score_weights(
+        task,
+        plan.layers,
+        importance=pruning.importance,
+        open_loader=open_loader,
+        movement=movement,
+        masks_of=partial(make_masks, pattern=pruning.pattern, allocation=pruning.allocation, sparsity=sparsity),
+        device=None if device is None else torch.device(device),
+    )
     require_finite(scores)
     weights = {name: weight_of(net, name) for name in plan.layers}
     shapes = {name: tuple(weight.shape) for name, weight in weights.items()}

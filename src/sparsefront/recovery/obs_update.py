@@ -1,5 +1,6 @@
 """No training: the surviving weights of each layer make up for the pruned ones, in closed form."""
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 import torch
@@ -23,9 +24,11 @@ from sparsefront.obs.sweep import (
 )
 from sparsefront.options import options_where
 from sparsefront.progress import working_time
+from sparsefront.pruning.block_by_block import chain_of_blocks
 from sparsefront.pruning.calibration import NetworkCalibration
 from sparsefront.recovery.base import LayerMasks, Recovery, RecoverySetup, Round, RoundRecord, retake_batch_norm
 from sparsefront.settings_class import settings_class
+from sparsefront.tasks.base import Batch
 
 
 @settings_class()
@@ -43,7 +46,8 @@ class ObsUpdate(Recovery):
         reselect: the sweep chooses which weights go, from what they cost once those to their left are gone; as many per
             layer (per window) as the masks say. false: the masks stand, whatever importance they come from.
         sequential: a layer's inputs are what it is given by the layers before it as they are by now; false: as the
-            unpruned network gives them, all layers at once (each Hessian is [K, K] in fp32).
+            unpruned network gives them, all layers at once (each Hessian is [K, K] in fp32). A network that writes text is gone
+            through block by block, and only one is on the device.
         batch_norm_batches: as of `recovery=none`.
     """
 
@@ -76,18 +80,28 @@ class ObsUpdate(Recovery):
 
     def recover(self, round: Round) -> RoundRecord:
         start = working_time()
-        round.net.to(torch.device(round.setup.trainer.device))
-        layers = list(round.masks)
-        calibration = NetworkCalibration(round.make_task(None), layers, round.data.train_dataloader)
+        layers, device = list(round.masks), torch.device(round.setup.trainer.device)
+        one_block = self.sequential and chain_of_blocks(round.net, layers)
+        round.net.to("cpu" if one_block else device)
+        task = round.make_task(None)
+        calibration = NetworkCalibration(task, layers, round.data.train_dataloader, device=device)
         batches = list(calibration.batches(self.batches))
         masks: LayerMasks = {}
-        for group in calibration.order_of_use() if self.sequential else [layers]:
-            hessians = calibration.total(calibration.sums_over(group, batches, input_hessian))
-            for layer in group:
-                masks[layer] = self._update(round, layer, hessians.pop(layer))
+        for hessians in self._hessians(calibration, layers, batches):
+            for layer in list(hessians):
+                made = self._update(round, layer, hessians.pop(layer))
+                masks[layer] = made.cpu() if one_block else made
         round.masked.set({layer: masks[layer] for layer in layers})
         retake_batch_norm(round, self.batch_norm_batches)
         return RoundRecord(seconds=working_time() - start)
+
+    def _hessians(
+        self, calibration: NetworkCalibration, layers: list[str], batches: list[Batch]
+    ) -> Iterator[dict[str, Tensor]]:
+        """Layer -> [K, K], of the layers that can be pruned at once; of the next ones when those are."""
+        if self.sequential:
+            return calibration.totals_in_order(batches, input_hessian)
+        return iter([calibration.total(calibration.sums_over(layers, batches, input_hessian))])
 
     @torch.no_grad()
     def _update(self, round: Round, layer: str, hessian: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from typing import Any
 from sparsefront.measure.settings import DTYPES, FEWEST_REPEATS
 from sparsefront.progress import counted
 from sparsefront.pruning.collapse import BUDGET_KEYS, misses
+from sparsefront.results.metric import Metric
 from sparsefront.results.record import Result
 from sparsefront.results.store import rank
 
@@ -118,7 +119,8 @@ def baseline_quality(result: Result, *, held_out: bool = False) -> float | None:
 
 
 def points_lost(result: Result, *, held_out: bool = False) -> float | None:
-    """Percentage points that a pruned network is below its baseline, with the sparse kernels where measured, else masked.
+    """What a pruned network lost against its baseline, with the sparse kernels where measured, else masked: percentage points, or
+    what `Metric.lost` says of its metric.
 
     Args:
         held_out: as of `baseline_quality`.
@@ -126,7 +128,12 @@ def points_lost(result: Result, *, held_out: bool = False) -> float | None:
     baseline = baseline_quality(result, held_out=held_out)
     sparse, masked = (result.value_of(_field(side, held_out)) for side in ("sparse", "masked"))
     reached = masked if sparse is None else sparse
-    return None if reached is None or baseline is None else 100 * (baseline - reached)
+    return None if reached is None or baseline is None else metric_of(result).lost(baseline, reached)
+
+
+def metric_of(result: Result) -> Metric:
+    """What its qualities are of."""
+    return Metric(result.quality.metric_name)
 
 
 def two_baselines(results: Sequence[Result]) -> list[str]:
@@ -212,6 +219,15 @@ class Candidate:
     @cached_property
     def can_be_chosen(self) -> bool:
         return all(val_quality(result) is not None for result in self.results)
+
+    @cached_property
+    def metric(self) -> Metric:
+        return metric_of(self.results[0])
+
+    @property
+    def merit(self) -> float:
+        """What choices go by: the mean on the held-out part, negated where less is better."""
+        return self.metric.sign * fmean(self.val)
 
     @cached_property
     def val(self) -> list[float]:

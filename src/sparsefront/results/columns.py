@@ -8,7 +8,7 @@ from sparsefront.errors import InvalidSetting, closest
 from sparsefront.patterns.depth import Depth
 from sparsefront.progress import counted
 from sparsefront.pruning.collapse import collapsed_layers
-from sparsefront.results.candidates import Candidate, budget_of, points_lost, precision_of
+from sparsefront.results.candidates import Candidate, budget_of, metric_of, points_lost, precision_of
 from sparsefront.results.record import SPEEDUPS_LOW, Result, result_fields
 from sparsefront.results.run_folder import override_text
 
@@ -16,7 +16,7 @@ from sparsefront.results.run_folder import override_text
 
 
 def percent(fraction: float | None) -> str:
-    """A quality as people read it: 0.9722 -> "97.22 %"."""
+    """A fraction as people read it: 0.9722 -> "97.22 %"."""
     return "–" if fraction is None else f"{100 * fraction:.2f} %"
 
 
@@ -30,11 +30,6 @@ def milliseconds(value: float | None) -> str:
 def points(value: float | None) -> str:
     """Percentage points."""
     return "–" if value is None else f"{value:.2f}"
-
-
-def lost_in_words(value: float, unit: str = " points") -> str:
-    """Percentage points that were lost: "0.40 points lost"; "0.08 points gained" of a negative value."""
-    return f"{abs(value):.2f}{unit} {'gained' if round(value, 2) < 0 else 'lost'}"
 
 
 def fraction(value: float | None) -> str:
@@ -53,7 +48,7 @@ def plain(value: Any) -> str:
 class Column:
     """One field as a column; a `constant_aside` column is left out, and told beside the table, where all results agree.
 
-    `error`: field of the value's standard error, in the same unit. `of`: what the value is, where the field's name does not
+    `of`: what the value is, where the field's name does not
     tell: `dense` is headed "dense accuracy", or with the name of the metric that all results share.
     """
 
@@ -61,7 +56,6 @@ class Column:
     text: Callable[[Any], str] = plain
     numeric: bool = False
     constant_aside: bool = False
-    error: str | None = None
     of: str | None = None
 
     def heading(self, metric: str | None = None) -> str:
@@ -77,9 +71,12 @@ class Column:
         return result.value_of(self.field)
 
     def cell(self, result: Result) -> str:
-        """The value in words, with its standard error where that is known."""
-        text, error = self.text(self.value(result)), None if self.error is None else result.value_of(self.error)
-        return text if error is None else f"{text.removesuffix(' %')} ± {self.text(error)}"
+        """The value in words."""
+        return self.text(self.value(result))
+
+    def shared(self, result: Result) -> str:
+        """The value in words where all results agree in it."""
+        return self.text(self.value(result))
 
 
 def collapsed_in(result: Result) -> dict[str, float]:
@@ -89,6 +86,17 @@ def collapsed_in(result: Result) -> dict[str, float]:
     if result.choice.pattern == Depth.name:
         return {}
     return collapsed_layers(result.sparsity.sparsity_per_layer, result.sparsity.sparsity_target)
+
+
+@dataclass(frozen=True)
+class QualityColumn(Column):
+    """The quality of one network, by its field; `<field>_standard_error` is how sure it is."""
+
+    def cell(self, result: Result) -> str:
+        return metric_of(result).text(self.value(result), result.value_of(f"{self.field}_standard_error"))
+
+    def shared(self, result: Result) -> str:
+        return metric_of(result).text(self.value(result))
 
 
 @dataclass(frozen=True)
@@ -127,7 +135,7 @@ class PrecisionColumn(Column):
 
 @dataclass(frozen=True)
 class PointsLostColumn(Column):
-    """Against the dense network trained on for the same budget, where there is one."""
+    """Against the dense network trained on for the same budget, where there is one; of perplexity how many percent it is more."""
 
     def value(self, result: Result) -> float | None:
         return points_lost(result)
@@ -203,15 +211,14 @@ COLUMNS = (
     Column("recovery_steps", numeric=True, constant_aside=True),
     Column("seed", numeric=True),
     RecoverySeedColumn("recovery_seed", numeric=True, constant_aside=True),
-    Column("dense", percent, numeric=True, error="dense_standard_error", of="accuracy"),
+    QualityColumn("dense", numeric=True, of="accuracy"),
     *(
-        Column(control, percent, numeric=True, constant_aside=True, error=f"{control}_standard_error", of="accuracy")
-        for control in ("dense_continued", "dense_distilled")
+        QualityColumn(control, numeric=True, constant_aside=True, of="accuracy")
+        for control in ("dense_continued", "dense_distilled", "dense_low")
     ),
-    Column("dense_low", percent, numeric=True, constant_aside=True, error="dense_low_standard_error", of="accuracy"),
-    Column("masked", percent, numeric=True, error="masked_standard_error", of="accuracy"),
-    Column("sparse", percent, numeric=True, error="sparse_standard_error", of="accuracy"),
-    Column("val_sparse", percent, numeric=True, constant_aside=True, error="val_sparse_standard_error", of="accuracy"),
+    QualityColumn("masked", numeric=True, of="accuracy"),
+    QualityColumn("sparse", numeric=True, of="accuracy"),
+    QualityColumn("val_sparse", numeric=True, constant_aside=True, of="accuracy"),
     PointsLostColumn("points lost", points, numeric=True),
     Column("evaluated_samples", numeric=True, constant_aside=True),
     Column("latency_dense_ms", milliseconds, numeric=True),
@@ -239,7 +246,7 @@ COLUMNS = (
 def shown_columns(results: Sequence[Result]) -> tuple[list[Column], dict[str, str]]:
     """The columns that this table needs, and field -> text of those in which all results agree."""
     aside = {
-        column.field: column.text(column.value(results[0]))
+        column.field: column.shared(results[0])
         for column in COLUMNS
         if column.constant_aside and _agree(column, results)
     }
@@ -292,6 +299,11 @@ def _differing_settings(results: Sequence[Result]) -> tuple[tuple[str, str], ...
     return tuple(key for key, options in values.items() if any(len(found) > 1 for found in options.values()))
 
 
+def is_quality(name: str) -> bool:
+    """Whether a field holds the metric of a network, of either split: then the metric says which end is better."""
+    return any(isinstance(one, QualityColumn) and one.field == name.removeprefix("val_") for one in COLUMNS)
+
+
 def sort_results(results: Sequence[Result], by: str) -> list[Result]:
     """Results by one field, the best first; a leading "-" turns the order round; results without a value come last.
 
@@ -307,7 +319,8 @@ def sort_results(results: Sequence[Result], by: str) -> list[Result]:
 
     def place(result: Result) -> tuple:
         # Text and numbers may meet in one column (a granularity of 64 or "4x64"): numbers come first.
-        return isinstance(result.value_of(name), str), result.value_of(name)
+        value = result.value_of(name)
+        return isinstance(value, str), metric_of(result).sign * value if is_quality(name) else value
 
     return sorted(filled, key=place, reverse=(name in MORE_IS_BETTER) != by.startswith("-")) + empty
 

@@ -31,6 +31,7 @@ from sparsefront.results.candidates import (
 from sparsefront.results.columns import Column, milliseconds, shown_columns, times
 from sparsefront.results.compare_arguments import require_axis
 from sparsefront.results.differences import differences
+from sparsefront.results.metric import Metric
 from sparsefront.results.record import Result
 
 # What accuracy is drawn against.
@@ -152,11 +153,11 @@ def dominated_areas(costs: np.ndarray, qualities: np.ndarray, reference: CostAnd
 
 @dataclass(frozen=True)
 class Point:
-    """One candidate in a plot: means over its runs; qualities in percent, with the sparse kernels running where measured, else
-    masked.
+    """One candidate in a plot: means over its runs; qualities as they are shown (in percent; a perplexity as it is), with the
+    sparse kernels running where measured, else masked.
 
     `val` is the quality on the held-out part of train, by which points are picked; None where a run has none.
-    `standard_error`, in percentage points, is that of the test set, of one network; `spread` the standard deviation over
+    `standard_error`, in the same unit, is that of the test set, of one network; `spread` the standard deviation over
     runs, None of a single one. `x`, on the plot's axis, and `x_interval` are None where nothing was timed.
     """
 
@@ -192,15 +193,16 @@ def point_of(candidate: Candidate, axis: Axis) -> Point:
     quality, spread = mean_and_deviation(candidate.test)
     errors = [value for run in results if (value := run.value_of(f"{side_of(run)}_standard_error")) is not None]
     values = [value for run in results if (value := axis.value(run)) is not None]
+    scale = candidate.metric.scale
     return Point(
         candidate,
-        100 * quality,
-        100 * fmean(errors) if errors else None,
-        None if spread is None else 100 * spread,
+        scale * quality,
+        scale * fmean(errors) if errors else None,
+        None if spread is None else scale * spread,
         fmean(map(_sparsity, results)),
         fmean(values) if values else None,
         _interval(results, axis),
-        100 * fmean(candidate.val) if candidate.can_be_chosen else None,
+        scale * fmean(candidate.val) if candidate.can_be_chosen else None,
     )
 
 
@@ -248,6 +250,10 @@ class ComparableResults:
     def _points(self) -> list[Point]:
         return [point_of(candidate, self.axis) for candidate in self.candidates]
 
+    @property
+    def metric(self) -> Metric:
+        return Metric(self.metric_name)
+
     def points(self) -> list[Point]:
         """Every candidate; a result whose sparse quality was not measured is none."""
         return self._points
@@ -269,13 +275,13 @@ class ComparableResults:
         return [point for point in self.points() if point.x is not None]
 
     def dense_point(self) -> tuple[float, float] | None:
-        """(value on the axis, quality in percent) of the dense baselines: the median, since every run has its own."""
+        """(value on the axis, quality as shown) of the dense baselines: the median, since every run has its own."""
         baselines = [
             result for result in self.results if None not in (result.speed.latency_dense_ms, result.quality.dense)
         ]
         if not baselines:
             return None
-        return self.axis.dense(baselines), 100 * median(result.quality.dense for result in baselines)
+        return self.axis.dense(baselines), self.metric.scale * median(result.quality.dense for result in baselines)
 
     def continued_point(self) -> tuple[float, float] | None:
         """As `dense_point`, of the dense networks that were trained on; None where there are none."""
@@ -303,7 +309,7 @@ class ComparableResults:
         return [*lines, *uncommitted(self.results), *two_baselines(drawn), *why_not_picked(self.results)]
 
     def dense_quality(self) -> float | None:
-        """Median quality before pruning, in percent."""
+        """Median quality before pruning, as it is shown."""
         return self.median_quality("dense")
 
     def distilled_point(self) -> tuple[float, float] | None:
@@ -323,16 +329,16 @@ class ComparableResults:
         return f"dense in {' or '.join(name for name in found if name)}"
 
     def continued_quality(self) -> float | None:
-        """Median quality of the dense networks that were trained on for the recovery's budget, in percent."""
+        """Median quality of the dense networks that were trained on for the recovery's budget, as it is shown."""
         return self.median_quality("dense_continued")
 
     def median_quality(self, side: str) -> float | None:
-        """Of one field of `quality` over these results, in percent; None where none was measured."""
+        """Of one field of `quality` over these results, as it is shown; None where none was measured."""
         measured = [value for result in self.results if (value := result.value_of(side)) is not None]
-        return 100 * median(measured) if measured else None
+        return self.metric.scale * median(measured) if measured else None
 
     def front(self) -> list[tuple[float, float]]:
-        """(value on the axis, quality in percent) of the points that nothing here beats, the dense ones among them.
+        """(value on the axis, quality as shown) of the points that nothing here beats, the dense ones among them.
 
         Where the held-out part was measured it decides what beats what, and the quality is still that of the reporting
         split. Where nothing may be chosen nothing is picked. Of older results the reporting split decides.
@@ -340,7 +346,7 @@ class ComparableResults:
         if self.offers_no_choice:
             return []
         known = self._front_candidates()
-        chosen = pareto_front([(self.axis.cost(x), pick) for x, _, pick in known])
+        chosen = pareto_front([(self.axis.cost(x), self.metric.sign * pick) for x, _, pick in known])
         return [known[index][:2] for index in chosen]
 
     def own_front(self, series: Iterable[Point]) -> list[Point]:
@@ -348,10 +354,14 @@ class ComparableResults:
         if self.offers_no_choice:
             return []
         known = [point for point in series if point.x is not None and self.pick(point) is not None]
-        return [known[index] for index in pareto_front([(self.axis.cost(one.x), self.pick(one)) for one in known])]
+        return [known[index] for index in pareto_front([(self.axis.cost(one.x), self.merit(one)) for one in known])]
+
+    def merit(self, point: Point) -> float:
+        """Of a point that has a `pick`: the more, the better."""
+        return self.metric.sign * self.pick(point)
 
     def pick(self, point: Point) -> float | None:
-        """What a choice goes by, in percent; None where this point is no candidate."""
+        """What a choice goes by, as it is shown; None where this point is no candidate."""
         return point.quality if self.picked_by == "test" else point.val
 
     def _front_candidates(self) -> list[tuple[float, float, float]]:
@@ -395,7 +405,7 @@ class ComparableResults:
 
     @property
     def quality_label(self) -> str:
-        return f"{self.metric_name.replace('_', ' ')}, %"
+        return self.metric.label
 
     @property
     def axis_label(self) -> str:

@@ -159,8 +159,8 @@ class Sparsity(CheckedFields):
 
 @dataclass(frozen=True, kw_only=True)
 class Quality(CheckedFields):
-    """The task's metric as a fraction, on the same data in the same dtype. `val_seen`: the checkpoint may have been trained on
-    the held-out part, so that `val_*` of this result decide nothing.
+    """The task's metric as a fraction, or a perplexity, on the same data in the same dtype. `val_seen`: the checkpoint may have
+    been trained on the held-out part, so that `val_*` of this result decide nothing.
 
     `dense`: before pruning; `dense_continued`: the same network trained on, unpruned, for exactly the budget of the recovery
     (`control=dense_continued`); `dense_distilled`: likewise, for the recovery's own loss from its teacher; `dense_low`: before

@@ -18,7 +18,7 @@ from sparsefront.results.candidates import (
     side_of,
     too_few_repeats,
 )
-from sparsefront.results.columns import lost_in_words, percent, times
+from sparsefront.results.columns import times
 from sparsefront.results.comparable import (
     AT_OWN_LENGTHS,
     CPU_NOTE,
@@ -28,6 +28,7 @@ from sparsefront.results.comparable import (
     by_pattern,
     dominated_areas,
 )
+from sparsefront.results.metric import Metric
 from sparsefront.results.record import Result
 from sparsefront.results.run_folder import override_text
 from sparsefront.tasks.outcomes import Outcomes
@@ -197,10 +198,10 @@ def winners(candidates: Iterable[Candidate]) -> dict[float, list[Candidate]]:
             continue
         of_sparsity = found.setdefault(candidate.sparsity, {})
         best = of_sparsity.get(candidate.structure)
-        if best is None or fmean(candidate.val) > fmean(best.val):
+        if best is None or candidate.merit > best.merit:
             of_sparsity[candidate.structure] = candidate
     return {
-        sparsity: sorted(best.values(), key=lambda candidate: -fmean(candidate.val))
+        sparsity: sorted(best.values(), key=lambda candidate: -candidate.merit)
         for sparsity, best in sorted(found.items())
     }
 
@@ -234,8 +235,8 @@ def candidate_table(found: Sequence[Candidate]) -> list[dict[str, str]]:
                 "pattern": candidate.pattern,
                 "settings": " ".join(told[candidate.runs].values()),
                 "runs": str(len(candidate.results)),
-                "held out": _spread(candidate.val),
-                "test": _spread(candidate.test),
+                "held out": _spread(candidate.val, candidate.metric),
+                "test": _spread(candidate.test, candidate.metric),
                 "speedup": times(speedup) + ("" if spread is None else f" ± {spread:.2f}"),
                 "picked by held out": picked.get(candidate.runs, ""),
             }
@@ -257,7 +258,7 @@ def verdicts(candidates: Sequence[Candidate], outcomes_of: OutcomesOf) -> list[s
                 unclaimed.setdefault(told, []).append(line)
             else:
                 seeds = min(len(first.seeds), len(other.seeds))
-                lines.append(f"{line}: {_difference_in_words(told, *names, seeds=seeds)}")
+                lines.append(f"{line}: {_difference_in_words(told, *names, seeds=seeds, metric=first.metric)}")
     for why, pairs in unclaimed.items():
         few = len(pairs) <= MOST_UNCLAIMED
         lines += [f"{pair}: {why}" for pair in pairs] if few else [f"of {len(pairs)} pairs of candidates: {why}"]
@@ -279,15 +280,16 @@ def _difference(first: Candidate, other: Candidate, outcomes_of: OutcomesOf) -> 
         return "which is better is not claimed, since they were evaluated on other samples"
 
 
-def _difference_in_words(found: Difference, first: str, other: str, *, seeds: int) -> str:
+def _difference_in_words(found: Difference, first: str, other: str, *, seeds: int, metric: Metric) -> str:
     """Which is better, where the interval is clear of 0 and seeds are enough; else what it would take to tell."""
-    points, low, high = (100 * value for value in (found.value, found.low, found.high))
-    interval = f"{points:+.2f} points on test, paired bootstrap 95 % {low:+.2f} to {high:+.2f}"
+    points, low, high = (metric.scale * value for value in (found.value, found.low, found.high))
+    unit = metric.words if metric.less_is_better else "points"
+    interval = f"{points:+.2f} {unit} on test, paired bootstrap 95 % {low:+.2f} to {high:+.2f}"
     if not found.clear:
         return f"no clear difference ({interval}); {needed_in_words(found)}"
     if seeds < LEAST_SEEDS:
         return f"{FEW_SEEDS} ({interval}); one of them has {seeds}"
-    return f"{first if points > 0 else other} is better ({interval})"
+    return f"{first if metric.sign * points > 0 else other} is better ({interval})"
 
 
 MOST_NEEDED = 1_000_000  # samples or seeds, beyond which no number is told
@@ -348,10 +350,9 @@ def _all(settings: Sequence[dict]) -> dict:
     return {key: value for one in settings for key, value in one.items()}
 
 
-def _spread(values: Sequence[float]) -> str:
+def _spread(values: Sequence[float], metric: Metric) -> str:
     """Mean ± standard deviation over runs."""
-    middle, deviation = mean_and_deviation(values)
-    return percent(middle) if deviation is None else f"{100 * middle:.2f} ± {percent(deviation)}"
+    return metric.text(*mean_and_deviation(values))
 
 
 # One sentence per budget of quality: which candidate is the fastest that loses no more, and which patterns lose to
@@ -377,7 +378,7 @@ def budget_sentences(group: ComparableResults, budgets: Sequence[float] = BUDGET
     for budget in budgets if known else ():
         found = f"{_found(group, budget, ranked)}{aside}" if ranked else _measured(group, budget, known)
         said.setdefault(found, []).append(budget)
-    return [f"{_budgets_text(held)} {text}" for text, held in said.items()]
+    return [f"{_budgets_text(held, group.metric)} {text}" for text, held in said.items()]
 
 
 def lost_for_choice(candidate: Candidate, group: ComparableResults) -> float | None:
@@ -389,11 +390,11 @@ def lost_for_choice(candidate: Candidate, group: ComparableResults) -> float | N
     return None if None in lost else round(fmean(lost), 9)  # 98 % - 97 % is 1.0000000000000009 points
 
 
-def _budgets_text(budgets: Sequence[float]) -> str:
+def _budgets_text(budgets: Sequence[float], metric: Metric) -> str:
     """`at ≤ 0.5, 1 or 2 points lost`."""
     *first, last = (f"{budget:g}" for budget in budgets)
     numbers = f"{', '.join(first)} or {last}" if first else last
-    return f"at ≤ {numbers} point{'' if numbers == '1' else 's'} lost"
+    return f"at ≤ {metric.budget_text(numbers)}"
 
 
 def _found(group: ComparableResults, budget: float, known: Sequence[tuple[float, str, Point]]) -> str:
@@ -450,18 +451,17 @@ def _patterns(points: Iterable[tuple[str, Point]], *verdicts: str) -> list[str]:
 def _point_in_words(point: Point, group: ComparableResults) -> str:
     interval = _interval_in_words(point)
     where = f" {AT_OWN_LENGTHS}" if group.speedup_axis is DATASET_SPEEDUP else ""
+    metric = group.metric
     error, of = ("", "") if point.error is None else (f" ± {point.error:.2f}", f" ({point.error_of})")
     on_test = "".join(
-        f", {lost_in_words(fmean(lost), unit)} {where}"
-        for held_out, unit, where in ((False, " points", "on the reporting split"), (True, "", "held out"))
+        f", {metric.lost_text(fmean(lost), unit)} {where}"
+        for held_out, unit, where in ((False, None, "on the reporting split"), (True, "", "held out"))
         if (lost := _lost(point.candidate, held_out=held_out))
     )
-    quality = percent(point.quality / 100).removesuffix(" %")
     name = f"{point.candidate.pattern} {asked_of(point.result)}"
     recovery = f", {point.result.choice.recovery}" if point.result.choice.recovery else ""
-    metric = point.result.quality.metric_name.replace("_", " ")
     over = f"{times(point.x)}{interval} over dense{where}{_over_low(point)}"
-    return f"{name}{recovery}: {over}, {metric} {quality}{error} %{of}{on_test}"
+    return f"{name}{recovery}: {over}, {metric.words} {point.quality:.2f}{error}{metric.unit}{of}{on_test}"
 
 
 def _over_low(point: Point) -> str:
@@ -507,7 +507,9 @@ def pattern_ranking(group: ComparableResults) -> list[dict[str, str]]:
     }
     timed = by_pattern(group.speedup_points)
     order = sorted(series, key=lambda pattern: -areas[pattern][0] if pattern in areas else 1.0)
-    near = f"best speedup at ≤ {NEAR_DENSE_POINTS:g} point lost{', held out' if group.picked_by == 'val' else ''}"
+    allowed = group.metric.budget_text(f"{NEAR_DENSE_POINTS:g}")
+    near = f"best speedup at ≤ {allowed}{', held out' if group.picked_by == 'val' else ''}"
+    unit = group.metric.words if group.metric.less_is_better else "points"
     ranking = []
     for pattern in order:
         drawn = areas.get(pattern)
@@ -517,7 +519,7 @@ def pattern_ranking(group: ComparableResults) -> list[dict[str, str]]:
                 "points": str(len(series[pattern])),
                 "on the front": str(sum((point.x, point.quality) in front for point in series[pattern])),
                 near: times(_best_near(group, timed.get(pattern, []))),
-                f"dominated area, {group.axis.unit} · points (95 %)": "–" if drawn is None else _area_text(drawn),
+                f"dominated area, {group.axis.unit} · {unit} (95 %)": "–" if drawn is None else _area_text(drawn),
                 "wins / ties / losses among patterns": "–"
                 if drawn is None
                 else (_duels(pattern, ranked) if pattern in ranked else FEW_SEEDS),
@@ -534,14 +536,15 @@ def _areas(group: ComparableResults, series: dict[str, list[Point]], dense: floa
     each speed within its interval. Points are drawn independently, though they share a test set: intervals err to the wide side.
     Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 6. The generator's seed is fixed.
     """
-    corner = group.axis.cost(dense), min(point.quality for point in group.points()) - 1
+    sign = group.metric.sign
+    corner = group.axis.cost(dense), min(sign * point.quality for point in group.points()) - 1
     draw = np.random.default_rng(0)
     areas = {}
     for pattern, points in series.items():
         if own := group.own_front(points):
             drawn = [_draws(point, group, draw) for point in own]
             costs, qualities = (np.stack(side, axis=1) for side in zip(*drawn))
-            areas[pattern] = dominated_areas(group.axis.cost(costs), qualities, corner)
+            areas[pattern] = dominated_areas(group.axis.cost(costs), sign * qualities, corner)
     return areas
 
 
@@ -549,8 +552,9 @@ def _draws(point: Point, group: ComparableResults, draw: np.random.Generator) ->
     """([1 + DRAWS] on the axis, the same of the quality): the means of the runs, then of each draw."""
     runs = [run for run in point.candidate.results if group.axis.value(run) is not None]
     x = np.array([group.axis.value(run) for run in runs])
-    quality = np.array([100 * run.value_of(side_of(run)) for run in runs])
-    errors = np.array([100 * (run.value_of(f"{side_of(run)}_standard_error") or 0) for run in runs])
+    scale = group.metric.scale
+    quality = np.array([scale * run.value_of(side_of(run)) for run in runs])
+    errors = np.array([scale * (run.value_of(f"{side_of(run)}_standard_error") or 0) for run in runs])
     spreads = np.array([_log_spread(group.speedup_axis.interval(run)) for run in runs])
     chosen = draw.integers(len(runs), size=(DRAWS, len(runs)))
     noise = draw.normal(size=(2, *chosen.shape))

@@ -24,6 +24,7 @@ from sparsefront.results.candidates import (
     asked_of,
     baseline_side,
     low_baseline_is_faster,
+    metric_of,
     points_lost,
     precision_of,
     processor_text,
@@ -33,6 +34,7 @@ from sparsefront.results.candidates import (
 from sparsefront.results.columns import (
     COLUMNS,
     Column,
+    QualityColumn,
     collapsed_in,
     fraction,
     milliseconds,
@@ -165,7 +167,7 @@ QUALITIES = {
 }
 
 
-QUALITY_COLUMNS = {column.field: column for column in COLUMNS if column.error is not None}
+QUALITY_COLUMNS = {column.field: column for column in COLUMNS if isinstance(column, QualityColumn)}
 
 
 def run_table(result: Result) -> Table:
@@ -176,7 +178,7 @@ def run_table(result: Result) -> Table:
     table.add_column("value", overflow="fold")
     table.add_column("field of the result", style="dim", overflow="fold")
     add = partial(add_row, table)
-    metric = quality.metric_name.replace("_", " ")
+    metric = metric_of(result).words
     for side, words in QUALITIES.items():
         if side in ("dense_continued", "dense_distilled", "dense_low") and result.value_of(side) is None:
             continue
@@ -185,9 +187,10 @@ def run_table(result: Result) -> Table:
         add(f"{metric}, {words}", QUALITY_COLUMNS[side].cell(result), f"quality.{side}")
     if (lost := points_lost(result)) is not None:
         side = baseline_side(result)
+        told = metric_of(result).lost_text(lost) if metric_of(result).less_is_better else points(lost)
         add(
             "points lost",
-            f"{points(lost)}, against {QUALITIES[side]}",
+            f"{told}, against {QUALITIES[side]}",
             "dense, dense_continued, dense_distilled, sparse",
         )
     if quality.evaluated_samples is not None:
@@ -356,7 +359,7 @@ def _held_out(result: Result) -> str:
     """What choices go by: never trained on, and not the samples that are reported."""
     sides = ("dense", "masked", "sparse")
     measured = {side: value for side in sides if (value := result.value_of(f"val_{side}")) is not None}
-    told = ", ".join(f"{side} {percent(value)}" for side, value in measured.items())
+    told = ", ".join(f"{side} {metric_of(result).text(value)}" for side, value in measured.items())
     use = "for no choice: the checkpoint may have seen them" if result.quality.val_seen else "for choices"
     return f"{told} of {result.quality.val_evaluated_samples} samples, {use}"
 
@@ -424,7 +427,8 @@ def compact_table(group: ComparableResults, most: int | None = None) -> Table:
             table.add_column(heading, justify="right", no_wrap=True)
     picked = picked_as(group.candidates)
     apart = settings_apart(group.candidates, SHOWN)
-    order = sorted(group.points(), key=lambda point: -(point.quality if point.val is None else point.val))
+    sign = group.metric.sign
+    order = sorted(group.points(), key=lambda point: -sign * (point.quality if point.val is None else point.val))
     for point in order[:most]:
         add_row(table, *_cells(point, apart[point.candidate.runs]), picked.get(point.candidate.runs, ""))
     if (dense := group.dense_quality()) is not None:
@@ -447,7 +451,7 @@ def _cells(point: Point, apart: dict[str, str]) -> tuple[str, ...]:
         f"{point.candidate.sparsity:g}",
         "\n".join((point.candidate.recovery, *of_recovery)),
         str(len(results)),
-        percent(point.quality / 100).removesuffix(" %") + spread,
+        f"{point.quality:.2f}{spread}",
         points(sum(lost) / len(lost) if lost else None),
         times(sum(speedups) / len(speedups) if speedups else None),
     )

@@ -12,10 +12,11 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt
 
 from sparsefront.errors import InvalidSetting, first_line, keys_of
-from sparsefront.results.columns import MORE_IS_BETTER
+from sparsefront.results.columns import MORE_IS_BETTER, is_quality
 from sparsefront.results.field_types import alternatives
 from sparsefront.results.record import result_fields
 from sparsefront.settings_class import checked_values, settings_class
+from sparsefront.tasks.outcomes import lower_is_better
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -61,9 +62,11 @@ class Objective:
     direction: str
 
 
-def objective(text: str) -> Objective:
+def objective(text: str, metric: str | None = None) -> Objective:
     """An entry of `optimize`: `sparse` and `latency_sparse_ms` have a better end of their own; `maximize:FIELD` names it.
 
+    Args:
+        metric: what qualities are of, where that is known: of a perplexity less is better.
     Raises:
         InvalidSetting: the field has none of its own, or the word before the colon is another one.
     """
@@ -71,11 +74,13 @@ def objective(text: str) -> Objective:
     if colon and direction not in DIRECTIONS:
         raise InvalidSetting("optimize", text, f"is written as {' or '.join(f'{word}:{name}' for word in DIRECTIONS)}")
     if not colon:
-        direction = _own_direction(name)
+        direction = _own_direction(name, metric)
     return Objective(name, direction)
 
 
-def _own_direction(name: str) -> str:
+def _own_direction(name: str, metric: str | None) -> str:
+    if is_quality(name):
+        return "minimize" if lower_is_better(metric) else "maximize"
     if name.removeprefix("val_") in MORE_IS_BETTER:
         return "maximize"
     if LESS_IS_BETTER.search(name):

@@ -411,7 +411,7 @@ def run_search(
         InvalidSetting: a setting of the sweeper that is wrong, an unknown direction, a value that nothing may be chosen by, no
             space, another number of values than the study has, or a study of other settings or another space.
     """
-    objectives = _objectives(config.optimize)
+    objectives = _objectives(config.optimize, _metric(config))
     search = search_settings(settings)
     params = [f"{key}={value}" for key, value in search.params.items()]
     space, fixed = parse_space([*params, *arguments])
@@ -453,9 +453,20 @@ def run_search(
         returned.return_value  # noqa: B018  (raises what the run raised)
 
 
-def _objectives(optimize: Sequence[str]) -> list[Objective]:
+def _metric(config: DictConfig) -> str | None:
+    """What the first point's data is evaluated by, where its task has one metric; None also where its settings are wrong."""
+    try:
+        kind = instantiate(config.dataset).info.kind
+    except Exception:  # each point tells what is wrong
+        return None
+    from sparsefront.tasks.causal_lm import CausalLM  # with Lightning, which a launcher may never need
+
+    return CausalLM.metric_name if kind == CausalLM.kind else None
+
+
+def _objectives(optimize: Sequence[str], metric: str | None) -> list[Objective]:
     """Refused here where each point would refuse it."""
-    objectives = [objective(text) for text in optimize]
+    objectives = [objective(text, metric) for text in optimize]
     require_choosable([one.name for one in objectives], SWEEPER)
     return objectives
 

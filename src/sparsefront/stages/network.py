@@ -26,6 +26,7 @@ from sparsefront.errors import InvalidSetting, keys_of
 from sparsefront.networks import first_non_finite, load_state, remove_blocks, tensors_digest
 from sparsefront.stages.keys import reseed, stage_seed
 from sparsefront.tasks.base import Optimizes, Task
+from sparsefront.tasks.causal_lm import CausalLM
 from sparsefront.tasks.classification import ImageClassification, SequenceClassification
 from sparsefront.tasks.extractive_qa import ExtractiveQA
 from sparsefront.tasks.plain_task import similar_loader
@@ -33,7 +34,9 @@ from sparsefront.training.recipe import Optimization
 
 # Tasks by the name that data sets and models call them.
 
-TASKS: dict[str, type[Task]] = {task.kind: task for task in (ImageClassification, SequenceClassification, ExtractiveQA)}
+TASKS: dict[str, type[Task]] = {
+    task.kind: task for task in (ImageClassification, SequenceClassification, ExtractiveQA, CausalLM)
+}
 
 
 def build_task(kind: str, net: nn.Module, dataset: Any, optimization: Optimizes | None = None) -> Task:
@@ -310,6 +313,13 @@ class _Only:
         return self.collate(rows[0])
 
 
+_NEEDED = {
+    "image_classification": ("x", "labels"),
+    "sequence_classification": ("labels",),
+    "causal_lm": ("input_ids",),
+}
+
+
 @dataclass(frozen=True, eq=False)
 class _Named:
     """Makes a batch a dict; workers are sent it, so that it holds no network."""
@@ -329,7 +339,7 @@ class _Named:
         batch = self.collate(rows)
         if self.kind == "image_classification" and isinstance(batch, Sequence) and len(batch) == 2:
             batch = {"x": batch[0], "labels": batch[1]}
-        needed = {"image_classification": ("x", "labels"), "sequence_classification": ("labels",)}.get(self.kind, ())
+        needed = _NEEDED.get(self.kind, ())
         if not isinstance(batch, Mapping) or any(not isinstance(batch.get(name), torch.Tensor) for name in needed):
             pair = "pairs (images, labels), or " if self.kind == "image_classification" else ""
             wanted = f"{pair}dicts of tensors" + (f" with {' and '.join(needed)}" if needed else "")

@@ -13,6 +13,7 @@ from sparsefront.config.experiment import Experiment
 from sparsefront.gpu import sharing
 from sparsefront.measure.memory import achieved_sparsity
 from sparsefront.progress import PRUNING, spent_on
+from sparsefront.pruning.block_by_block import chain_of_blocks
 from sparsefront.pruning.collapse import BUDGET_KEYS, misses
 from sparsefront.pruning.make_masks import LayoutSearch
 from sparsefront.pruning.mask_spec import MASKS, save_masks
@@ -49,7 +50,8 @@ def run(
             prunable = experiment.model.prunable(net)
             reseed(stage_seed(experiment.seed, "prune"))
             with sharing(device), deterministic_algorithms(experiment.trainer.deterministic):
-                net.to(device)
+                by_block = experiment.importance.source == "inputs" and chain_of_blocks(net, prunable)
+                net.to("cpu" if by_block else device)
                 masks = prune(
                     net,
                     experiment.pattern,
@@ -62,6 +64,7 @@ def run(
                     ignore=experiment.recipe.ignored(prunable),
                     task=make_task(experiment, net),
                     search=None if keys.choice_table is None else make_search(experiment, store, keys, net),
+                    device=device,
                     tell=log.info,
                 )
             if warning := missed_target(experiment, net, masks, prunable):

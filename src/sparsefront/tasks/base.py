@@ -49,13 +49,21 @@ TRAIN_LOSS = "train/loss"
 
 
 class Evaluator(Protocol):
-    """Gathers the outputs of one pass over a split."""
+    """Gathers the outputs of one pass over a split.
+
+    Attributes:
+        reduces_outputs: it takes what the net returned where that is, in its dtype; others get it in fp32 on the CPU.
+    """
+
+    reduces_outputs: bool = False
 
     def update(self, output: Any, batch: Batch) -> None:
         """Take in what the net returned for one batch, on whatever device."""
 
     def compute(self) -> dict[str, float]:
-        """The metrics of everything taken in, as fractions (correlations lie in [-1, 1], all others in [0, 1])."""
+        """The metrics of everything taken in, as fractions (correlations lie in [-1, 1], perplexity from 1 on, all others in
+        [0, 1]).
+        """
 
     def standard_errors(self) -> dict[str, float]:
         """Of the same metrics, in the same unit: what the test set being a sample does to each."""
@@ -97,7 +105,8 @@ class Task(LightningModule, ABC):
         optimization: needed to train, not to evaluate.
     Attributes:
         kind: what data sets (`DataInfo.kind`) and models (`kinds`) call this task.
-        metric_name: the metric that is tracked, one of those that the evaluator computes.
+        metric_name: the metric that is tracked, one of those that the evaluator computes. Of those that
+            `tasks.outcomes.LOWER_IS_BETTER` names less is better, wherever networks are compared.
         objective: what is trained for; None = the task's own loss. Evaluation never asks for it.
         label_smoothing: share of the target of training that all classes get alike. Of a score, one column, nothing is
             smoothed. The loss that scores of weights are taken from stays as it is.

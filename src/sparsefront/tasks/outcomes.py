@@ -53,6 +53,19 @@ METRICS: dict[str, Callable[[int], Metric]] = {
 """Name -> metric for that many classes. `f1` is of class 1 of two; correlations of scores need one output."""
 
 
+# Which metrics are not as those: perplexity is no fraction, and less of it is better.
+
+LOWER_IS_BETTER = frozenset({"perplexity"})
+"""Metrics of which less is better. They are no fractions, and are told as they are, not in percent."""
+_OF_MEAN: dict[str, Callable[[float], float]] = {"perplexity": math.exp}
+"""Metric -> what it is of the mean over samples; others are that mean."""
+
+
+def lower_is_better(metric: str | None) -> bool:
+    """Whether less of a metric is better; None, where results differ in it, is taken for one of which more is."""
+    return metric in LOWER_IS_BETTER
+
+
 @contextmanager
 def constants_allowed() -> Iterator[None]:
     """A correlation with what is all the same is not defined: NaN, without torchmetrics' warning."""
@@ -126,7 +139,8 @@ class Outcomes:
     def metric_over(self, chosen: np.ndarray) -> float:
         """The metric over some samples, given by their numbers, int64 [k]; one that is not defined there counts as 0."""
         if self.labels is None:
-            return float(self.values[chosen].mean())
+            mean = float(self.values[chosen].mean())
+            return _OF_MEAN[self.metric](mean) if self.metric in _OF_MEAN else mean
         import torch
 
         # labels may all be of one class, and predictions of others

@@ -31,6 +31,7 @@ from sparsefront.pruning.layers import KEEPS_ALL
 from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.recovery.training import TrainingRecovery
 from sparsefront.results.candidates import split_of
+from sparsefront.results.metric import Metric
 from sparsefront.results.record import SCHEMA_VERSION, Identity, Result
 from sparsefront.runs import composable_overrides
 from sparsefront.stages.bench import EvalContext, SplitQuality, evaluate_splits
@@ -126,7 +127,7 @@ def _first_other_choice(name: str, here: Any, stored: Any) -> tuple[str, Any, An
 
 
 HOLDS, DIFFERS, SKIPPED, NOT_REPEATED = "holds", "DIFFERS", "not verified", "not repeated"
-POINT = 0.001  # a tenth of a point, or one sample: what other rounding of the same weights may change
+POINT = 0.001  # a tenth of a point, or of a percent of a perplexity, or one sample: what other rounding may change
 OTHER_OUTCOMES = 0.01  # of the samples, or two: likewise
 CLOSE = 1e-6  # of an outcome that is no class: likewise
 
@@ -446,10 +447,14 @@ def _compare(
         if stored is None or evaluation is None:
             continue
         what = f"{metric}, {side}" + (", held out" if split else "")
+        told = Metric(metric)
         now, allowed = evaluation.metrics[metric], max(POINT, 1 / evaluation.samples)
+        if told.less_is_better:
+            allowed = POINT * stored
         verdict = HOLDS if abs(now - stored) <= allowed + 1e-9 else DIFFERS
-        equal = "equal" if now == stored else f"apart by {100 * abs(now - stored):.3g} points"
-        yield Finding(what, verdict, f"{100 * stored:.3f} in the record, {100 * now:.3f} now, {equal}")
+        unit = metric if told.less_is_better else "points"
+        equal = "equal" if now == stored else f"apart by {told.scale * abs(now - stored):.3g} {unit}"
+        yield Finding(what, verdict, f"{told.scale * stored:.3f} in the record, {told.scale * now:.3f} now, {equal}")
         if (wrong := _wrong_beside(split, side, evaluation, result, exact=now == stored)) is not None:
             yield Finding(what, DIFFERS, wrong)
     if outcomes is not None and side in outcomes and found.test.outcomes is not None:

@@ -12,6 +12,7 @@ from sparsefront.artifacts.bounded_files import read_text_bounded
 from sparsefront.config.experiment import Experiment
 from sparsefront.errors import InvalidSetting
 from sparsefront.options import CONF
+from sparsefront.results.candidates import metric_of
 from sparsefront.results.record import Result, result_fields
 from sparsefront.results.run_folder import RESULT_FILE
 from sparsefront.runs import run_overrides
@@ -120,6 +121,7 @@ def _quality(name: str, result: Result, now: Result) -> Finding:
     """
     network = name.removeprefix("val_")
     split = name.removesuffix(network)
+    metric = metric_of(result)
     what = f"{result.quality.metric_name}, {network}" + (", held out" if split else "")
     (stored, error, samples), (again, new_error, new_samples) = (
         (
@@ -132,16 +134,18 @@ def _quality(name: str, result: Result, now: Result) -> Finding:
     if error is None or samples is None:
         return Finding(what, SKIPPED, "the record is of an earlier version, which held no standard error")
     if again is None or new_error is None:
-        return Finding(what, DIFFERS, f"{100 * stored:.3f} in the record, and nothing was measured now")
+        return Finding(what, DIFFERS, f"{metric.scale * stored:.3f} in the record, and nothing was measured now")
     if samples != new_samples:
         return Finding(what, DIFFERS, f"of {samples} samples in the record, of {new_samples} now")
-    if error > OTHER_ERROR * max(new_error, 1 / samples):
+    one_sample = 0.0 if metric.less_is_better else 1 / samples
+    if error > OTHER_ERROR * max(new_error, one_sample):
         return Finding(what, DIFFERS, f"its standard error is {error:.6g} in the record, {new_error:.6g} now")
-    allowed = max(STANDARD_ERRORS * hypot(error, new_error), 1 / samples)
+    allowed = max(STANDARD_ERRORS * hypot(error, new_error), one_sample)
     apart = abs(again - stored)
     verdict = HOLDS if apart <= allowed + 1e-9 else DIFFERS
-    told = f"{100 * stored:.3f} in the record, {100 * again:.3f} now"
-    told += f", apart by {100 * apart:.3g} points; two standard errors are {100 * allowed:.3g}"
+    scale, unit = metric.scale, "" if metric.less_is_better else " points"
+    told = f"{scale * stored:.3f} in the record, {scale * again:.3f} now"
+    told += f", apart by {scale * apart:.3g}{unit}; two standard errors are {scale * allowed:.3g}"
     return Finding(what, verdict, told)
 
 

@@ -60,8 +60,8 @@ DERIVED = {
     "precision": precision_of,
     "distribution": lambda result: result.choice.pattern_parameters.get("distribution"),
 }
-"""Qualities are of the sparse network, with the sparse kernels running where that was measured: fractions, and percentage points.
-What is filtered by is known here also of records that are older than its field.
+"""Qualities are of the sparse network, with the sparse kernels running where that was measured: fractions or perplexities, and
+percentage points. What is filtered by is known here also of records that are older than its field.
 """
 
 
@@ -140,7 +140,8 @@ def headline(group: ComparableResults) -> str:
     """The fastest within `HEADLINE_POINTS` of dense, in one sentence; none is named where intervals of speedups overlap, and
     none is ranked that has too few seeds.
     """
-    within = f"within {HEADLINE_POINTS:g} point of dense"
+    unit = "% of dense's perplexity" if group.metric.less_is_better else "point of dense"
+    within = f"within {HEADLINE_POINTS:g} {unit}"
     known = [
         (lost, point) for point in group.speedup_points if (lost := lost_for_choice(point.candidate, group)) is not None
     ]
@@ -199,6 +200,7 @@ def section_data(group: ComparableResults, places: Mapping[int, int]) -> dict[st
         "title": group.title,
         "runs": [places[id(result)] for result in group.results],
         "quality_label": group.quality_label,
+        "metric": {"scale": group.metric.scale, "unit": group.metric.unit, "sign": group.metric.sign},
         "picked_by": None if group.offers_no_choice else group.picked_by,
         "points": points,
         "unlike": {

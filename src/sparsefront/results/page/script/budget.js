@@ -34,7 +34,7 @@ function budgetText(budget, view, axis) {
 
 function winnerText(winner) {
   const seeds = winner.runs.length > 1 ? ` over ${winner.runs.length} runs` : "";
-  const lost = winner.dense ? "" : `, ${lostText(winner.lost)}, at sparsity ${fractionText(winner.sparsity)}`;
+  const lost = winner.dense ? "" : `, ${lostText(winner.lost, winner.metric)}, at sparsity ${fractionText(winner.sparsity)}`;
   const own = (winner.speedup_dataset ?? null) === null ? "" : `, ${timesText(winner.speedup_dataset)} at own lengths`;
   const speed = `${timesText(winner.speedup)}, ${millisecondsText(winner.latency_ms)}${own}`;
   return `<b>${escaped(nameOf(winner))}</b>: ${qualityText(winner)}${seeds}${lost}; ${speed}`;

@@ -44,7 +44,7 @@ function draw(name, chart) {
 // Whether a point is shown though the reader looks close to dense only; 90.1 - 3 is more than 87.1 in binary digits.
 function near(point, view) {
   const baseline = view.dense.filter((point) => point.dense !== "low").at(-1), { value } = splitOf(view.section);
-  return state.within === null || !baseline || value(point) >= value(baseline) - state.within - EQUAL;
+  return state.within === null || !baseline || lostFrom(value(baseline), value(point), view.section.metric) <= state.within + EQUAL;
 }
 
 function nearestPoint(svg, event) {
@@ -103,9 +103,9 @@ function watchKeys(svg, select) {
 
 function tipText(point) {
   const seeds = point.runs.length > 1 ? `, ${point.runs.length} runs` : "";
-  const lines = [nameOf(point) + seeds, `${qualityText(point)}, held out ${percentText(point.val)}`];
+  const lines = [nameOf(point) + seeds, `${qualityText(point)}, held out ${valueText(point.val, point.metric)}`];
   if (point.error !== null) lines.push(`± is the ${point.error_of}`);
-  if (!point.dense) lines.push(`sparsity ${fractionText(point.sparsity)}, ${lostText(point.lost)}`);
+  if (!point.dense) lines.push(`sparsity ${fractionText(point.sparsity)}, ${lostText(point.lost, point.metric)}`);
   lines.push(`${timesText(point.speedup)}, ${millisecondsText(point.latency_ms)}`);
   return [...lines, ...(point.unlike ?? []).map((text) => `≠ ${text}`)].join("\n");
 }

@@ -28,35 +28,41 @@ function deviation(values) {
   return Math.sqrt(values.reduce((sum, value) => sum + (value - middle) ** 2, 0) / (values.length - 1));
 }
 
-// What the charts may draw: of a point, and of dense, a value and how sure it is; in percent.
+// What the charts may draw: of a point, and of dense, a value and how sure it is; as they are shown.
 const SPLITS = {
   test: { label: "", value: (point) => point.quality, error: (point) => point.error },
   val: { label: ", held out", value: (point) => point.val, error: (point) => point.val_error ?? null },
 };
 
-const timesHundred = (value) => (value === null ? null : 100 * value);
+// section.metric: {scale: of a value where it is shown, unit: behind it, sign: 1, or -1 where less is better}.
+const scaled = (value, { scale }) => (value === null ? null : scale * value);
+
+// What is worse by how much: points, of a perplexity percent of the baseline; as `Metric.lost`, of values as they are shown.
+const lostFrom = (baseline, value, { sign }) => (sign > 0 ? baseline - value : 100 * (value / baseline - 1));
 
 function largest(values) {
   const found = values.filter((value) => value !== null);
   return found.length ? Math.max(...found) : null;
 }
 
-// The runs of a point that the filters leave, taken together; qualities in percent.
+// The runs of a point that the filters leave, taken together; qualities as they are shown.
 function pointOf(held, runs, section) {
+  const { metric } = section;
   const qualities = known("_quality", runs), vals = known("_val_quality", runs);
   const achieved = known("sparsity_achieved", runs);
-  const errors = [timesHundred(mean(known("_quality_error", runs))), timesHundred(deviation(qualities))];
-  const val_errors = [timesHundred(mean(known("_val_quality_error", runs))), timesHundred(deviation(vals))];
+  const errors = [scaled(mean(known("_quality_error", runs)), metric), scaled(deviation(qualities), metric)];
+  const val_errors = [scaled(mean(known("_val_quality_error", runs)), metric), scaled(deviation(vals), metric)];
   const point = {
     ...held,
+    metric,
     runs,
     run: runs[0],
     pattern: valueOf("pattern", runs[0]),
     recovery: valueOf("_recovery", runs[0]),
-    quality: timesHundred(mean(qualities)),
+    quality: scaled(mean(qualities), metric),
     error: largest(errors),
     error_of: errors[1] !== null && errors[1] >= (errors[0] ?? 0) ? `deviation over ${runs.length} runs` : "standard error of the test set",
-    val: vals.length === runs.length ? timesHundred(mean(vals)) : null,
+    val: vals.length === runs.length ? scaled(mean(vals), metric) : null,
     val_error: largest(val_errors),
     lost: mean(known("_lost", runs)),
     sparsity: achieved.length ? mean(achieved) : valueOf("sparsity_target", runs[0]),
@@ -77,9 +83,10 @@ function intervalOf(name, runs) {
   return lows.length && highs.length ? [Math.min(...lows), Math.max(...highs)] : null;
 }
 
-// What a choice goes by: the held-out part of train; of old records, which lack it, the reporting split; null: never picked.
+// What a choice goes by, more is better: the held-out part of train; of old records, which lack it, the reporting split; null: never picked.
 function pickOf(point, section) {
-  return { val: point.val, test: point.quality }[section.picked_by] ?? null;
+  const value = { val: point.val, test: point.quality }[section.picked_by] ?? null;
+  return value === null ? null : section.metric.sign * value;
 }
 
 // The median over runs of the ratio of two fields; null where no run has both.
@@ -96,9 +103,9 @@ function densePoints(section) {
     distilled: ["dense, trained on with the teacher", "dense_distilled"], low: [lowLabel(runs), "dense_low"] };
   const latency_ms = median(known("latency_dense_ms", runs));
   return Object.entries(kinds).flatMap(([kind, [label, field]]) => {
-    const [quality, val] = [field, `val_${field}`].map((name) => timesHundred(median(known(name, runs))));
+    const [quality, val] = [field, `val_${field}`].map((name) => scaled(median(known(name, runs)), section.metric));
     if (quality === null) return [];
-    const point = { dense: kind, label, quality, val, latency_ms, runs: [], settings: "", intervals: {}, error: null };
+    const point = { dense: kind, metric: section.metric, label, quality, val, latency_ms, runs: [], settings: "", intervals: {}, error: null };
     if (kind === "low") {
       const [speedup, speedup_dataset] = ["", "_dataset"].map((ending) => ratioOf(`latency_dense${ending}_ms`, `latency_dense_low${ending}_ms`, runs));
       return [{ ...point, latency_ms: median(known("latency_dense_low_ms", runs)), speedup, speedup_dataset, pick: pickOf(point, section) }];

@@ -19,7 +19,7 @@ function commandBox(command) {
 
 function runsTable(point) {
   const lines = point.runs.map((run) => [valueOf("seed", run), valueOf("recovery_seed", run) ?? DASH,
-    percentText(timesHundred(valueOf("_val_quality", run))), percentText(timesHundred(valueOf("_quality", run))),
+    ...["_val_quality", "_quality"].map((name) => valueText(scaled(valueOf(name, run), point.metric), point.metric)),
     timesText(valueOf("speedup", run)), millisecondsText(valueOf("latency_sparse_ms", run)), valueOf("run_id", run), DATA.folders[run] ?? DASH]);
   return tableOf([["seed", "recovery seed", "held out", "test", "speedup", "latency", "run", "folder"], ...lines]);
 }

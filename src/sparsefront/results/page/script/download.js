@@ -21,7 +21,7 @@ function csvText(lines) {
 
 // The table as it is sorted and filtered, all of its lines.
 function tableLines(points) {
-  const plain = ({ head, value, text }, point) => (head === "test" ? qualityText(point) : text ? text(value(point)) : String(value(point) ?? ""));
+  const plain = ({ head, value, text }, point) => (head === "test" ? qualityText(point) : text ? text(value(point), point.metric) : String(value(point) ?? ""));
   return [TABLE.map(({ head }) => head), ...sorted(points).map((point) => TABLE.map((column) => plain(column, point)))];
 }
 

@@ -69,7 +69,9 @@ function showSection() {
   document.getElementById("axis").value = state.axis;
   document.getElementById("split").value = state.split;
   document.getElementById("split").closest("label").hidden = !hasHeldOut(DATA.sections[state.section]);
-  document.getElementById("within").value = state.within ?? "";
+  const within = document.getElementById("within"), { sign } = DATA.sections[state.section].metric;
+  for (const { value } of within.options) within.querySelector(`[value="${value}"]`).textContent = value ? `≤ ${value} ${sign > 0 ? "points below" : "% above"} dense` : "all";
+  within.value = state.within ?? "";
   showFilters(DATA.sections[state.section], changed);
   changed();
 }

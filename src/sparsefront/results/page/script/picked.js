@@ -15,7 +15,7 @@ function pickedAs(points) {
 }
 
 const targetOf = (point) => valueOf("sparsity_target", point.run);
-const bestHeldOut = (points) => points.reduce((best, point) => (point.val > best.val + EQUAL ? point : best));
+const bestHeldOut = (points) => points.reduce((best, point) => (point.metric.sign * (point.val - best.val) > EQUAL ? point : best));
 
 // Another sparsity than was asked for, or a budget for which it is a ceiling.
 function whyApart(point) {

@@ -6,8 +6,8 @@ const TABLE = [
   { head: "recovery", minor: true, value: (point) => point.recovery },
   { head: "settings", minor: true, value: (point) => point.settings },
   { head: "runs", minor: true, most: true, value: (point) => point.runs.length, text: String },
-  { head: "held out", minor: true, most: true, value: (point) => point.val, text: percentText },
-  { head: "test", most: true, value: (point) => point.quality, cell: qualityText },
+  { head: "held out", minor: true, most: true, sign: true, value: (point) => point.val, text: valueText },
+  { head: "test", most: true, sign: true, value: (point) => point.quality, cell: qualityText },
   { head: "points lost", minor: true, value: (point) => point.lost, text: pointsText },
   { head: "latency", minor: true, value: (point) => point.latency_ms, text: millisecondsText },
   { head: "speedup", most: true, value: (point) => point.speedup, text: timesText },
@@ -54,7 +54,7 @@ function pressed(event) {
 
 function cellOf(column, point) {
   const value = column.value(point), numeric = column.text !== undefined;
-  const content = column.cell ? column.cell(point) : escaped(numeric ? column.text(value) : value);
+  const content = column.cell ? column.cell(point) : escaped(numeric ? column.text(value, point.metric) : value);
   const kinds = [numeric || column.head === "test" ? "number" : "", column.minor ? "minor" : ""].filter(Boolean).join(" ");
   return `<td${kinds && ` class="${kinds}"`}>${content}</td>`;
 }
@@ -66,7 +66,8 @@ function sorted(points) {
   const empty = (value) => value === null || value === "";
   const compare = (a, b) => (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b)));
   const keyed = points.map((point) => [column.value(point), point]);
-  keyed.sort(([a], [b]) => empty(a) - empty(b) || (empty(a) ? 0 : direction * compare(a, b)));
+  const order = column.sign && points.length ? direction * points[0].metric.sign : direction; // the best first
+  keyed.sort(([a], [b]) => empty(a) - empty(b) || (empty(a) ? 0 : order * compare(a, b)));
   return keyed.map(([, point]) => point);
 }
 

@@ -12,17 +12,22 @@ function milliseconds(value) {
 }
 
 const or = (write) => (value) => (value === null || value === undefined ? DASH : write(value));
-const percentText = or((value) => `${fixed(value, 2)} %`);
+const valueText = (value, { unit }) => or((known) => fixed(known, 2) + unit)(value);
 const pointsText = or((value) => fixed(value, 2));
-const lostText = (value) => `${pointsText(value && Math.abs(value))} points ${value?.toFixed(2) < 0 ? "gained" : "lost"}`;
+
+function lostText(value, { sign }) {
+  const better = value?.toFixed(2) < 0, size = pointsText(value && Math.abs(value));
+  return sign > 0 ? `${size} points ${better ? "gained" : "lost"}` : `${size} % ${better ? "less" : "more"}`;
+}
+
 const timesText = or((value) => `${fixed(value, 2)}×`);
 const millisecondsText = or((value) => `${milliseconds(value)} ms`);
 const counted = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
 const fractionText = or((value) => fixed(value, 3));
 
 function qualityText(point) {
-  if (point.error === null || point.error === undefined) return percentText(point.quality);
-  return `${fixed(point.quality, 2)} ± ${fixed(point.error, 2)} %`;
+  if (point.error === null || point.error === undefined) return valueText(point.quality, point.metric);
+  return `${fixed(point.quality, 2)} ± ${fixed(point.error, 2)}${point.metric.unit}`;
 }
 
 const ESCAPES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" };

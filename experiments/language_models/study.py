@@ -1,0 +1,172 @@
+"""Perplexity of SmolLM2 at 50 %, pruned by this program and by plain PyTorch (`plain.py`) with the same windows.
+
+    python -m experiments.language_models.study --model DIR --data DIR [--out FILE.csv] [--points wanda,obs] [--no-plain]
+    python -m experiments.language_models.study --tiny DIR
+
+Every point is one run of `run.py experiment=smollm2`, on the whole test split in fp32; its row goes to the CSV as soon as it is
+measured. What the CSV holds is not run again. `--tiny` makes a tiny Llama and a text below DIR instead, and takes a minute on a
+CPU. With the published CSV the table of README.md is written too.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from experiments.harness.page import fill, table
+from experiments.harness.rows import Row, text, where_and_when
+from experiments.harness.runs import QUIET, folders_below, record_of
+from experiments.language_models import plain, tiny
+from sparsefront.data.wikitext2 import Wikitext2
+from sparsefront.models.huggingface_lm import HuggingFaceLM
+from sparsefront.results.record import Result
+from sparsefront.results.store import append_line, read_lines
+
+HERE = Path(__file__).resolve().parent
+PUBLISHED = HERE / "smollm2.csv"
+MARKS = ("<!-- perplexities -->", "<!-- end of perplexities -->")
+BATCH_SIZE = 8
+OF_FOUR = ("pattern=n_m", "pattern.m=4")
+MAGNITUDE = ("importance=magnitude", "~importance.batches", "~importance.sequential")
+OBS = (*MAGNITUDE, "recovery=obs_update", "recovery.reselect=true")
+Prune = Callable[[nn.Module, torch.Tensor, int | None], None]
+POINTS: dict[str, tuple[tuple[str, ...], tuple[Prune, int | None]]] = {
+    "magnitude": (("pattern=element_wise", "~pattern.granularity", *MAGNITUDE), (plain.magnitude, None)),
+    "wanda": ((), (plain.wanda, None)),
+    "obs": (("pattern=element_wise", "~pattern.granularity", *OBS), (plain.sparsegpt, None)),
+    "magnitude 2:4": ((*OF_FOUR, "~pattern.granularity", *MAGNITUDE), (plain.magnitude, 4)),
+    "wanda 2:4": ((*OF_FOUR, "~pattern.granularity"), (plain.wanda, 4)),
+    "obs 2:4": ((*OF_FOUR, "~pattern.granularity", *OBS), (plain.sparsegpt, 4)),
+}
+"""Name -> overrides of `experiment=smollm2`, and the same in plain PyTorch."""
+COLUMNS = ("model", "point", "windows", "calibration_windows", "length", "dense", "perplexity", "standard_error")
+COLUMNS += (
+    "val_perplexity",
+    "plain_dense",
+    "plain",
+    "apart",
+    "seconds",
+    "plain_seconds",
+    "gpu",
+    "torch",
+    "commit",
+    "date",
+)
+
+
+class Setting:
+    """Model, data and device of all points."""
+
+    def __init__(self, model: Path, data: Path, length: int, folder: Path) -> None:
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.model, self.folder = HuggingFaceLM(path=str(model)), folder
+        self.dataset = Wikitext2(path=str(data), sequence_length=length)
+        opened = self.dataset.data_module(
+            batch_size=BATCH_SIZE, seed=0, cache_dir=folder / "cache" / "data", tokenizer_from=self.model.tokenizer
+        )
+        self.batches = len(opened.train_dataloader())
+        self.windows = {split: _windows(opened.part(split)) for split in ("train", "test")}
+
+    def overrides(self, own: Sequence[str]) -> list[str]:
+        """Of a point's run, all calibration windows once."""
+        places = [f"model.path={self.model.path}", f"dataset.path={self.dataset.path}", *folders_below(self.folder)]
+        always = ["kernel=none", "measure.latency=false", "measure.dtype=fp32", f"measure.batch_size={BATCH_SIZE}"]
+        always += [f"dataset.sequence_length={self.dataset.sequence_length}", f"recipe.batch_size={BATCH_SIZE}", *QUIET]
+        used = [] if any(name.startswith("importance=") for name in own) else [f"importance.batches={self.batches}"]
+        used += [f"recovery.batches={self.batches}"] if "recovery=obs_update" in own else []
+        return ["experiment=smollm2", *places, *always, *own, *used]
+
+    def network(self) -> nn.Module:
+        """As it is, in fp32 on the device."""
+        return self.model.build(self.dataset.info).eval().to(self.device)
+
+    def plain(self, prune: Prune, window: int | None) -> tuple[float, float]:
+        """Perplexity of the plain version, and its seconds."""
+        start, net = time.monotonic(), self.network()
+        prune(net, self.windows["train"].to(self.device), window)
+        return self.perplexity(net), time.monotonic() - start
+
+    def perplexity(self, net: nn.Module) -> float:
+        return plain.perplexity(net, self.windows["test"].to(self.device))
+
+
+def _windows(part: torch.utils.data.Dataset) -> torch.Tensor:
+    return part.__getitems__(list(range(len(part))))["input_ids"]
+
+
+def measured(setting: Setting, points: Sequence[str], *, with_plain: bool = True) -> Iterator[Row]:
+    """A row for each point."""
+    dense = setting.perplexity(setting.network()) if with_plain else None
+    for name in points:
+        own, (prune, window) = POINTS[name]
+        start = time.monotonic()
+        result = record_of(setting.overrides(own))
+        if not isinstance(result, Result):
+            raise SystemExit(f"{name}: {result}")
+        seconds, quality = time.monotonic() - start, result.quality
+        assert quality.masked is not None
+        theirs, plain_seconds = setting.plain(prune, window) if with_plain else (None, None)
+        found = {
+            "model": setting.model.variant,
+            "point": name,
+            "windows": len(setting.windows["test"]),
+            "calibration_windows": len(setting.windows["train"]),
+            "length": setting.dataset.sequence_length,
+            "dense": quality.dense,
+            "perplexity": quality.masked,
+            "standard_error": quality.masked_standard_error,
+            "val_perplexity": quality.val_masked,
+            "plain_dense": dense,
+            "plain": theirs,
+            "apart": None if theirs is None else abs(quality.masked / theirs - 1),
+            "seconds": seconds,
+            "plain_seconds": plain_seconds,
+        }
+        yield {name: text(value) for name, value in found.items()} | where_and_when(setting.device)
+
+
+def page(rows: Sequence[Mapping[str, str]]) -> str:
+    """The table of the page."""
+    dense = {float(row["dense"]) for row in rows}
+    lines = [["dense", f"{min(dense):.2f}", f"{float(rows[0]['plain_dense']):.2f}", ""]]
+    lines += [
+        [row["point"], f"{float(row['perplexity']):.2f}", f"{float(row['plain']):.2f}", f"{float(row['apart']):.2%}"]
+        for row in rows
+    ]
+    return "\n".join(table(("50 %", "perplexity", "plain PyTorch", "apart"), lines))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", type=Path, help="folder of SmolLM2")
+    parser.add_argument("--data", type=Path, help="folder with wiki.test.raw and wiki.valid.tokens")
+    parser.add_argument("--tiny", type=Path, help="folder below which a tiny network and text are made")
+    parser.add_argument("--out", type=Path, default=PUBLISHED)
+    parser.add_argument("--points", default=",".join(POINTS), help="of these, by commas")
+    parser.add_argument("--no-plain", action="store_true", help="nothing beside the program's own figures")
+    parser.add_argument("--folder", type=Path, default=Path(".cache/language_models"), help="of results and stages")
+    asked = parser.parse_args(arguments)
+    if asked.tiny is not None:
+        model, data = tiny.make_llama(asked.tiny / "tiny"), tiny.make_wikitext(asked.tiny / "text")
+        setting, out = Setting(model, data, 64, asked.tiny), asked.tiny / "tiny.csv"
+    elif asked.model is None or asked.data is None:
+        parser.error("--model and --data, or --tiny")
+    else:
+        setting, out = Setting(asked.model, asked.data, 1024, asked.folder), asked.out
+    done = {row["point"] for row in read_lines(out)} if out.exists() else set()
+    for row in measured(
+        setting, [one for one in asked.points.split(",") if one not in done], with_plain=not asked.no_plain
+    ):
+        print(
+            ", ".join(f"{name} {row[name]}" for name in ("point", "dense", "perplexity", "plain", "apart")), flush=True
+        )
+        append_line(out, {name: row[name] for name in COLUMNS})
+    if out == PUBLISHED:
+        fill(HERE / "README.md", MARKS, page(read_lines(out)))
+
+
+if __name__ == "__main__":
+    main()

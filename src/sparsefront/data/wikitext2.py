@@ -1,0 +1,205 @@
+"""WikiText-2: articles of Wikipedia as windows of tokens."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from pydantic import Field, PositiveInt
+
+from sparsefront.artifacts.content_digest import file_digest
+from sparsefront.data.base import BY_ROWS, DataInfo, Dataset, Division, TokenizerFrom, local_path
+from sparsefront.errors import InvalidSetting
+from sparsefront.settings_class import settings_class
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+    from sparsefront.data.text import EncodedText
+    from sparsefront.data.text_windows import WindowData
+
+# The text: what the tokenised file has done to it is undone, and one file gives two parts.
+
+_JOINED = re.compile(r" @([-,.])@ ")
+_UNKNOWN = re.compile(r" ?<unk>")
+_BEFORE = re.compile(r" ([,.;:!?)\]%]|'s\b|n't\b|'(?:re|ve|ll|d|m)\b)")
+_BEHIND = re.compile(r"([(\[$£]) ")
+_QUOTED = re.compile(r'" ([^"\n]*?) "')
+_HEADING = re.compile(r"^ = [^=\n]+ = ?$", re.MULTILINE)
+
+
+def detokenized(text: str) -> str:
+    """Text as people write it, of WikiText's tokenised form: `1 @,@ 000` -> `1,000`, `film , it 's` -> `film, it's`.
+
+    Which word a `<unk>` stood for is not known: it is left out.
+    """
+    text = _UNKNOWN.sub("", _JOINED.sub(r"\1", text))
+    text = _BEHIND.sub(r"\1", _BEFORE.sub(r"\1", text))
+    return _QUOTED.sub(r'"\1"', text)
+
+
+def divided(text: str, held_out: float, *, articles: bool = True) -> tuple[str, str]:
+    """The text in two, cut in front of the heading of an article (else at the end of a line) that is nearest to that share.
+
+    Args:
+        held_out: share of the second part, in [0, 1); 0 holds nothing out.
+        articles: False cuts at lines.
+    """
+    if held_out == 0:
+        return text, ""
+    places = [found.start() for found in (_HEADING if articles else re.compile("\n")).finditer(text)]
+    places = [place for place in places if 0 < place < len(text)] or [len(text) // 2]
+    cut = min(places, key=lambda place: abs(place - (1 - held_out) * len(text)))
+    return text[:cut], text[cut:]
+
+
+TEST, VALID = ("wiki.test.raw",), ("wiki.valid.raw", "wiki.valid.tokens")
+EXPECTED = f"a folder with {TEST[0]} and {' or '.join(VALID)}"
+
+
+@settings_class(kw_only=True)
+class Wikitext2(Dataset):
+    """The test split of raw WikiText-2, whole, by windows; its valid split in two: `train` to calibrate and recover on, and `val`
+    to choose by. There is no train file.
+
+    A tokenised valid file (`wiki.valid.tokens`) is detokenised; the words that it has lost as `<unk>` are left out, so that
+    its perplexity is not comparable with that of test. The test file stays as it is. Each split is tokenized as one text, with
+    whatever the tokenizer puts at the beginning of one.
+    Source: Merity et al., "Pointer Sentinel Mixture Models", 2016.
+
+    Attributes:
+        path: a folder with wiki.test.raw, and wiki.valid.raw or wiki.valid.tokens.
+        train_text: a text file to calibrate and recover on, in place of the first part of valid.
+        sequence_length: tokens of a window.
+        stride: tokens between the beginnings of two windows of val and test; None = sequence_length. With less, a token is asked
+            for once, by the window that gives it the most tokens before it.
+        valid_fraction: share of valid that is `val`, cut at an article.
+    """
+
+    name: ClassVar[str] = "wikitext2"
+    elsewhere: ClassVar[frozenset[str]] = Dataset.elsewhere | {"train_text"}
+    libraries: ClassVar[tuple[str, ...]] = ("tokenizers",)
+    val_of_train: ClassVar[bool] = False
+
+    path: str | None = None
+    train_text: str | None = None
+    sequence_length: Annotated[int, Field(ge=8, description="tokens")] = 1024
+    stride: PositiveInt | None = None
+    valid_fraction: Annotated[float, Field(ge=0, le=0.5, description="of valid")] = 0.5
+
+    def __post_init__(self) -> None:
+        if self.stride is not None and self.stride > self.sequence_length:
+            allowed = f"at most sequence_length={self.sequence_length}: tokens between two windows would be left out"
+            raise InvalidSetting("stride", self.stride, allowed)
+
+    @property
+    def grouping(self) -> str:
+        return "wikitext-articles-1"
+
+    @property
+    def info(self) -> DataInfo:
+        return DataInfo("causal_lm", num_classes=0, sequence_length=self.sequence_length)
+
+    def check(self) -> None:
+        for split, file in self.files().items():
+            if file.stat().st_size < self.sequence_length:  # a token is at least a byte
+                allowed = f"{split} ({file.name}) has {file.stat().st_size} bytes, less than one window of tokens"
+                raise InvalidSetting("sequence_length", self.sequence_length, allowed)
+
+    def content(self) -> dict[str, Any]:
+        return {split: file_digest(file) for split, file in self.files().items()}
+
+    def files(self) -> dict[str, Path]:
+        """The file of each split.
+
+        Raises:
+            InvalidSetting: one is missing.
+        """
+        if self.path is None:
+            raise InvalidSetting("path", None, f"set dataset.path to {EXPECTED}")
+        folder = local_path(self.path, expected=EXPECTED)
+        test, valid = (self._file(folder, names) for names in (TEST, VALID))
+        train = valid
+        if self.train_text is not None:
+            train = local_path(self.train_text, expected="a text file", key="train_text")
+            if not train.is_file():
+                raise InvalidSetting("train_text", self.train_text, "is no file: set dataset.train_text to a text file")
+        return {"train": train, "val": valid, "test": test}
+
+    def _file(self, folder: Path, names: tuple[str, ...]) -> Path:
+        found = next((folder / name for name in names if (folder / name).is_file()), None)
+        if found is None:
+            raise InvalidSetting("path", self.path, f"has no {' or '.join(names)}; set dataset.path to {EXPECTED}")
+        return found
+
+    def data_module(
+        self, *, batch_size: int, seed: int, cache_dir: Path, tokenizer_from: TokenizerFrom | None = None
+    ) -> "WindowData":
+        from sparsefront.data.text_windows import WindowData
+
+        return WindowData(
+            WikitextSource(self),
+            length=self.sequence_length,
+            stride=self.stride or self.sequence_length,
+            tokenizer_from=tokenizer_from,
+            cache_dir=Path(cache_dir),
+            batch_size=batch_size,
+            seed=seed,
+            holds_out=self.valid_fraction > 0,
+            num_workers=self.num_workers,
+        )
+
+
+class WikitextSource:
+    """The text of each split, read when it is first needed."""
+
+    name = "wikitext2"
+
+    def __init__(self, settings: Wikitext2) -> None:
+        self.settings = settings
+
+    def named(self, split: str) -> str:
+        """The split, with its file."""
+        return f"{split} ({self.settings.files()[split].name})"
+
+    @property
+    def division(self) -> Division:
+        """Not of rows: a text is cut in two."""
+        raise InvalidSetting("name", self.name, "holds a part of its text out, and no rows")
+
+    def key(self) -> dict[str, Any]:
+        settings = self.settings
+        return {
+            "content": settings.content(),
+            "own_train": settings.train_text is not None,
+            "valid_fraction": settings.valid_fraction,
+            "split": settings.split_version,
+        }
+
+    def text(self, split: str) -> str:
+        """The whole text of a split.
+
+        Raises:
+            InvalidSetting: it is no text in UTF-8.
+        """
+        settings, file = self.settings, self.settings.files()[split]
+        try:
+            text = file.read_text(encoding="utf-8-sig")  # whichever line ends the file has, as they come by Git
+        except UnicodeDecodeError as error:
+            key = "train_text" if split == "train" and settings.train_text is not None else "path"
+            raise InvalidSetting(key, str(file), f"is no text in UTF-8: {error}") from error
+        if split == "test" or (split == "train" and settings.train_text is not None):
+            return text
+        if file.suffix == ".tokens":
+            text = detokenized(text)
+        parts = divided(text, settings.valid_fraction, articles=settings.split_version != BY_ROWS)
+        return parts[split == "val"]
+
+    def texts(self) -> Iterator[str]:
+        yield self.text("train")
+
+    def encode(self, split: str, tokenizer: "PreTrainedTokenizerFast") -> "EncodedText":
+        """The split as one row."""
+        from sparsefront.data.text_windows import one_row
+
+        return one_row(self.text(split), tokenizer)

@@ -1,0 +1,175 @@
+"""Any network of transformers that predicts the next token, from a local folder or the hub."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import torch
+from torch import nn
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.models.base import Model, block_names, linear_and_conv_layers, save_config
+from sparsefront.models.bert_source import SHARDED_WEIGHTS, WEIGHTS, folder_name, hub_folder
+from sparsefront.models.huggingface import MEASURES, EncoderSource
+from sparsefront.settings_class import settings_class
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
+
+    from sparsefront.data.base import DataInfo
+
+GENERATES = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+"""How transformers names classes with such a head."""
+
+
+HEAD = ("lm_head",)
+
+
+@dataclass(frozen=True)
+class LanguageModelSource(EncoderSource):
+    """The folder, or hub repository, of a network that predicts the next token; its weights may lie in several files."""
+
+    def _folder(self, *needed: tuple[str, ...], wanted: tuple[str, ...] = ()) -> Path:
+        if self.path is not None or WEIGHTS not in needed:
+            return super()._folder(*needed, wanted=wanted)
+        others = tuple(files for files in needed if files != WEIGHTS)
+        folder = hub_folder(self.name, self.revision, needed=(*others, (*WEIGHTS, *SHARDED_WEIGHTS)), wanted=wanted)
+        index = next((folder / file for file in SHARDED_WEIGHTS if (folder / file).is_file()), None)
+        if index is None or any((folder / file).is_file() for file in WEIGHTS):
+            return folder
+        shards = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        return hub_folder(self.name, self.revision, needed=(*others, *((shard,) for shard in shards)))
+
+
+@settings_class()
+class HuggingFaceLM(Model):
+    """Settings of model huggingface_lm.
+
+    Args:
+        path: local folder as `save_pretrained` writes it: config.json, weights, tokenizer.
+        name: where path is None, an id of the hub.
+        revision: of it, a branch, tag or commit.
+        prune_head: what gives the next token's logits may be pruned too, where its weight is not that of the embedding.
+    """
+
+    kinds: ClassVar[tuple[str, ...]] = ("causal_lm",)
+    fingerprinted: ClassVar[frozenset[str]] = frozenset({"path", "name", "revision"})
+
+    path: str | None = None
+    name: str | None = None
+    revision: str = "main"
+    prune_head: bool = False
+
+    @property
+    def variant(self) -> str | None:
+        return folder_name(self.path) if self.path is not None else self.name and self.name.rpartition("/")[2]
+
+    @property
+    def checkpoint(self) -> str | None:
+        return self.path or self.name
+
+    def settings_used(self) -> dict[str, Any]:
+        """With the folder's name alone; `name` and `revision` only where it was fetched."""
+        own = {} if self.path is None else {"name": None, "revision": None}
+        return asdict(self) | own | {"path": self.path and folder_name(self.path)}
+
+    def network_facts(self, net: nn.Module) -> dict[str, Any]:
+        """The measures that tell one network from another; those that its configuration names."""
+        return {name: getattr(net.config, name) for name in MEASURES if hasattr(net.config, name)}
+
+    @property
+    def source(self) -> LanguageModelSource:
+        """Where weights come from.
+
+        Raises:
+            InvalidSetting: nothing is named.
+        """
+        if self.path is None and self.name is None:
+            raise InvalidSetting(
+                "path", None, "names the folder of a language model; or set model.name to an id of the hub"
+            )
+        return LanguageModelSource(self.name or "", self.revision, self.path)
+
+    def check(self) -> None:
+        self.source.check()
+
+    def at_commit(self) -> Self:
+        return self if self.path is not None else replace(self, revision=self.source.commit())
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {"model": "huggingface_lm", **self.source.fingerprint()}
+
+    def build(self, info: "DataInfo") -> nn.Module:
+        """transformers' class with a head for the next token, which keeps no cache of keys and values of its own accord."""
+        return self.source.network(_network_class(), self._config(info), head=HEAD)
+
+    def skeleton(self, info: "DataInfo") -> nn.Module:
+        with torch.device("meta"):
+            return _network_class().from_config(self._config(info)).train()
+
+    def architecture(self, info: "DataInfo", exported: Path) -> nn.Module:
+        """From the export's config.json; built where it has none."""
+        if not (exported / "config.json").is_file():
+            return self.build(info)
+        config = LanguageModelSource("", "", str(exported)).config(use_cache=False)
+        return _network_class().from_config(config).float().train()
+
+    def longest_sequence(self, info: "DataInfo") -> int | None:
+        return _longest(self._config(info))
+
+    def prunable(self, net: nn.Module) -> list[str]:
+        """Every Linear of the blocks; not the head, unless prune_head.
+
+        Raises:
+            InvalidSetting: prune_head, and the head shares its weight with the embedding.
+        """
+        layers = linear_and_conv_layers(net, inside=("",))
+        blocks = tuple(f"{name}." for name in block_names(net, layers))
+        if self.prune_head and getattr(net.config, "tie_word_embeddings", False):
+            raise InvalidSetting("prune_head", True, "would prune the embedding, which has the same weight")
+        return [name for name in layers if name.startswith(blocks) or (self.prune_head and name in HEAD)]
+
+    def tokenizer(self, texts: Iterable[str] | None = None) -> "PreTrainedTokenizerBase":
+        """The fast tokenizer that belongs to the weights; calls after the first give the same object.
+
+        Raises:
+            InvalidSetting: it cannot be read, or has more tokens than the network has embeddings.
+        """
+        return self._tokenizer
+
+    @cached_property
+    def _tokenizer(self) -> "PreTrainedTokenizerBase":
+        return self.source.tokenizer()
+
+    def save_pretrained_files(self, net: nn.Module, directory: Path) -> None:
+        """config.json and the tokenizer, so that `from_pretrained(directory)` works once model.safetensors lies beside."""
+        config: Any = net.config
+        config.use_cache = True  # as it is for whoever generates text
+        save_config(net, directory)
+        config.use_cache = False
+        self.tokenizer().save_pretrained(directory)
+
+    def _config(self, info: "DataInfo") -> "PretrainedConfig":
+        config = self.source.config(use_cache=False)
+        classes = getattr(config, "architectures", None) or GENERATES
+        if not any(name.endswith(GENERATES) for name in classes) or getattr(config, "is_encoder_decoder", False):
+            raise self.source.invalid(f"holds a {' or '.join(classes)}, which predicts no next token")
+        longest = _longest(config)
+        if longest is not None and info.sequence_length is not None and info.sequence_length > longest:
+            reason = f"takes at most {longest} tokens and the dataset gives up to {info.sequence_length}"
+            raise self.source.invalid(reason)
+        return config
+
+
+def _longest(config: "PretrainedConfig") -> int | None:
+    longest: int | None = getattr(config, "max_position_embeddings", None)
+    return longest
+
+
+def _network_class() -> Any:
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM

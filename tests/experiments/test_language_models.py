@@ -1,0 +1,34 @@
+"""The study of language models on a tiny Llama: what the program makes of it is what plain PyTorch makes of it."""
+
+from pathlib import Path
+
+import pytest
+
+from experiments.language_models import study
+from sparsefront.results.store import read_lines
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
+    folder = tmp_path_factory.mktemp("tiny")
+    study.main(["--tiny", str(folder), "--points", "wanda,obs,obs 2:4"])
+    return read_lines(folder / "tiny.csv")
+
+
+def test_the_program_is_the_plain_version(rows: list[dict[str, str]]) -> None:
+    """Random weights predict nothing, so that other masks cost little: they would be apart by a thousandth."""
+    assert [row["point"] for row in rows] == ["wanda", "obs", "obs 2:4"]
+    for row in rows:
+        assert float(row["apart"]) < 1e-5 and row["dense"] == row["plain_dense"], row
+        assert int(row["windows"]) > 20 and int(row["calibration_windows"]) > 20
+    assert len({row["perplexity"] for row in rows}) == 3
+
+
+def test_what_is_measured_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(study, "measured", lambda setting, points, with_plain: asked.extend(points) or [])
+    (tmp_path / "tiny.csv").write_text(
+        ",".join(study.COLUMNS) + "\n" + "tiny,wanda" + "," * (len(study.COLUMNS) - 2) + "\n"
+    )
+    study.main(["--tiny", str(tmp_path)])
+    assert asked == [name for name in study.POINTS if name != "wanda"]

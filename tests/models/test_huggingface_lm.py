@@ -1,0 +1,116 @@
+"""Networks of transformers that predict the next token, from a folder."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from experiments.language_models.tiny import make_llama, make_wikitext
+from sparsefront.data.base import DataInfo
+from sparsefront.errors import InvalidSetting
+from sparsefront.models.huggingface_lm import HuggingFaceLM
+
+WINDOWS = DataInfo(kind="causal_lm", num_classes=0, sequence_length=16)
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_llama(tmp_path_factory.mktemp("llama"), hidden=32)
+
+
+def test_every_linear_of_the_blocks_is_prunable(llama: Path):
+    model = HuggingFaceLM(path=str(llama))
+    model.check()
+    net = model.build(WINDOWS)
+    names = model.prunable(net)
+    assert len(names) == 2 * 7 and all(name.startswith("model.layers.") for name in names)
+    assert not net.config.use_cache and net.lm_head.weight is net.model.embed_tokens.weight
+    assert model.longest_sequence(WINDOWS) == 256 and model.variant == llama.name and model.checkpoint == str(llama)
+    assert model.network_facts(net)["num_hidden_layers"] == 2
+    with pytest.raises(InvalidSetting, match="prune_head=True: would prune the embedding"):
+        HuggingFaceLM(path=str(llama), prune_head=True).prunable(net)
+
+
+def test_what_is_saved_writes_text_with_a_cache(llama: Path, tmp_path: Path):
+    from transformers import AutoModelForCausalLM
+
+    model = HuggingFaceLM(path=str(llama))
+    net = model.build(WINDOWS)
+    net.save_pretrained(tmp_path)
+    model.save_pretrained_files(net, tmp_path)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert again.config.use_cache and not net.config.use_cache
+    ids = torch.randint(300, (1, 8))
+    assert torch.allclose(again(ids).logits, net.eval()(ids).logits, atol=1e-6)
+
+
+def other_folder(llama: Path, folder: Path, **config: object) -> str:
+    folder.mkdir()
+    for file in llama.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(settings | config))
+    return str(folder)
+
+
+def test_bad_input_names_the_key(llama: Path, tmp_path: Path):
+    encoder = other_folder(llama, tmp_path / "encoder", architectures=["BertForMaskedLM"])
+    wide = other_folder(llama, tmp_path / "wide", hidden_size=64)
+    cases = [
+        (HuggingFaceLM(), "path=None: names the folder of a language model; or set model.name to an id of the hub"),
+        (HuggingFaceLM(path="/nowhere"), "path=/nowhere: does not exist"),
+        (HuggingFaceLM(path=encoder), "path=.*encoder: holds a BertForMaskedLM, which predicts no next token"),
+        (HuggingFaceLM(path=wide), "path=.*wide: "),
+    ]
+    for model, message in cases:
+        with pytest.raises(InvalidSetting, match=message):
+            model.check()
+            model.build(WINDOWS)
+    long = DataInfo(kind="causal_lm", num_classes=0, sequence_length=300)
+    with pytest.raises(InvalidSetting, match="takes at most 256 tokens and the dataset gives up to 300"):
+        HuggingFaceLM(path=str(llama)).skeleton(long)
+
+
+def test_weights_in_several_files_from_the_hub(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The files that the index names are asked for."""
+    from sparsefront.models import huggingface_lm
+
+    folder = Path(other_folder(llama, tmp_path / "shards"))
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
+    index = {"metadata": {}, "weight_map": {"model.norm.weight": "model-00001-of-00001.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    asked: list[tuple] = []
+    monkeypatch.setattr(
+        huggingface_lm, "hub_folder", lambda name, revision, *, needed, wanted=(): asked.append(needed) or folder
+    )
+    huggingface_lm.LanguageModelSource("owner/name", "main", None)._folder(("config.json",), huggingface_lm.WEIGHTS)
+    assert asked[0][1][-1] == "pytorch_model.bin.index.json"
+    assert asked[1] == (("config.json",), ("model-00001-of-00001.safetensors",))
+
+
+@pytest.mark.parametrize("pattern", ["n_m", "tile_wise"])
+def test_a_run(run, llama: Path, tmp_path: Path, pattern: str):
+    """Pruned, recovered by distillation on text of one's own, and measured; less of the metric is better."""
+    (tmp_path / "own.txt").write_text("words of my own, again and again. " * 40)
+    recovery = {"n_m": ["recovery=distill", "recovery.epochs=1"], "tile_wise": ["importance=wanda", "recovery=none"]}
+    row = run(
+        "model=huggingface_lm",
+        f"model.path={llama}",
+        "dataset=wikitext2",
+        f"dataset.path={make_wikitext(tmp_path / 'data')}",
+        f"dataset.train_text={tmp_path / 'own.txt'}",
+        "dataset.sequence_length=16",
+        "recipe=huggingface_lm_wikitext2",
+        f"pattern={pattern}",
+        *recovery[pattern],
+        "granularity=16",
+        "sparsity=0.5",
+        "trainer=cpu",
+        "measure.device=cpu",
+        "measure.evaluate_limit=16",
+    )
+    assert row.quality.metric_name == "perplexity" and row.quality.dense > 100
+    assert row.sparsity.sparsity_achieved == pytest.approx(0.5, abs=0.12)  # of layers as small as tiles
+    assert row.quality.sparse == pytest.approx(row.quality.masked, rel=1e-3)
+    assert not row.quality.val_seen and row.quality.val_sparse > 100 and row.quality.sparse_standard_error > 0

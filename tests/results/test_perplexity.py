@@ -1,0 +1,126 @@
+"""Less of a perplexity is better wherever results are compared, and it is told as it is, not in percent."""
+
+import numpy as np
+import pytest
+
+from sparsefront.results.candidates import candidates_of, points_lost
+from sparsefront.results.columns import COLUMNS, sort_results
+from sparsefront.results.comparable import split_comparable
+from sparsefront.results.page.comparison import headline, section_data, write_comparison
+from sparsefront.results.statistics import budget_sentences, candidate_table, pattern_ranking, verdicts, winners
+from sparsefront.results.tables import compact_table, results_table, run_table
+from sparsefront.search.space import objective
+from sparsefront.tasks.outcomes import Outcomes
+
+FIELDS = {"metric_name": "perplexity", "dense": 28.0, "val_dense": 27.0, "masked": None, "evaluated_samples": 300}
+
+
+@pytest.fixture
+def run(make_result):
+    """run(pattern, val, test, speedup) -> a result whose qualities are perplexities."""
+
+    def make(pattern: str, val: float, test: float, speedup: float = 1.5, **changes: object):
+        ends = {"speedup": speedup, "speedup_low": speedup - 0.01, "speedup_high": speedup + 0.01}
+        own = (
+            FIELDS
+            | ends
+            | {"pattern": pattern, "val_sparse": val, "sparse": test, "run_id": f"{pattern} {test} {speedup}"}
+        )
+        return make_result(**own | changes)
+
+    return make
+
+
+def text_of(table) -> str:
+    from rich.console import Console
+
+    console = Console(width=250)
+    with console.capture() as printed:
+        console.print(table)
+    return printed.get()
+
+
+@pytest.fixture
+def several(run):
+    return [run("n_m", 60.0, 64.0, 1.6), run("tile_wise", 28.0, 29.0, 1.3), run("uniform", 27.1, 28.1, 1.1)]
+
+
+def test_the_lower_one_wins(several):
+    ranked = winners(candidates_of(several))[0.75]
+    assert [one.pattern.split()[0] for one in ranked] == ["uniform", "tile_wise", "n_m"]
+    first = next(line for line in candidate_table(candidates_of(several)) if "winner" in line["picked by held out"])
+    assert (first["pattern"].split()[0], first["held out"], first["test"]) == ("uniform", "27.10", "28.10")
+    assert [result.quality.sparse for result in sort_results(several, "sparse")] == [28.1, 29.0, 64.0]
+    assert [result.quality.val_sparse for result in sort_results(several, "-val_sparse")] == [60.0, 28.0, 27.1]
+
+
+@pytest.mark.usefixtures("one_seed_ranks")
+def test_fronts_areas_and_budgets(several, run):
+    beaten = run("depth", 40.0, 42.0, 1.2)
+    (group,) = split_comparable([*several, beaten])
+    assert group.front() == [(1.6, 64.0), (1.3, 29.0), (1.1, 28.1), (1.0, 28.0)]
+    assert [line["pattern"] for line in pattern_ranking(group)][0] == "tile_wise"
+    headings = " | ".join(pattern_ranking(group)[0])
+    assert (
+        "best speedup at ≤ 1 % more perplexity, held out | dominated area" in headings
+        and "· perplexity (95 %)" in headings
+    )
+    one, *_, last = budget_sentences(group)
+    assert one.startswith("at ≤ 0.5, 1 or 2 % more perplexity the fastest is uniform")
+    assert "perplexity 28.10, 0.36 % more on the reporting split, 0.37 % more held out" in one
+    assert last.startswith("at ≤ 5 % more perplexity the fastest is tile_wise")
+    assert headline(group).startswith("Within 1 % of dense's perplexity the fastest is uniform")
+    assert group.quality_label == "perplexity (less is better)"
+
+
+def test_tables_and_the_page(several, run, tmp_path):
+    result = run("n_m", 60.0, 64.0, sparse_standard_error=1.25)
+    assert points_lost(result) == pytest.approx(100 * (64 / 28 - 1))
+    told = text_of(run_table(result))
+    assert "64.00 ± 1.25 " in told and "28.00 " in told and "128.57 % more, against dense" in told
+    assert "dense 27.00, sparse 60.00 of" in told
+    wide = text_of(results_table([result, run("uniform", 27.1, 28.1)]))
+    assert "64.00 ± 1.25 " in wide and "28.10 " in wide and "2810" not in wide
+    (group,) = split_comparable(several)
+    lines = text_of(compact_table(group)).splitlines()
+    assert [line.split()[0] for line in lines if " 0.75 " in line] == ["uniform", "tile_wise", "n_m"]
+    places = {id(result): place for place, result in enumerate(several)}
+    assert section_data(group, places)["metric"] == {"scale": 1.0, "unit": "", "sign": -1}
+    page = write_comparison(several, tmp_path / "a.html", title="perplexities").read_text()
+    assert "0.36 % more on the reporting split" in page
+    sparse = next(column for column in COLUMNS if column.field == "sparse")
+    assert sparse.cell(result) == "64.00 ± 1.25" and sparse.heading("perplexity") == "sparse perplexity"
+
+
+@pytest.mark.usefixtures("one_seed_ranks")
+def test_which_is_better_by_outcomes(run):
+    good, bad = run("uniform", 27.1, float(np.exp(3.0))), run("n_m", 60.0, float(np.exp(4.0)))
+    noise = np.random.RandomState(0).normal(0, 0.1, 300)
+    kept = {"uniform": 3.0 + noise - noise.mean(), "n_m": 4.0 + noise - noise.mean()}
+
+    def outcomes_of(result):
+        return {"sparse": Outcomes("perplexity", kept[result.choice.pattern], None, "windows")}
+
+    (told,) = verdicts(candidates_of([good, bad]), outcomes_of)
+    assert "uniform 128 is better (-34.51 perplexity on test" in told
+
+
+def test_what_a_search_minimizes():
+    assert objective("val_sparse").direction == "maximize"
+    for name in ("val_sparse", "sparse", "val_masked", "dense_continued"):
+        assert objective(name, "perplexity").direction == "minimize"
+    assert objective("speedup", "perplexity").direction == "maximize"
+    assert objective("maximize:val_sparse", "perplexity").direction == "maximize"
+
+
+def test_a_search_asks_the_data_which_end_is_better():
+    from omegaconf import OmegaConf
+
+    from sparsefront.search.sweep import _metric, _objectives
+
+    def direction(target: str, **settings: object) -> str:
+        config = OmegaConf.create({"dataset": {"_target_": f"sparsefront.data.{target}", **settings}})
+        return _objectives(["val_sparse"], _metric(config))[0].direction
+
+    assert direction("wikitext2.Wikitext2") == "minimize"
+    assert direction("digits.Digits") == direction("wikitext2.Wikitext2", stride=-1) == "maximize"
