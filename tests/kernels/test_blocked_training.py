@@ -86,7 +86,23 @@ def test_triton_computes_the_gradient_of_kept_blocks(n, k, block, m, monkeypatch
     for side_by_side, splits in ((1, 1), (4, 3)):
         launch = GradientLaunch(side_by_side, block_m=16, splits=splits, num_warps=4, num_stages=2)
         monkeypatch.setattr(training, "gradient_launch", lambda *_, launch=launch: launch)
-        torch.testing.assert_close(training.weight_gradient(dy, x, layer._blocks), expected, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            training.triton_weight_gradient(dy, x, layer._blocks), expected, rtol=1e-4, atol=1e-4
+        )
+
+
+@pytest.mark.parametrize("block", [(64, 64), (128, 64), (64, 192)])
+def test_boxes_of_the_hopper_kernel_cover_the_gradient(block):
+    layer = TrainableBlockedLinear.from_masked(nn.Linear(768, 384), drawn(384, 768, block, 0.6), block)
+    x, dy, blocks = torch.randn(5, 768), torch.randn(5, 384), layer._blocks.blocks(False, CPU)
+    packed, found = layer._blocks.boxes(CPU), torch.full_like(layer.weight, torch.nan).detach()
+    assert packed.counts == tuple(packed.sides[:, :, 2].sum(1).tolist()) and packed.sides[:, :, 2].max() <= 4
+    flat = found.view(-1)
+    for output, first, count, _ in packed.sides.flatten(0, 1).tolist():
+        for input, place in packed.boxes[first : first + count].tolist():
+            box = dy[:, output : output + 64].t() @ x[:, input : input + 64]
+            flat.as_strided((64, 64), (block[1], 1), place).copy_(box)
+    torch.testing.assert_close(found, weight_gradient_reference(dy, x, blocks))
 
 
 @pytest.mark.parametrize("transposed", [False, True])

@@ -7,7 +7,7 @@ are as small. Which blocks are kept never changes.
 
 | | Y and dX | dW |
 | --- | --- | --- |
-| compute capability 9.0, 16 bits, blocks of multiples of 64 both ways | `blocked_sm90`; dX with panels of Wᵀ | Triton |
+| compute capability 9.0, 16 bits, blocks of multiples of 64 both ways | `blocked_sm90`; dX with panels of Wᵀ | `sm90_gradient` |
 | other GPUs, float32, other blocks | `blocked_triton` | Triton |
 | CPU | the reference | the same in PyTorch |
 """
@@ -22,12 +22,13 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor, nn
 
-from sparsefront_kernels.blocked import sm90
+from sparsefront_kernels.blocked import sm90, sm90_gradient
 from sparsefront_kernels.blocked.format import BlockedFormat
 from sparsefront_kernels.blocked.reference import blocked_reference
 from sparsefront_kernels.blocked.sm90 import BlockedSm90Weight, blocked_sm90, pack_for_blocked_sm90
+from sparsefront_kernels.blocked.sm90_gradient import GradientBoxes, blocked_gradient_sm90, boxes_for_gradient
 from sparsefront_kernels.blocked.triton import BlockedTritonWeight, blocked_triton
-from sparsefront_kernels.common.device_support import triton_unsupported_reason
+from sparsefront_kernels.common.device_support import hopper_unsupported_reason, triton_unsupported_reason
 from sparsefront_kernels.common.epilogue import accumulation_dtype
 from sparsefront_kernels.common.launch import num_sms, power_of_two_within, supports_pdl
 from sparsefront_kernels.problem import Problem
@@ -95,7 +96,7 @@ class KeptBlocks:
     """
 
     def __init__(self, stored: BlockedFormat) -> None:
-        self.shape, self.block = stored.shape, stored.block
+        self.shape, self.block, self.count = stored.shape, stored.block, len(stored.block_columns)
         self._stored = _without_values(stored.to("cpu"))
         self._made: dict[tuple[Any, ...], Any] = {}
         self.handle = next(_HANDLES)
@@ -119,7 +120,7 @@ class KeptBlocks:
         """W, or Wᵀ, as `blocked_sm90` reads it, but for its panels: of each the place of its first value, int64 [panels]."""
 
         def make() -> tuple[BlockedSm90Weight, Tensor]:
-            numbers = torch.arange(len(self._stored.block_columns) * self.block[0] * self.block[1])
+            numbers = torch.arange(self.count * self.block[0] * self.block[1])
             numbered = self.format_of(numbers.view(-1, *self.block), transposed)
             packed = pack_for_blocked_sm90(numbered)
             sources, none = packed.panels[:, 0, 0].contiguous().to(device), torch.empty(0, device=device)
@@ -141,6 +142,10 @@ class KeptBlocks:
             return torch.tensor(runs, dtype=torch.int32, device=device).view(-1, 3)
 
         return self._once(make, "chunks", most, device)
+
+    def boxes(self, device: torch.device) -> GradientBoxes:
+        """As the gradient's kernel for compute capability 9.0 reads them."""
+        return self._once(lambda: boxes_for_gradient(self._stored, device), "boxes", device)
 
     def _order(self, device: torch.device) -> Tensor:
         """Which block of W each block of Wᵀ is, int64 [blocks]."""
@@ -211,7 +216,7 @@ def _runs_on_sm90(dtype: torch.dtype, device: torch.device, block: tuple[int, in
     if dtype not in (torch.float16, torch.bfloat16) or any(side % sm90.HALF for side in block):
         return False
     problem = Problem(m=1, k=1, n=1, dtype=dtype, device=device)
-    return sm90.hopper_unsupported_reason(problem, sm90.LIBRARY) is None
+    return all(hopper_unsupported_reason(problem, library) is None for library in (sm90.LIBRARY, sm90_gradient.LIBRARY))
 
 
 def packed_panels(values: Tensor, sources: Tensor, dtype: torch.dtype, *, transposed: bool) -> Tensor:
@@ -258,13 +263,19 @@ def weight_gradient_reference(dy: Tensor, x: Tensor, stored: BlockedFormat) -> T
 
 
 def weight_gradient(dy: Tensor, x: Tensor, kept: KeptBlocks) -> Tensor:
+    """The same by a kernel, in float32."""
+    if _runs_on_sm90(x.dtype, x.device, kept.block):
+        return blocked_gradient_sm90(dy, x, kept.boxes(x.device), kept.block, kept.count)
+    return triton_weight_gradient(dy, x, kept)
+
+
+def triton_weight_gradient(dy: Tensor, x: Tensor, kept: KeptBlocks) -> Tensor:
     """The same by the Triton kernel, on a GPU or in the interpreter."""
     from sparsefront_kernels.blocked.triton_training import launch_weight_gradient
 
     stored = kept.blocks(False, x.device)
-    blocks = len(stored.block_columns)
     launch = gradient_launch(len(x), x.element_size(), kept, x.device)
-    gradient = x.new_empty(launch.splits, blocks, *kept.block, dtype=torch.float32)
+    gradient = x.new_empty(launch.splits, kept.count, *kept.block, dtype=torch.float32)
     if gradient.numel():
         chunks = kept.chunks(launch.side_by_side, x.device)
         dy, x = (rows if rows.stride(1) == 1 else rows.contiguous() for rows in (dy, x))
