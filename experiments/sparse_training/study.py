@@ -142,7 +142,8 @@ def training_of(
             block = net.get_submodule(name)
             block.forward = torch.compile(block.forward)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-5, fused=True)
-    target = torch.zeros(len(next(iter(inputs.values()))), dtype=torch.int64, device="cuda")
+    first = next(iter(inputs.values()))
+    target = torch.zeros(len(first), dtype=torch.int64, device=first.device)
     return Training(net, layers, optimizer, inputs, target, dtype)
 
 
