@@ -8,6 +8,7 @@ import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
 from torch import nn
+from whole_calls import on_every_rank
 
 import sparsefront as sf
 from sparsefront.config.validate import validate
@@ -117,6 +118,15 @@ def test_a_killed_training_resumes_with_equal_weights(tmp_path, monkeypatch):
     assert (tmp_path / "killed" / "resume").exists()
     again = run("killed")
     assert all(torch.equal(one, other) for one, other in zip(whole.parameters(), again.parameters(), strict=True))
+
+
+def test_two_ranks_end_with_the_weights_of_the_masked_training(bodies, served_ranks, tmp_path):
+    two = TrainerSettings(accelerator="cpu", devices=2, limit_batches=6, progress_bar=False, checkpoint=False)
+    ends = on_every_rank(bodies.train_by_blocks, two, trainer=two, folder=tmp_path, loggers=[])
+    first, second = ends["sparse"]
+    for name, weight in ends["dense"][0].items():
+        assert torch.equal(first[name], second[name])
+        torch.testing.assert_close(first[name], weight, rtol=1e-3, atol=1e-4)
 
 
 def frozen(net):
