@@ -42,8 +42,8 @@ COPIES = 3  # of X and dY, in turn, so that L2 holds none
 
 # Parts of a step -> what the names of their kernels contain; the first that fits counts.
 PARTS = {
-    "packing": ("_pack_panels",),
-    "weight gradient": ("_weight_gradient", "blocked_gradient"),
+    "packing": ("pack_panels",),
+    "weight gradient": ("weight_gradient", "blocked_gradient", "add_splits"),
     "sparse products": ("blocked_sm90", "_blocked_triton"),
     "dense products": ("nvjet", "gemm", "cutlass", "xmma"),
     "attention": ("flash", "fmha", "attention", "sdpa", "cudnn"),

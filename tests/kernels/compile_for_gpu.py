@@ -16,7 +16,7 @@ from in_layout import in_layout
 from sparsefront_kernels import FORMATS
 from sparsefront_kernels.blocked import triton_spmm as blocked
 from sparsefront_kernels.blocked import triton_training as training
-from sparsefront_kernels.blocked.training import TrainableBlockedLinear, packed_panels, triton_weight_gradient
+from sparsefront_kernels.blocked.training import TrainableBlockedLinear, triton_weight_gradient
 from sparsefront_kernels.gathered import triton_spmm as gathered
 from sparsefront_kernels.gathered.triton import KERNEL_TF32 as GATHERED_TF32
 from sparsefront_kernels.n_m import triton_rebuild
@@ -119,9 +119,6 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, triton.runtime.JITFuncti
         layer = TrainableBlockedLinear.from_masked(torch.nn.Linear(256, 256), kept, (block, block))
         with recorded() as recorders:
             triton_weight_gradient(weight, weight, layer._blocks)
-            for transposed in (False, True):
-                _, sources = layer._blocks.panels(transposed, weight.device)
-                packed_panels(layer.weight.detach(), sources, dtype, transposed=transposed)
         yield from launches_of(f"blocked_training {block} {dtype}", recorders)
     for sums in (weight, weight.t()):
         with recorded() as recorders:

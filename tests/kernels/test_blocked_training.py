@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from sparsefront_kernels.blocked import training
 from sparsefront_kernels.blocked.format import BlockedFormat
 from sparsefront_kernels.blocked.sm90 import pack_for_blocked_sm90
-from sparsefront_kernels.blocked.training import TrainableBlockedLinear, packed_panels, weight_gradient_reference
+from sparsefront_kernels.blocked.training import TrainableBlockedLinear, weight_gradient_reference
+from sparsefront_kernels.common.wgmma_layout import swizzled
 from torch import nn
 
 CPU = torch.device("cpu")
@@ -107,13 +108,13 @@ def test_boxes_of_the_hopper_kernel_cover_the_gradient(block):
 
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("block", [(64, 64), (128, 64), (64, 128)])
-def test_panels_are_packed_as_the_kernel_packs_a_format(block, transposed):
-    pytest.importorskip("triton", reason="Triton is not installed")
+def test_panels_come_from_where_the_kernel_packs_them(block, transposed):
     layer = TrainableBlockedLinear.from_masked(nn.Linear(256, 256), drawn(256, 256, block), block)
     values, kept = layer.weight.detach(), layer._blocks
-    expected = pack_for_blocked_sm90(kept.format_of(values.half(), transposed))
+    expected = pack_for_blocked_sm90(kept.format_of(values, transposed))
     weight, sources = kept.panels(transposed, CPU)
-    assert torch.equal(packed_panels(values, sources, torch.float16, transposed=transposed), expected.panels)
+    tiles = torch.stack([values.reshape(-1).as_strided((64, 64), (block[1], 1), place) for place in sources.tolist()])
+    assert torch.equal(swizzled(tiles.transpose(1, 2).contiguous() if transposed else tiles), expected.panels)
     assert weight.lengths == expected.lengths and torch.equal(weight.k_blocks, expected.k_blocks)
 
 

@@ -7,7 +7,7 @@ are as small. Which blocks are kept never changes.
 
 | | Y and dX | dW |
 | --- | --- | --- |
-| compute capability 9.0, 16 bits, blocks of multiples of 64 both ways | `blocked_sm90`; dX with panels of Wᵀ | `sm90_gradient` |
+| compute capability 9.0, 16 bits, blocks of multiples of 64 both ways | `blocked_sm90`; dX with panels of Wᵀ | `sm90_training` |
 | other GPUs, float32, other blocks | `blocked_triton` | Triton |
 | CPU | the reference | the same in PyTorch |
 """
@@ -22,11 +22,16 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor, nn
 
-from sparsefront_kernels.blocked import sm90, sm90_gradient
+from sparsefront_kernels.blocked import sm90, sm90_training
 from sparsefront_kernels.blocked.format import BlockedFormat
 from sparsefront_kernels.blocked.reference import blocked_reference
 from sparsefront_kernels.blocked.sm90 import BlockedSm90Weight, blocked_sm90, pack_for_blocked_sm90
-from sparsefront_kernels.blocked.sm90_gradient import GradientBoxes, blocked_gradient_sm90, boxes_for_gradient
+from sparsefront_kernels.blocked.sm90_training import (
+    GradientBoxes,
+    blocked_gradient_sm90,
+    boxes_for_gradient,
+    packed_panels,
+)
 from sparsefront_kernels.blocked.triton import BlockedTritonWeight, blocked_triton
 from sparsefront_kernels.common.device_support import hopper_unsupported_reason, triton_unsupported_reason
 from sparsefront_kernels.common.epilogue import accumulation_dtype
@@ -216,24 +221,7 @@ def _runs_on_sm90(dtype: torch.dtype, device: torch.device, block: tuple[int, in
     if dtype not in (torch.float16, torch.bfloat16) or any(side % sm90.HALF for side in block):
         return False
     problem = Problem(m=1, k=1, n=1, dtype=dtype, device=device)
-    return all(hopper_unsupported_reason(problem, library) is None for library in (sm90.LIBRARY, sm90_gradient.LIBRARY))
-
-
-def packed_panels(values: Tensor, sources: Tensor, dtype: torch.dtype, *, transposed: bool) -> Tensor:
-    """Panels [panels, 64, 64] of `BlockedSm90Weight`, rounded to `dtype`.
-
-    Args:
-        values: [blocks, bn, bk], both multiples of 64.
-        sources: int64 [panels], of each the place of its first value.
-        transposed: whether panels are of Wᵀ.
-    """
-    # imported late: Triton may be absent where only references run
-    from sparsefront_kernels.blocked.triton_training import launch_pack_panels
-
-    panels = values.new_empty(len(sources), sm90.HALF, sm90.K_BLOCK, dtype=dtype)
-    if len(sources):
-        launch_pack_panels(values.contiguous(), sources, panels, transposed=transposed)
-    return panels
+    return all(hopper_unsupported_reason(problem, library) is None for library in (sm90.LIBRARY, sm90_training.LIBRARY))
 
 
 # dW of kept blocks.

@@ -1,4 +1,4 @@
-"""Training in blocks, in Triton: the gradient of kept blocks alone, and weights laid out for the product in one pass."""
+"""The gradient of kept blocks alone, in Triton: one program per few blocks of a block row, walking along the rows of X."""
 
 from dataclasses import dataclass
 
@@ -120,32 +120,3 @@ def launch_weight_gradient(
         num_warps=launch.num_warps,
         num_stages=launch.num_stages,
     )
-
-
-@triton.jit
-def _pack_panels_kernel(
-    values_ptr,  # [blocks, BN, BK]
-    sources_ptr,  # int64 [panels]: where the first element of each lies in values
-    panels_ptr,  # [panels, 64, 64]
-    BK: tl.constexpr,
-    TRANSPOSED: tl.constexpr,
-):
-    panel = tl.program_id(0)
-    source = tl.multiple_of(tl.load(sources_ptr + panel), 64)
-    row, column = tl.arange(0, 64)[:, None], tl.arange(0, 64)[None, :]
-    tile = tl.load(values_ptr + source + row * BK + column)
-    if TRANSPOSED:
-        tile = tl.trans(tile)
-    place = row * 64 + ((column // 8) ^ (row % 8)) * 8 + column % 8  # the swizzle of wgmma's operands
-    tl.store(panels_ptr + panel.to(tl.int64) * 4096 + place, tile.to(panels_ptr.dtype.element_ty))
-
-
-def launch_pack_panels(values: Tensor, sources: Tensor, panels: Tensor, *, transposed: bool) -> None:
-    """Write swizzled panels of 64 × 64 from blocks, rounded to the panels' dtype, on the current device.
-
-    Args:
-        values: [blocks, bn, bk], contiguous; bn and bk multiples of 64.
-        sources: int64 [panels], of each the place of its first element in `values`.
-        panels: [panels, 64, 64]; of the transposed weight where `transposed`.
-    """
-    _pack_panels_kernel[(len(panels),)](values, sources, panels, BK=values.shape[2], TRANSPOSED=transposed, num_warps=4)

@@ -1,8 +1,9 @@
-// dW = dY[M, N]ᵀ · X[M, K] of the kept blocks of a weight on Hopper's tensor cores (sm_90a), summed up in float32.
+// Training in blocks on Hopper's tensor cores (sm_90a): dW = dY[M, N]ᵀ · X[M, K] of the kept blocks of a weight, added up in float32,
+// and float32 weights as the panels that the product by W, or by its transpose, reads.
 //
 // A side is 64 outputs by up to four boxes of 64 inputs that they keep. A block of the grid computes two sides for a part of the rows,
 // one in each warpgroup, from a pipeline of 32 rows of dY and X, both of which lie as they are in memory: outputs and inputs are
-// contiguous, and the rows are what products add up. Parts of the rows are added up by another kernel. See ../README.md.
+// contiguous, and the rows are what products add up. Parts of the rows are added up by a second kernel. See ../README.md.
 #include <cstdint>
 
 #include "../../cuda/hopper.cuh"
@@ -29,8 +30,8 @@ static_assert(CONSUMERS * CONSUMER_REGISTERS + 128 * PRODUCER_REGISTERS <= THREA
 struct Problem {
     CUtensorMap dy, x;     // boxes of 32 rows x 64 outputs or inputs
     const int4* sides;     // [pairs, 2]: first output, first box, number of boxes (0: there is no such side)
-    const int2* boxes;     // first input, and where the first value of its block's 64 x 64 lies in the gradient
-    float* gradient;       // [splits, values]
+    const int2* boxes;     // first input, and where the first of its 64 x 64 values lies among all
+    float* sums;           // [splits, values]
     long long values;
     int width;             // inputs of a block, from row to row of a gradient
     int rows, rows_per_split, pairs;
@@ -106,7 +107,7 @@ __device__ __forceinline__ void compute(const Problem& problem, float (&sums)[MO
 #pragma unroll
     for (int box = 0; box < BOXES; ++box) {
         const int place = __ldg(problem.boxes + side.y + box).y;
-        float* target = problem.gradient + split * problem.values + place + static_cast<long long>(row) * problem.width + column;
+        float* target = problem.sums + split * problem.values + place + static_cast<long long>(row) * problem.width + column;
 #pragma unroll
         for (int eight = 0; eight < SIDE / 8; ++eight)
 #pragma unroll
@@ -157,22 +158,78 @@ __global__ void __launch_bounds__(THREADS, 1) blocked_gradient_kernel(const __gr
     }
 }
 
+// The sums of all parts of the rows, in their order; four values to a thread.
+__global__ void __launch_bounds__(256) add_splits_kernel(const float4* sums, float4* gradient, long long fours, int splits) {
+    const long long i = static_cast<long long>(blockIdx.x) * 256 + threadIdx.x;
+    if (i >= fours) return;
+    float4 total = sums[i];
+    for (int split = 1; split < splits; ++split) {
+        const float4 part = sums[split * fours + i];
+        total.x += part.x, total.y += part.y, total.z += part.z, total.w += part.w;
+    }
+    gradient[i] = total;
+}
+
 template <typename T>
-cudaError_t launch(const Problem& problem, int splits, cudaStream_t stream) {
+cudaError_t launch(const Problem& problem, float* gradient, int splits, cudaStream_t stream) {
     const auto kernel = blocked_gradient_kernel<T>;
     const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, DYNAMIC_BYTES);
     if (error != cudaSuccess) return error;
     kernel<<<problem.pairs * splits, THREADS, DYNAMIC_BYTES, stream>>>(problem);
+    if (splits > 1) {
+        const long long fours = problem.values / 4;
+        add_splits_kernel<<<static_cast<unsigned>((fours + 255) / 256), 256, 0, stream>>>(
+            reinterpret_cast<const float4*>(problem.sums), reinterpret_cast<float4*>(gradient), fours, splits);
+    }
     return cudaGetLastError();
+}
+
+__device__ __forceinline__ uint32_t rounded(float a, float b, __half) {
+    const __half2 pair = __floats2half2_rn(a, b);
+    return reinterpret_cast<const uint32_t&>(pair);
+}
+
+__device__ __forceinline__ uint32_t rounded(float a, float b, __nv_bfloat16) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(a, b);
+    return reinterpret_cast<const uint32_t&>(pair);
+}
+
+// A panel of 64 x 64 values for each block of the grid, swizzled as wgmma reads it: eight neighbors c of row r lie at c ^ (r % 8).
+template <typename T, bool TRANSPOSED>
+__global__ void __launch_bounds__(256) pack_panels_kernel(const float* values, const long long* sources, uint4* panels, int width) {
+    __shared__ float tile[SIDE][SIDE + 1];
+    const float* source = values + sources[blockIdx.x];
+    if constexpr (TRANSPOSED) {
+        for (int i = threadIdx.x; i < SIDE * SIDE; i += 256)
+            tile[i / SIDE][i % SIDE] = source[static_cast<long long>(i / SIDE) * width + i % SIDE];
+        __syncthreads();
+    }
+    for (int i = threadIdx.x; i < SIDE * SIDE / 8; i += 256) {
+        const int row = TRANSPOSED ? i % SIDE : i / 8, eight = TRANSPOSED ? i / SIDE : i % 8;
+        float v[8];
+        if constexpr (TRANSPOSED) {
+#pragma unroll
+            for (int j = 0; j < 8; ++j) v[j] = tile[eight * 8 + j][row];
+        } else {
+            const float4* fours = reinterpret_cast<const float4*>(source + static_cast<long long>(row) * width + eight * 8);
+            const float4 first = fours[0], second = fours[1];
+            v[0] = first.x, v[1] = first.y, v[2] = first.z, v[3] = first.w;
+            v[4] = second.x, v[5] = second.y, v[6] = second.z, v[7] = second.w;
+        }
+        const uint4 packed{rounded(v[0], v[1], T()), rounded(v[2], v[3], T()), rounded(v[4], v[5], T()), rounded(v[6], v[7], T())};
+        panels[static_cast<long long>(blockIdx.x) * (SIDE * SIDE / 8) + row * 8 + (eight ^ row % 8)] = packed;
+    }
 }
 
 }  // namespace
 
 // Returns a cudaError_t. The caller checks shapes and alignment: dY and X begin at a multiple of 16 bytes, and their rows are a
 // multiple of 8 elements apart; n, k and `width` are multiples of 64. Strides are in elements.
-extern "C" int sparsefront_blocked_gradient_sm90(const void* dy, const void* x, void* gradient, const void* sides, const void* boxes,
-                                                 long long dy_stride, long long x_stride, long long values, int is_bfloat16, int m, int n,
-                                                 int k, int width, int pairs, int splits, int rows_per_split, void* stream) {
+// sums: [splits, values], the gradient itself where there is one split.
+extern "C" int sparsefront_blocked_gradient_sm90(const void* dy, const void* x, void* sums, void* gradient, const void* sides,
+                                                 const void* boxes, long long dy_stride, long long x_stride, long long values,
+                                                 int is_bfloat16, int m, int n, int k, int width, int pairs, int splits,
+                                                 int rows_per_split, void* stream) {
     if (rows_per_split % ROWS != 0) return cudaErrorInvalidValue;
     Problem problem{};
     cudaError_t error = make_tensor_map(problem.dy, Matrix{dy, m, n, dy_stride}, ROWS, SIDE);
@@ -180,9 +237,22 @@ extern "C" int sparsefront_blocked_gradient_sm90(const void* dy, const void* x, 
     if (error != cudaSuccess) return error;
     problem.sides = static_cast<const int4*>(sides);
     problem.boxes = static_cast<const int2*>(boxes);
-    problem.gradient = static_cast<float*>(gradient);
+    problem.sums = static_cast<float*>(sums);
     problem.values = values, problem.width = width;
     problem.rows = m, problem.rows_per_split = rows_per_split, problem.pairs = pairs;
     const auto queue = static_cast<cudaStream_t>(stream);
-    return is_bfloat16 ? launch<__nv_bfloat16>(problem, splits, queue) : launch<__half>(problem, splits, queue);
+    const auto target = static_cast<float*>(gradient);
+    return is_bfloat16 ? launch<__nv_bfloat16>(problem, target, splits, queue) : launch<__half>(problem, target, splits, queue);
+}
+
+// Panels [panels, 64, 64] of W, or of Wᵀ where `transposed`, from values whose rows of a block are `width` apart. sources: of each
+// panel the place of its first value. Returns a cudaError_t.
+extern "C" int sparsefront_blocked_pack_sm90(const void* values, const void* sources, void* panels, int is_bfloat16, int transposed,
+                                             int width, int count, void* stream) {
+    using Kernel = void (*)(const float*, const long long*, uint4*, int);
+    const Kernel kernels[2][2] = {{pack_panels_kernel<__half, false>, pack_panels_kernel<__half, true>},
+                                  {pack_panels_kernel<__nv_bfloat16, false>, pack_panels_kernel<__nv_bfloat16, true>}};
+    kernels[is_bfloat16][transposed]<<<count, 256, 0, static_cast<cudaStream_t>(stream)>>>(
+        static_cast<const float*>(values), static_cast<const long long*>(sources), static_cast<uint4*>(panels), width);
+    return cudaGetLastError();
 }

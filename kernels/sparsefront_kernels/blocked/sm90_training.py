@@ -1,4 +1,4 @@
-"""The gradient of a blocked weight on the tensor cores of compute capability 9.0 (`csrc/blocked_gradient_sm90.cu`)."""
+"""Training in blocks on compute capability 9.0: the gradient of kept blocks, and panels (`csrc/blocked_training_sm90.cu`)."""
 
 import ctypes
 import functools
@@ -13,7 +13,7 @@ from sparsefront_kernels.blocked.format import BlockedFormat
 from sparsefront_kernels.common.launch import num_sms
 from sparsefront_kernels.common.operands import has_aligned_rows
 
-LIBRARY = "blocked_gradient_sm90"
+LIBRARY = "blocked_training_sm90"
 SIDE = 64  # outputs of a side, and inputs of a box
 MOST_BOXES = 4  # of a side
 ROWS = 32  # of X and dY that are loaded together
@@ -91,13 +91,14 @@ def blocked_gradient_sm90(dy: Tensor, x: Tensor, packed: GradientBoxes, block: t
     dy, x = (rows if has_aligned_rows(rows) else rows.contiguous() for rows in (dy, x))
     m = len(x)
     splits = splits_for(m, packed.counts, num_sms(x.device)) if packed.counts else 1
-    gradient = x.new_empty(splits, blocks, *block, dtype=torch.float32)
+    gradient = x.new_empty(blocks, *block, dtype=torch.float32)
+    sums = gradient if splits == 1 else gradient.new_empty(splits, gradient.numel())
     if blocks:
         error = _library().sparsefront_blocked_gradient_sm90(
-            *(tensor.data_ptr() for tensor in (dy, x, gradient, packed.sides, packed.boxes)),
+            *(tensor.data_ptr() for tensor in (dy, x, sums, gradient, packed.sides, packed.boxes)),
             dy.stride(0),
             x.stride(0),
-            gradient[0].numel(),
+            gradient.numel(),
             int(x.dtype == torch.bfloat16),
             m,
             dy.shape[1],
@@ -110,13 +111,41 @@ def blocked_gradient_sm90(dy: Tensor, x: Tensor, packed: GradientBoxes, block: t
         )
         if error:
             raise RuntimeError(f"{LIBRARY}: CUDA error {error} at launch")
-    return gradient[0] if splits == 1 else gradient.sum(dim=0)
+    return gradient
+
+
+def packed_panels(values: Tensor, sources: Tensor, dtype: torch.dtype, *, transposed: bool) -> Tensor:
+    """Panels [panels, 64, 64] of `BlockedSm90Weight`.
+
+    Args:
+        values: [blocks, bn, bk], both multiples of 64, any float dtype.
+        sources: int64 [panels], of each panel the place of its first value.
+        dtype: float16 or bfloat16, to which values are rounded.
+        transposed: whether panels are of Wᵀ.
+    Raises:
+        RuntimeError: the launch failed.
+    """
+    panels = values.new_empty(len(sources), SIDE, SIDE, dtype=dtype)
+    if len(sources):
+        values = values.float().contiguous()
+        error = _library().sparsefront_blocked_pack_sm90(
+            *(tensor.data_ptr() for tensor in (values, sources, panels)),
+            int(dtype == torch.bfloat16),
+            int(transposed),
+            values.shape[2],
+            len(sources),
+            torch.cuda.current_stream(values.device).cuda_stream,
+        )
+        if error:
+            raise RuntimeError(f"{LIBRARY}: CUDA error {error} at launch")
+    return panels
 
 
 @functools.cache
 def _library() -> ctypes.CDLL:
     library = cuda_library.load(LIBRARY)
-    function = library.sparsefront_blocked_gradient_sm90
-    function.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 8 + [ctypes.c_void_p]
-    function.restype = ctypes.c_int
+    gradient, pack = library.sparsefront_blocked_gradient_sm90, library.sparsefront_blocked_pack_sm90
+    gradient.argtypes = [ctypes.c_void_p] * 6 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 8 + [ctypes.c_void_p]
+    pack.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int] * 4 + [ctypes.c_void_p]
+    gradient.restype = pack.restype = ctypes.c_int
     return library
