@@ -186,7 +186,7 @@ def _with_backend(recovery: Recovery, backend: Backend | None) -> Recovery:
     """The recovery with that backend; raises InvalidSetting where it has none to choose, or not this one."""
     if backend is None:
         return recovery
-    settings = {setting.name for setting in fields(recovery)} if is_dataclass(recovery) else set()
+    settings: set[str] = {setting.name for setting in fields(recovery)} if is_dataclass(recovery) else set()
     if "backend" not in settings:
         allowed = f"is a setting of recoveries that train, which recovery={recovery.name} does not: leave it out"
         raise InvalidSetting("backend", backend, allowed)
