@@ -185,3 +185,26 @@ def test_a_cpu_says_what_it_runs(backend, told, caplog):
     with caplog.at_level(logging.INFO):
         trained(*pruned(), backend=backend, epochs=1)
     assert told in caplog.text
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("compiled", ["none", "network"])
+def test_a_gpu_trains_by_kernels_and_picks_the_faster_backend(compiled, caplog):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(32, 256), nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 5))
+    masks = sf.prune(net, "block_wise", 0.5, granularity=64, ignore=["0"], tell=len)
+    batches = [(x, x[:, :5].argmax(dim=1)) for x in torch.randn(320, 32).split(32)]
+    settings = TrainerSettings(
+        accelerator="gpu", precision="bf16-mixed", compile=compiled, checkpoint=False, progress_bar=False
+    )
+    ends = {}
+    for backend in ("dense", "sparse", "auto"):
+        with caplog.at_level(logging.INFO):
+            ends[backend] = copy.deepcopy(net)
+            torch.manual_seed(5)
+            recipe = Recipe(gradient_clip=None)
+            sf.recover(ends[backend], masks, batches, F.cross_entropy, backend=backend, trainer=settings, recipe=recipe)
+    assert "auto: a step takes" in caplog.text
+    for backend in ("sparse", "auto"):
+        for one, other in zip(ends[backend].parameters(), ends["dense"].parameters(), strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-2)
