@@ -296,3 +296,30 @@ def train_gradually(trainer: TrainerSettings, epochs: int, folder: Path, loggers
         "reached": apply_masks.reached,
     }
     return {"ends": distributed.all_gather(end)}
+
+
+def train_by_blocks(trainer: TrainerSettings, folder: Path, loggers: list) -> dict:
+    """Backend of a recovery -> the weights that every rank ends with, in rank order."""
+    import sparsefront as sf
+    from sparsefront.data.digits import Digits
+    from sparsefront.recovery.rounds import RunContext
+    from sparsefront.tasks.classification import ImageClassification
+    from sparsefront.training.recipe import Recipe
+
+    ends = {}
+    for backend in ("dense", "sparse"):
+        net = digits_net()
+        masks = sf.prune(net, "block_wise", 0.5, granularity=8, tell=len)
+        data = Digits().data_module(batch_size=32, seed=0, cache_dir=folder)
+        sf.recover(
+            net,
+            masks,
+            data,
+            backend=backend,
+            recipe=Recipe(epochs=1, gradient_clip=None),
+            trainer=trainer,
+            task=lambda net, optimization: ImageClassification(net, num_classes=10, optimization=optimization),
+            context=RunContext(folder, loggers=loggers),
+        )
+        ends[backend] = distributed.all_gather({name: value.clone() for name, value in net.state_dict().items()})
+    return ends

@@ -37,6 +37,7 @@ PREBUILT = PACKAGE / "prebuilt"  # libraries of a wheel, by `_prebuilt_name`
 TOOLCHAIN = "toolchain"  # a small library that says whether others can be built
 SOURCES = {
     "blocked_sm90": PACKAGE / "blocked" / "csrc" / "blocked_sm90.cu",
+    "blocked_training_sm90": PACKAGE / "blocked" / "csrc" / "blocked_training_sm90.cu",
     "blocked_fp8_sm90": PACKAGE / "blocked" / "csrc" / "blocked_fp8_sm90.cu",
     "gathered_sm90_cluster": PACKAGE / "gathered" / "csrc" / "gathered_sm90_cluster.cu",
     "gathered_sm90_persistent": PACKAGE / "gathered" / "csrc" / "gathered_sm90_persistent.cu",

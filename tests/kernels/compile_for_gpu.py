@@ -15,6 +15,8 @@ import triton
 from in_layout import in_layout
 from sparsefront_kernels import FORMATS
 from sparsefront_kernels.blocked import triton_spmm as blocked
+from sparsefront_kernels.blocked import triton_training as training
+from sparsefront_kernels.blocked.training import TrainableBlockedLinear, triton_weight_gradient
 from sparsefront_kernels.gathered import triton_spmm as gathered
 from sparsefront_kernels.gathered.triton import KERNEL_TF32 as GATHERED_TF32
 from sparsefront_kernels.n_m import triton_rebuild
@@ -37,7 +39,7 @@ POINTERS = {
 }
 PRODUCTS = ("_gathered_triton_kernel", "_blocked_triton_kernel")
 LAUNCH_OPTIONS = ("num_warps", "num_stages", "maxnreg", "enable_fp_fusion")
-MODULES = (gathered, blocked, triton_rebuild, triton_norm, triton_epilogue, triton_quantize, scaled_epilogue)
+MODULES = (gathered, blocked, training, triton_rebuild, triton_norm, triton_epilogue, triton_quantize, scaled_epilogue)
 
 
 class Recorder:
@@ -113,6 +115,11 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, triton.runtime.JITFuncti
             quantised = torch.empty(x.shape, dtype=values), torch.ones(2, k // (group or k))
             triton_quantize.launch_quantize(x, *quantised, group, static, 448.0, 2.0**-100, activation)
         yield from launches_of(f"quantize {k} {values} {group} {activation} {dtype}", recorders)
+    for block in (64, 128):
+        layer = TrainableBlockedLinear.from_masked(torch.nn.Linear(256, 256), kept, (block, block))
+        with recorded() as recorders:
+            triton_weight_gradient(weight, weight, layer._blocks)
+        yield from launches_of(f"blocked_training {block} {dtype}", recorders)
     for sums in (weight, weight.t()):
         with recorded() as recorders:
             ones, y = torch.ones(256), torch.empty_like(sums)

@@ -34,6 +34,7 @@ CHANGES = {
     "recovery=distill": FROM_RECOVER,
     "recovery.epochs=1": FROM_RECOVER,
     "recovery.quantize=true": FROM_RECOVER,
+    "recovery.backend=auto": FROM_RECOVER,
     "recipe.recovery_epochs=2": FROM_RECOVER,
     "kernel=reference": FROM_SWAP,
     "precision=fp8": FROM_SWAP,

@@ -166,6 +166,7 @@ class Pattern(ABC):
         prunes: it takes weights away; only that of the dense baseline does not.
         mixed: layers obey patterns of their own, which the allocation chooses among `choices`.
         takes_blocks: whole blocks of the network go, which then runs without them; no layer is divided.
+        trains_sparse: kernels multiply by what is kept alone in training too, backward pass included.
     """
 
     name: ClassVar[str]
@@ -173,6 +174,7 @@ class Pattern(ABC):
     prunes: ClassVar[bool] = True
     mixed: ClassVar[bool] = False
     takes_blocks: ClassVar[bool] = False
+    trains_sparse: ClassVar[bool] = False
 
     @property
     def parts(self) -> tuple["Pattern", ...]:

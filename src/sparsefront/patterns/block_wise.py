@@ -27,6 +27,7 @@ class BlockWise(FreeOrBalanced):
     aggregate: VectorScore = "l2"
     name: ClassVar[str] = "block_wise"
     uses_granularity: ClassVar[bool] = True
+    trains_sparse: ClassVar[bool] = True
 
     @property
     def block(self) -> tuple[int, int]:

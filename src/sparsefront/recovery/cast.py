@@ -14,6 +14,7 @@ from sparsefront.masks.weight_view import like_weight
 from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.recovery.base import RecoverySetup, Round, RoundRecord
 from sparsefront.recovery.distillation import Distillation
+from sparsefront.recovery.sparse_backend import DenseBackend
 from sparsefront.recovery.training import TrainingPlan, TrainingRecovery, fit_round, recovery_epochs
 from sparsefront.recovery.window_masks import WindowMasks, check_window_masks, scaled_weights
 from sparsefront.settings_class import LearningRate, Share, settings_class
@@ -37,6 +38,7 @@ class Cast(TrainingRecovery):
         hardness: eta, the weight of the teacher; 1 - hardness is that of the labels.
         epochs: of this training; null = the recipe's recovery_epochs, else its epochs.
         lr: peak rate; null = the recipe's recovery_lr, else its lr.
+        backend: dense: pruned weights are trained too.
     Source: Huang et al., "CAST: Continuous and Differentiable Semi-Structured Sparsity-Aware Training for Large Language
         Models", 2025: algorithms 1 and 2, equations 11 to 13. Departure: the rate has the recipe's curve, down to zero, which
         brings pruned weights closer to zero than a constant one; the source names no curve.
@@ -48,6 +50,7 @@ class Cast(TrainingRecovery):
     hardness: Annotated[Share, Field(description="the weight of the teacher")] = 1 / 3
     epochs: Annotated[PositiveInt | None, Field(description="null: the recipe's")] = None
     lr: Annotated[LearningRate | None, Field(description="null: the recipe's")] = None
+    backend: DenseBackend = "dense"
 
     name: ClassVar[str] = "cast"
     needs: ClassVar[tuple[str, ...]] = ("dense_net",)

@@ -4,6 +4,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, PositiveInt
 
+from sparsefront.recovery.sparse_backend import Backend
 from sparsefront.recovery.training import TrainingPlan, TrainingRecovery, recovery_epochs
 from sparsefront.settings_class import LearningRate, settings_class
 from sparsefront.training.recipe import Optimization, Recipe
@@ -19,11 +20,13 @@ class Finetune(TrainingRecovery):
         epochs: of all rounds together, which share them; null = the recipe's recovery_epochs, else its epochs.
         lr: peak rate; null = the recipe's recovery_lr, else its lr.
         quantize: products of the prunable layers round as precision=fp8 does (`FakeQuantize`), which trains for it.
+        backend: dense multiplies by zeros too; sparse by kept blocks alone; auto by what takes less time for a step.
     """
 
     epochs: Annotated[PositiveInt | None, Field(description="null: the recipe's; recovery=none trains nothing")] = None
     lr: Annotated[LearningRate | None, Field(description="null: the recipe's")] = None
     quantize: bool = False
+    backend: Backend = "dense"
 
     name: ClassVar[str] = "finetune"
     trains_as_found: ClassVar[bool] = True

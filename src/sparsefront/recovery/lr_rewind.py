@@ -2,6 +2,7 @@
 
 from typing import ClassVar
 
+from sparsefront.recovery.sparse_backend import Backend
 from sparsefront.recovery.training import Epochs, TrainingPlan, TrainingRecovery, rewound_plan
 from sparsefront.settings_class import settings_class
 from sparsefront.training.recipe import Recipe
@@ -15,11 +16,12 @@ class LearningRateRewind(TrainingRecovery):
 
     Args:
         epochs: K, how far to rewind, in every round; null = the recipe's recovery_epochs, else the whole dense run (K = T).
-        quantize: as of finetune.
+        quantize, backend: as of finetune.
     """
 
     epochs: Epochs = None
     quantize: bool = False
+    backend: Backend = "dense"
 
     name: ClassVar[str] = "lr_rewind"
     trains_as_found: ClassVar[bool] = True

@@ -3,7 +3,7 @@
 import copy
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from numbers import Integral, Real
 from pathlib import Path
@@ -26,6 +26,7 @@ from sparsefront.pruning.masked_weights import require_none_dense
 from sparsefront.pruning.masks import Masks, masks_left, require_masks_of
 from sparsefront.recovery.base import Recovery, RecoverySetup, StateDict
 from sparsefront.recovery.rounds import RunContext, Source, run_rounds
+from sparsefront.recovery.sparse_backend import Backend
 from sparsefront.schedule.one_shot import OneShot
 from sparsefront.tasks.base import Task
 from sparsefront.tasks.plain_task import (
@@ -58,6 +59,7 @@ def recover(
     recovery: str | Recovery = "finetune",
     epochs: int | None = None,
     lr: float | None = None,
+    backend: Backend | None = None,
     recipe: Recipe | None = None,
     trainer: TrainerSettings | None = None,
     dense_net: Network | None = None,
@@ -83,6 +85,8 @@ def recover(
             none, or one with its settings.
         epochs, lr: of the recipe: how long all rounds together (each one that rewinds) train, and at which peak rate. Not
             beside a recovery that has its own, nor one that trains nothing.
+        backend: of the recovery: dense, sparse (trains by kept blocks alone, of block_wise masks) or auto (the one whose step
+            takes less time); None = as the recovery has it, dense by default.
         recipe: optimizer, learning-rate curve, weight decay; None = AdamW, linear decay, 3 epochs at 1e-3. Rewinding reads it
             as that of the dense training.
         trainer: accelerator, precision, gradient accumulation; None = Lightning's choice, and nothing kept on disk. Of several
@@ -116,7 +120,7 @@ def recover(
     require_callable("prunable", prunable, "net", allowed="is a function: net -> names of layers")
     if task is not None and not callable(task):
         raise InvalidSetting("task", type(task).__name__, "is a function (net, optimization) -> task, or None")
-    known, chosen = Masks.of(masks), option("recovery", recovery, Recovery)
+    known, chosen = Masks.of(masks), _with_backend(option("recovery", recovery, Recovery), backend)
     pruning = known.pruning or PruningSettings(ElementWise(), known.sparsity)
     given = {"dense_net": dense_net, "initial_net": initial_net, "epoch_weights": epoch_weights}
     for name in ("dense_net", "initial_net"):
@@ -177,6 +181,17 @@ def recover(
     # the schedule has come to its end: what is trained from here on keeps these masks
     done = known.pruning and replace(known.pruning, schedule=OneShot())
     return Masks(left, pruning=done, spec=known.spec, ignored=known.ignored, dense=known.dense, rounds=records)
+
+
+def _with_backend(recovery: Recovery, backend: Backend | None) -> Recovery:
+    """The recovery with that backend; raises InvalidSetting where it has none to choose, or not this one."""
+    if backend is None:
+        return recovery
+    settings: set[str] = {setting.name for setting in fields(recovery)} if is_dataclass(recovery) else set()
+    if "backend" not in settings:
+        allowed = f"is a setting of recoveries that train, which recovery={recovery.name} does not: leave it out"
+        raise InvalidSetting("backend", backend, allowed)
+    return replace(recovery, backend=backend)  # type: ignore[type-var,call-arg]  # a dataclass with that field
 
 
 def _data_of_round(

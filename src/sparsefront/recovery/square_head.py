@@ -12,6 +12,7 @@ from sparsefront.pruning.calibration import in_encoder, real_positions
 from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.recovery.base import RecoverySetup
 from sparsefront.recovery.distillation import StatePairs, TaughtRecovery, TeacherCallback, prediction_loss
+from sparsefront.recovery.sparse_backend import Backend
 from sparsefront.settings_class import LearningRate, OneOrMore, settings_class
 from sparsefront.tasks.base import Batch, Task
 
@@ -30,7 +31,7 @@ class SquareHead(TaughtRecovery):
         temperature: T of the softened predictions.
         hidden_layers: names of the modules whose outputs are compared; null = every block.
         teacher: checkpoint of a network of the same architecture, head included; null = the weights of the dense run.
-        quantize: as of that recovery: the pruned network's, not the teacher's.
+        quantize, backend: as of that recovery: the pruned network's, not the teacher's.
     Source: Kurtic et al., "Sparse Fine-tuning for Inference Acceleration of Large Language Models", 2023, section 2
         (SquareHead).
     """
@@ -44,6 +45,7 @@ class SquareHead(TaughtRecovery):
     hidden_layers: OneOrMore[str] | None = None
     teacher: str | None = None
     quantize: bool = False
+    backend: Backend = "dense"
 
     name: ClassVar[str] = "square_head"
     trains_as_found: ClassVar[bool] = True

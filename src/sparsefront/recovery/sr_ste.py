@@ -7,6 +7,7 @@ from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from sparsefront.pruning.training_masks import StraightThrough
 from sparsefront.recovery.base import RecoverySetup, Round, RoundRecord
+from sparsefront.recovery.sparse_backend import DenseBackend
 from sparsefront.recovery.training import TrainingPlan, TrainingRecovery, fit_round, recovery_epochs
 from sparsefront.recovery.window_masks import WindowMasks, check_window_masks
 from sparsefront.settings_class import LearningRate, settings_class
@@ -27,12 +28,14 @@ class SrSte(TrainingRecovery):
         decay: lambda_W, how strongly pruned weights are drawn to zero; 2e-4 in the source's experiments on ImageNet.
         epochs: of this training; null = the recipe's recovery_epochs, else its epochs.
         lr: peak rate; null = the recipe's lr.
+        backend: dense: pruned weights are trained too.
     Source: Zhou et al., "Learning N:M Fine-grained Structured Sparse Neural Networks From Scratch", 2021.
     """
 
     decay: Annotated[NonNegativeFloat, Field(description="0: the plain straight-through estimator")] = 2e-4
     epochs: Annotated[PositiveInt | None, Field(description="null: the recipe's")] = None
     lr: Annotated[LearningRate | None, Field(description="null: the recipe's")] = None
+    backend: DenseBackend = "dense"
 
     name: ClassVar[str] = "sr_ste"
     needs: ClassVar[tuple[str, ...]] = ("initial_net",)

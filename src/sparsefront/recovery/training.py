@@ -13,6 +13,7 @@ from sparsefront.progress import counted
 from sparsefront.pruning.masked_weights import ApplyMasks
 from sparsefront.recovery.base import Recovery, RecoverySetup, Round, RoundRecord
 from sparsefront.recovery.fake_quantize import FakeQuantize
+from sparsefront.recovery.sparse_backend import Backend, check_backend, sparse_layers
 from sparsefront.training.fit import Trained, fit, steps_per_epoch
 from sparsefront.training.recipe import Optimization, Recipe
 
@@ -63,9 +64,11 @@ class TrainingRecovery(Recovery):
 
     Attributes:
         quantize: in fp8 (`FakeQuantize`), of those that offer it as a setting: what is trained is then what precision=fp8 runs.
+        backend: what multiplies, likewise (`sparse_backend`). Gradients of kept weights alone are clipped where it is sparse.
     """
 
     quantize: bool = False
+    backend: Backend = "dense"
 
     @property
     def training(self) -> "TrainingRecovery":
@@ -93,6 +96,7 @@ class TrainingRecovery(Recovery):
 
     def check(self, setup: RecoverySetup) -> None:
         self.plan(setup.recipe, steps_per_epoch=1)
+        check_backend(self.backend, setup, quantize=self.quantize)
 
     def recover(self, round: Round) -> RoundRecord:
         setup = round.setup
@@ -100,17 +104,18 @@ class TrainingRecovery(Recovery):
         plan = self.plan_of_round(setup.recipe, steps, round.index, len(round.levels))
         self.set_weights(round)
         round.masked.set(round.masks)
-        apply_masks = ApplyMasks(
-            round.masked,
-            schedule=setup.pruning.schedule,
-            sparsity=setup.pruning.sparsity,
-            make_masks=round.make_masks,
-            total_steps=plan.total_steps(steps),
-        )
-        callbacks = apply_masks, *self.callbacks(round)
-        if self.quantize:
-            callbacks = *callbacks, FakeQuantize(round.net, setup.prunable(round.net))
-        trained = fit_round(round, plan, callbacks)
+        with sparse_layers(self.backend, round, plan.optimization, quantize=self.quantize) as masked:
+            apply_masks = ApplyMasks(
+                masked,
+                schedule=setup.pruning.schedule,
+                sparsity=setup.pruning.sparsity,
+                make_masks=round.make_masks,
+                total_steps=plan.total_steps(steps),
+            )
+            callbacks = apply_masks, *self.callbacks(round)
+            if self.quantize:
+                callbacks = *callbacks, FakeQuantize(round.net, setup.prunable(round.net))
+            trained = fit_round(round, plan, callbacks)
         return RoundRecord(**asdict(trained), updates=apply_masks.reached)
 
 

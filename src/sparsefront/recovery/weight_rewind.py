@@ -6,6 +6,7 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.models.checkpoint import misfit_of
 from sparsefront.networks import load_state
 from sparsefront.recovery.base import RecoverySetup, Round
+from sparsefront.recovery.sparse_backend import Backend
 from sparsefront.recovery.training import Epochs, TrainingPlan, TrainingRecovery, first_epoch, rewound_plan
 from sparsefront.settings_class import settings_class
 from sparsefront.training.recipe import Recipe
@@ -21,11 +22,12 @@ class WeightRewind(TrainingRecovery):
 
     Args:
         epochs: K, how far to rewind, in every round; null = the recipe's recovery_epochs, else the whole dense run (K = T).
-        quantize: as of finetune.
+        quantize, backend: as of finetune.
     """
 
     epochs: Epochs = None
     quantize: bool = False
+    backend: Backend = "dense"
 
     name: ClassVar[str] = "weight_rewind"
     needs: ClassVar[tuple[str, ...]] = ("epoch_weights",)

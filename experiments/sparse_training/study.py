@@ -1,0 +1,257 @@
+"""How much faster is a training step that skips pruned blocks? Whole steps of networks, and their three products alone.
+
+    python -m experiments.sparse_training.study products --out results/sparse_training/products.csv
+    python -m experiments.sparse_training.study steps --out results/sparse_training/steps.csv [--only bert_base,0.75] [--profile]
+
+Networks have random weights, uneven as trained ones are, and are pruned by magnitude. A step is forward, backward and optimizer
+in mixed precision; the dense one is that of the network before pruning. Both run compiled, block by block or whole, with a
+fused AdamW. Steps of both kinds are timed in turn in one process, launched one by one and as CUDA graphs; the faster counts.
+"""
+
+import argparse
+import copy
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from sparsefront_kernels.bench.timing import time_calls
+from sparsefront_kernels.blocked.training import TrainableBlockedLinear
+from torch import Tensor, nn
+
+from experiments.end_to_end.networks import Network, build, inputs_of, prune
+from experiments.end_to_end.points import Point, Setting
+from experiments.harness.measure import kernel_times_us
+from experiments.harness.rows import text, where_and_when
+from sparsefront.measure.correctness import floating_tensors
+from sparsefront.models.base import block_names
+from sparsefront.results.store import append_line, read_lines
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+BLOCK = 64
+SIZES = (("bert_base", 128, 128), ("bert_large", 32, 384), ("vit_l_16", 64, None))
+SPARSITIES = (0.75, 0.9)
+WARM_UP, STEPS, TURNS = 3, 8, 2
+ROWS = 12_288
+SHAPES = ((1024, 1024), (1024, 4096), (4096, 1024), (768, 768), (768, 3072), (3072, 768))  # K, N
+COPIES = 3  # of X and dY, in turn, so that L2 holds none
+
+# Parts of a step -> what the names of their kernels contain; the first that fits counts.
+PARTS = {
+    "packing": ("pack_panels",),
+    "weight gradient": ("weight_gradient", "blocked_gradient", "add_splits"),
+    "sparse products": ("blocked_sm90", "_blocked_triton"),
+    "dense products": ("nvjet", "gemm", "cutlass", "xmma"),
+    "attention": ("flash", "fmha", "attention", "sdpa", "cudnn"),
+    "optimizer": ("multi_tensor", "fused_adam", "FusedAdam"),
+}
+
+
+# Products alone.
+
+
+def measure_products(out: Path, dtype_name: str, sparsities: tuple[float, ...]) -> None:
+    """A line for each shape and sparsity."""
+    dtype, done = DTYPES[dtype_name], read_lines(out)
+    for (k, n), sparsity in product(SHAPES, sparsities):
+        cells = {"m": ROWS, "k": k, "n": n, "block": BLOCK, "sparsity": sparsity, "dtype": dtype_name}
+        if any(all(row[name] == str(cell) for name, cell in cells.items()) for row in done):
+            continue
+        row = cells | products_of(k, n, sparsity, dtype) | where_and_when()
+        append_line(out, {name: text(cell) for name, cell in row.items()})
+        print({name: text(cell) for name, cell in row.items()}, flush=True)
+
+
+def products_of(k: int, n: int, sparsity: float, dtype: torch.dtype) -> dict[str, float]:
+    """Microseconds of Y, dX and dW, dense and of kept blocks, packing included, and how much faster all three are."""
+    torch.manual_seed(0)
+    linear = nn.Linear(k, n, device="cuda")
+    kept = torch.rand(n // BLOCK, k // BLOCK, device="cuda").argsort(dim=None).argsort().view(n // BLOCK, k // BLOCK)
+    mask = (kept < round(kept.numel() * (1 - sparsity))).repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)
+    layer = TrainableBlockedLinear.from_masked(linear, mask, (BLOCK, BLOCK))
+    xs, dys = ([torch.randn(ROWS, side, device="cuda", dtype=dtype) for _ in range(COPIES)] for side in (k, n))
+    weight, ops = linear.weight.detach().to(dtype), torch.ops.sparsefront
+    values, handle = layer.weight.detach(), layer._handle
+    calls: dict[str, Callable[[Tensor, Tensor], Any]] = {
+        "dense_y_us": lambda x, dy: F.linear(x, weight),
+        "dense_dx_us": lambda x, dy: dy @ weight,
+        "dense_dw_us": lambda x, dy: dy.t() @ x,
+        "sparse_y_us": lambda x, dy: ops.blocked_training(x, values, None, handle, n),
+        "sparse_dx_us": lambda x, dy: ops.blocked_training_dx(dy, values, handle, k),
+        "sparse_dw_us": lambda x, dy: ops.blocked_training_dw(dy, x, values, handle),
+    }
+    with torch.no_grad():
+        found = {
+            name: time_calls(
+                [lambda x=x, dy=dy, call=call: call(x, dy) for x, dy in zip(xs, dys, strict=True)]
+            ).median_us
+            for name, call in calls.items()
+        }
+    dense, sparse = (sum(us for name, us in found.items() if name.startswith(kind)) for kind in ("dense", "sparse"))
+    return found | {"speedup": dense / sparse}
+
+
+# Steps of networks.
+
+
+@dataclass
+class Training:
+    """A network in training: `step` takes one.
+
+    Args:
+        trained: the layers that were pruned, or would be.
+    """
+
+    net: nn.Module
+    trained: list[str]
+    optimizer: torch.optim.Optimizer
+    inputs: dict[str, Tensor]
+    target: Tensor
+    dtype: torch.dtype
+
+    def step(self) -> None:
+        with torch.autocast("cuda", self.dtype):
+            logits = floating_tensors(self.net(**self.inputs))[0]
+        F.cross_entropy(logits.float(), self.target).backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    @property
+    def pruned_bytes(self) -> int:
+        """Of the pruned layers: weights and what the optimizer keeps for them."""
+        weights = [self.net.get_submodule(name).weight for name in self.trained]
+        states = [tensor for weight in weights for tensor in self.optimizer.state[weight].values()]
+        return sum(tensor.numel() * tensor.element_size() for tensor in (*weights, *states))
+
+
+def training_of(
+    network: Network, layers: list[str], inputs: dict[str, Tensor], dtype: torch.dtype, compiled: str
+) -> Training:
+    """Args:
+    compiled: blocks, network or none.
+    """
+    net = network.net.train().requires_grad_(True)
+    if compiled == "network":
+        net.forward = torch.compile(net.forward)
+    elif compiled == "blocks":
+        for name in block_names(net, network.prunable):
+            block = net.get_submodule(name)
+            block.forward = torch.compile(block.forward)
+    first = next(iter(inputs.values()))
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-5, fused=True, capturable=first.is_cuda)
+    target = torch.zeros(len(first), dtype=torch.int64, device=first.device)
+    return Training(net, layers, optimizer, inputs, target, dtype)
+
+
+def measure_steps(out: Path, dtype_name: str, compiled: str, only: list[str], profile: bool) -> None:
+    """A line for each network and sparsity."""
+    for (model, batch, length), sparsity in product(SIZES, SPARSITIES):
+        if only and f"{model},{sparsity:g}" not in only:
+            continue
+        point = Point(model, batch, length, dtype_name, Setting("block_wise", BLOCK, sparsity))
+        row = steps_of(point, compiled, profile)
+        append_line(out, {name: text(cell) for name, cell in row.items()})
+        print({name: text(cell) for name, cell in row.items()}, flush=True)
+        torch._dynamo.reset()
+        torch.cuda.empty_cache()
+
+
+def steps_of(point: Point, compiled: str, profile: bool) -> dict[str, Any]:
+    """Milliseconds of a step, dense and sparse, and with `profile` those of its parts."""
+    dtype, device = DTYPES[point.dtype], torch.device("cuda")
+    dense = build(point.model, device, masked=False)
+    masks = prune(dense, point).layers
+    sparse = Network(copy.deepcopy(dense.net), dense.prunable, dense.body)
+    for name, mask in masks.items():
+        layer = TrainableBlockedLinear.from_masked(sparse.net.get_submodule(name), mask, (BLOCK, BLOCK))
+        sparse.net.set_submodule(name, layer)
+    inputs = inputs_of(
+        dense.net, point.batch, point.sequence_length, attention_mask="none", device=device, dtype=torch.float32
+    )
+    trainings = {
+        kind: training_of(network, list(masks), inputs, dtype, compiled)
+        for kind, network in (("dense", dense), ("sparse", sparse))
+    }
+    row = {**point.columns, "compiled": compiled}
+    row = {name: cell for name, cell in row.items() if name not in ("group_m", "kernel_mode", "pattern_settings")}
+    taken = {mode: timed(trainings, mode) for mode in ("launched", "graph")}
+    for mode, samples in taken.items():
+        row |= {f"{kind}_{mode}_ms": statistics.median(samples[kind]) for kind in trainings}
+    best = {kind: min(row[f"{kind}_{mode}_ms"] for mode in taken) for kind in trainings}
+    row |= {"speedup": best["dense"] / best["sparse"]}
+    row |= {"memory_of_pruned": trainings["sparse"].pruned_bytes / trainings["dense"].pruned_bytes}
+    if profile:
+        for kind, training in trainings.items():
+            row |= {f"{kind}_{part}_ms".replace(" ", "_"): ms for part, ms in parts_of(training.step)}
+    return row | where_and_when()
+
+
+def timed(trainings: dict[str, Training], mode: str) -> dict[str, list[float]]:
+    """Milliseconds of steps, taken in turn.
+
+    Args:
+        mode: launched = kernel by kernel from Python; graph = a whole step is one CUDA graph.
+    """
+    taken: dict[str, list[float]] = {kind: [] for kind in trainings}
+    for _, (kind, training) in product(range(TURNS), trainings.items()):
+        graph = recorded(training) if mode == "graph" else None
+        step = training.step if graph is None else graph.replay
+        for index in range(WARM_UP + STEPS):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            step()
+            end.record()
+            torch.cuda.synchronize()
+            if index >= WARM_UP:
+                taken[kind].append(begin.elapsed_time(end))
+        del graph, step
+        torch.cuda.empty_cache()
+    return taken
+
+
+def recorded(training: Training) -> torch.cuda.CUDAGraph:
+    """A step as a graph. Only one at a time is there: each holds the memory of a whole step."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        training.step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        training.step()
+    return graph
+
+
+def parts_of(step: Callable[[], None]) -> Iterator[tuple[str, float]]:
+    """Part of a step -> milliseconds of its kernels; other kernels are `rest`."""
+    milliseconds = dict.fromkeys([*PARTS, "rest"], 0.0)
+    for name, us in kernel_times_us(step).items():
+        part = next(
+            (part for part, words in PARTS.items() if any(word.lower() in name.lower() for word in words)), "rest"
+        )
+        milliseconds[part] += us / 1000
+    yield from milliseconds.items()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=("products", "steps"))
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--dtype", choices=list(DTYPES), default="bf16")
+    parser.add_argument("--sparsities", type=float, nargs="+", default=list(SPARSITIES))
+    parser.add_argument("--only", nargs="+", default=[], help="such as bert_base,0.75")
+    parser.add_argument("--compiled", choices=("blocks", "network", "none"), default="blocks")
+    parser.add_argument("--profile", action="store_true", help="how a step is divided between kernels")
+    given = parser.parse_args()
+    if given.what == "products":
+        measure_products(given.out, given.dtype, tuple(given.sparsities))
+    else:
+        measure_steps(given.out, given.dtype, given.compiled, given.only, given.profile)
+
+
+if __name__ == "__main__":
+    main()

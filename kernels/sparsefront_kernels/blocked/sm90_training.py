@@ -1,0 +1,151 @@
+"""Training in blocks on compute capability 9.0: the gradient of kept blocks, and panels (`csrc/blocked_training_sm90.cu`)."""
+
+import ctypes
+import functools
+import itertools
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sparsefront_kernels import cuda_library
+from sparsefront_kernels.blocked.format import BlockedFormat
+from sparsefront_kernels.common.launch import num_sms
+from sparsefront_kernels.common.operands import has_aligned_rows
+
+LIBRARY = "blocked_training_sm90"
+SIDE = 64  # outputs of a side, and inputs of a box
+MOST_BOXES = 4  # of a side
+ROWS = 32  # of X and dY that are loaded together
+FEWEST_ROWS = 256  # of a split
+
+
+@dataclass(frozen=True, eq=False)
+class GradientBoxes:
+    """What the kernel reads of a weight.
+
+    Args:
+        sides: int32 [pairs, 2, 4]: 64 outputs by up to four boxes of 64 inputs: first output, first box, how many boxes, 0.
+        boxes: int32 [boxes, 2]: first input, and where the first of the box's 64 × 64 values lies in all values.
+        counts: boxes of each pair.
+    """
+
+    sides: Tensor
+    boxes: Tensor
+    counts: tuple[int, ...]
+
+
+def boxes_for_gradient(stored: BlockedFormat, device: torch.device) -> GradientBoxes:
+    """Args:
+    stored: on the CPU, blocks of multiples of 64 both ways.
+    """
+    (bn, bk), columns, bounds = stored.block, stored.block_columns.tolist(), stored.row_pointers.tolist()
+    boxes: list[tuple[int, int]] = []
+    sides: list[tuple[int, int, int, int]] = []
+    for (row, (start, stop)), part in itertools.product(enumerate(itertools.pairwise(bounds)), range(0, bn, SIDE)):
+        first = len(boxes)
+        for block, input in itertools.product(range(start, stop), range(0, bk, SIDE)):
+            boxes.append((columns[block] * bk + input, (block * bn + part) * bk + input))
+        count = len(boxes) - first
+        shares = -(-count // MOST_BOXES)
+        ends = [first + count * (share + 1) // shares for share in range(shares)]
+        sides += [(row * bn + part, begin, end - begin, 0) for begin, end in zip([first, *ends], ends)]
+    sides += [(0, 0, 0, 0)] * (len(sides) % 2)  # of the last pair the second, which does nothing
+    pairs = torch.tensor(sides, dtype=torch.int32).view(-1, 2, 4)
+    counts = pairs[:, :, 2].sum(1)
+    order = counts.argsort(descending=True, stable=True)  # the longest begin first
+    table = torch.tensor(boxes, dtype=torch.int32).view(-1, 2)
+    return GradientBoxes(pairs[order].to(device), table.to(device), tuple(counts[order].tolist()))
+
+
+# Estimates for an H200, not measured: cycles of a block's start and end, of a stage for each box that it loads, and of the kernel
+# that adds up; bytes that this one moves in a cycle.
+_BLOCK, _BOX, _SUM, _SUM_BYTES = 4000, 91, 4000, 2000
+
+
+@functools.lru_cache(maxsize=4096)
+def splits_for(m: int, counts: tuple[int, ...], num_sms: int) -> int:
+    """Blocks of the grid that share the rows of a pair: as many as end soonest by a coarse prediction."""
+
+    def cycles(splits: int) -> float:
+        mean = sum(counts) / len(counts) + 1.5  # dY too
+        waves = -(-len(counts) * splits // num_sms)
+        stages = -(-m // (splits * ROWS))
+        added = _SUM + 4 * SIDE * SIDE * sum(counts) * (splits + 1) / _SUM_BYTES if splits > 1 else 0.0
+        return waves * (_BLOCK + stages * _BOX * mean) + added
+
+    return min(range(1, max(1, m // FEWEST_ROWS) + 1), key=cycles)
+
+
+def blocked_gradient_sm90(dy: Tensor, x: Tensor, packed: GradientBoxes, block: tuple[int, int], blocks: int) -> Tensor:
+    """dYᵀ · X of kept blocks, added up in float32.
+
+    Args:
+        dy: [M, N], x: [M, K], float16 or bfloat16; copied where their rows are not contiguous and begin at 16 bytes.
+        block, blocks: (bn, bk), and how many.
+    Returns:
+        float32 [blocks, bn, bk].
+    Raises:
+        RuntimeError: the launch failed.
+    """
+    dy, x = (rows if has_aligned_rows(rows) else rows.contiguous() for rows in (dy, x))
+    m = len(x)
+    splits = splits_for(m, packed.counts, num_sms(x.device)) if packed.counts else 1
+    gradient = x.new_empty(blocks, *block, dtype=torch.float32)
+    sums = gradient if splits == 1 else gradient.new_empty(splits, gradient.numel())
+    if blocks:
+        error = _library().sparsefront_blocked_gradient_sm90(
+            *(tensor.data_ptr() for tensor in (dy, x, sums, gradient, packed.sides, packed.boxes)),
+            dy.stride(0),
+            x.stride(0),
+            gradient.numel(),
+            int(x.dtype == torch.bfloat16),
+            m,
+            dy.shape[1],
+            x.shape[1],
+            block[1],
+            len(packed.counts),
+            splits,
+            -(-m // (splits * ROWS)) * ROWS,
+            torch.cuda.current_stream(x.device).cuda_stream,
+        )
+        if error:
+            raise RuntimeError(f"{LIBRARY}: CUDA error {error} at launch")
+    return gradient
+
+
+def packed_panels(values: Tensor, sources: Tensor, dtype: torch.dtype, *, transposed: bool) -> Tensor:
+    """Panels [panels, 64, 64] of `BlockedSm90Weight`.
+
+    Args:
+        values: [blocks, bn, bk], both multiples of 64, any float dtype.
+        sources: int64 [panels], of each panel the place of its first value.
+        dtype: float16 or bfloat16, to which values are rounded.
+        transposed: whether panels are of Wᵀ.
+    Raises:
+        RuntimeError: the launch failed.
+    """
+    panels = values.new_empty(len(sources), SIDE, SIDE, dtype=dtype)
+    if len(sources):
+        values = values.float().contiguous()
+        error = _library().sparsefront_blocked_pack_sm90(
+            *(tensor.data_ptr() for tensor in (values, sources, panels)),
+            int(dtype == torch.bfloat16),
+            int(transposed),
+            values.shape[2],
+            len(sources),
+            torch.cuda.current_stream(values.device).cuda_stream,
+        )
+        if error:
+            raise RuntimeError(f"{LIBRARY}: CUDA error {error} at launch")
+    return panels
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    library = cuda_library.load(LIBRARY)
+    gradient, pack = library.sparsefront_blocked_gradient_sm90, library.sparsefront_blocked_pack_sm90
+    gradient.argtypes = [ctypes.c_void_p] * 6 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 8 + [ctypes.c_void_p]
+    pack.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int] * 4 + [ctypes.c_void_p]
+    gradient.restype = pack.restype = ctypes.c_int
+    return library

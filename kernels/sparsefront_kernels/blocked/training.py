@@ -1,0 +1,386 @@
+"""A Linear whose weight keeps whole blocks, for training: all three products and the optimizer see kept blocks alone.
+
+    Y = X · Wᵀ + bias      dX = dY · W      dW = dYᵀ · X of kept blocks
+
+The parameter is the values of `BlockedFormat`, [blocks, bn, bk]: its gradient, the optimizer's state and what ranks exchange
+are as small. Which blocks are kept never changes.
+
+| | Y and dX | dW |
+| --- | --- | --- |
+| compute capability 9.0, 16 bits, blocks of multiples of 64 both ways | `blocked_sm90`; dX with panels of Wᵀ | `sm90_training` |
+| other GPUs, float32, other blocks | `blocked_triton` | Triton |
+| CPU | the reference | the same in PyTorch |
+"""
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Self
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor, nn
+
+from sparsefront_kernels.blocked import sm90, sm90_training
+from sparsefront_kernels.blocked.format import BlockedFormat
+from sparsefront_kernels.blocked.reference import blocked_reference
+from sparsefront_kernels.blocked.sm90 import BlockedSm90Weight, blocked_sm90, pack_for_blocked_sm90
+from sparsefront_kernels.blocked.sm90_training import (
+    GradientBoxes,
+    blocked_gradient_sm90,
+    boxes_for_gradient,
+    packed_panels,
+)
+from sparsefront_kernels.blocked.triton import BlockedTritonWeight, blocked_triton
+from sparsefront_kernels.common.device_support import hopper_unsupported_reason, triton_unsupported_reason
+from sparsefront_kernels.common.epilogue import accumulation_dtype
+from sparsefront_kernels.common.launch import num_sms, power_of_two_within, supports_pdl
+from sparsefront_kernels.problem import Problem
+
+
+class TrainableBlockedLinear(nn.Module):
+    """Takes [..., K] and gives [..., N], as nn.Linear does; only kept blocks are stored and trained.
+
+    Under autocast it multiplies in autocast's dtype, else in that of the input. It works in compiled graphs and CUDA graphs.
+
+    Args:
+        stored: W, whose values become the parameter `weight`.
+        bias: [N] or None; a parameter stays the same object.
+    Attributes:
+        weight: [blocks, bn, bk], block row after block row.
+    """
+
+    def __init__(self, stored: BlockedFormat, bias: nn.Parameter | None = None) -> None:
+        super().__init__()
+        self.out_features, self.in_features = stored.shape
+        self.weight = nn.Parameter(stored.values)
+        self.bias = bias
+        self._blocks = KeptBlocks(stored)
+        # A tensor, so that layers of other blocks share compiled code, to which a number would be a constant.
+        self._handle = torch.tensor(self._blocks.handle)
+
+    @classmethod
+    def from_masked(cls, linear: nn.Linear, mask: Tensor, block: Sequence[int]) -> Self:
+        """The same layer, trained in blocks.
+
+        Args:
+            mask: bool [N, K], True = keep; equal within each block.
+            block: (bn, bk) = outputs × inputs.
+        Raises:
+            ValueError: the mask does not keep whole blocks.
+        """
+        mask = mask.to(linear.weight.device)
+        stored = BlockedFormat.from_dense(linear.weight.detach(), mask, block=list(block))
+        return cls(stored, linear.bias)
+
+    def dense_weight(self) -> Tensor:
+        """[N, K], with zeros where W is pruned."""
+        return self._blocks.format_of(self.weight.detach()).to_dense()
+
+    def forward(self, input: Tensor) -> Tensor:
+        """`input` is called as nn.Linear calls it."""
+        device = input.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else input.dtype
+        rows = input.reshape(-1, self.in_features).to(dtype)
+        y = torch.ops.sparsefront.blocked_training(rows, self.weight, self.bias, self._handle, self.out_features)
+        return y.reshape(*input.shape[:-1], self.out_features)
+
+    def extra_repr(self) -> str:
+        bn, bk = self._blocks.block
+        return f"n={self.out_features}, k={self.in_features}, blocks={len(self.weight)} of {bn}x{bk}"
+
+
+class KeptBlocks:
+    """Which blocks a weight keeps, and what kernels need to know of it on each device. Copies are the same object.
+
+    Args:
+        stored: a weight with these blocks; its values are not kept.
+    Attributes:
+        handle: a number under which ops find it.
+    """
+
+    def __init__(self, stored: BlockedFormat) -> None:
+        self.shape, self.block, self.count = stored.shape, stored.block, len(stored.block_columns)
+        self._stored = _without_values(stored.to("cpu"))
+        self._made: dict[tuple[Any, ...], Any] = {}
+        self.handle = next(_HANDLES)
+        _KEPT[self.handle] = self
+
+    def format_of(self, values: Tensor, transposed: bool = False) -> BlockedFormat:
+        """W, or Wᵀ, with these values [blocks, bn, bk]."""
+        if transposed:
+            values = values[self._order(values.device)].transpose(1, 2).contiguous()
+        return replace(self.blocks(transposed, values.device), values=values)
+
+    def blocks(self, transposed: bool, device: torch.device) -> BlockedFormat:
+        """W, or Wᵀ, without its values."""
+
+        def make() -> BlockedFormat:
+            return _without_values((_transposed(self._stored) if transposed else self._stored).to(device))
+
+        return self._once(make, "blocks", transposed, device)
+
+    def panels(self, transposed: bool, device: torch.device) -> tuple[BlockedSm90Weight, Tensor]:
+        """W, or Wᵀ, as `blocked_sm90` reads it, but for its panels: of each the place of its first value, int64 [panels]."""
+
+        def make() -> tuple[BlockedSm90Weight, Tensor]:
+            numbers = torch.arange(self.count * self.block[0] * self.block[1])
+            numbered = self.format_of(numbers.view(-1, *self.block), transposed)
+            packed = pack_for_blocked_sm90(numbered)
+            sources, none = packed.panels[:, 0, 0].contiguous().to(device), torch.empty(0, device=device)
+            moved = {name: getattr(packed, name).to(device) for name in ("k_blocks", "outputs")}
+            return replace(packed, panels=none, **moved), sources
+
+        return self._once(make, "panels", transposed, device)
+
+    def chunks(self, most: int, device: torch.device) -> Tensor:
+        """Runs of at most so many blocks of one block row, int32 [chunks, 3]: block row, first block, how many."""
+
+        def make() -> Tensor:
+            bounds = self._stored.row_pointers.tolist()
+            runs = [
+                (row, first, min(most, stop - first))
+                for row, (start, stop) in enumerate(itertools.pairwise(bounds))
+                for first in range(start, stop, most)
+            ]
+            return torch.tensor(runs, dtype=torch.int32, device=device).view(-1, 3)
+
+        return self._once(make, "chunks", most, device)
+
+    def boxes(self, device: torch.device) -> GradientBoxes:
+        """As the gradient's kernel for compute capability 9.0 reads them."""
+        return self._once(lambda: boxes_for_gradient(self._stored, device), "boxes", device)
+
+    def _order(self, device: torch.device) -> Tensor:
+        """Which block of W each block of Wᵀ is, int64 [blocks]."""
+        return self._once(lambda: _order_of_transposed(self._stored).to(device), "order", device)
+
+    def _once(self, make: Callable[[], Any], *key: Any) -> Any:
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "KeptBlocks":
+        return self
+
+
+_HANDLES = itertools.count()
+_KEPT: WeakValueDictionary[int, KeptBlocks] = WeakValueDictionary()
+
+
+def _without_values(stored: BlockedFormat) -> BlockedFormat:
+    """With a single number in place of all of them."""
+    return replace(stored, values=torch.zeros(1, 1, 1, device=stored.device).expand(stored.values.shape))
+
+
+def _order_of_transposed(stored: BlockedFormat) -> Tensor:
+    columns, block_rows = stored.block_columns.long(), len(stored.row_pointers) - 1
+    return (columns * block_rows + stored.block_rows()).argsort()
+
+
+def _transposed(stored: BlockedFormat) -> BlockedFormat:
+    """Wᵀ without its values: block columns become block rows."""
+    (n, k), (bn, bk) = stored.shape, stored.block
+    pointers = torch.zeros(k // bk + 1, dtype=torch.int32)
+    pointers[1:] = torch.bincount(stored.block_columns.long(), minlength=k // bk).cumsum(0)
+    rows = stored.block_rows()[_order_of_transposed(stored)].to(torch.int32)
+    return BlockedFormat((k, n), (bk, bn), stored.values.transpose(1, 2), pointers, rows)
+
+
+def training_unsupported_reason(dtype: torch.dtype, device: torch.device) -> str | None:
+    """Why blocks cannot be trained in this dtype on this device, or None; a CPU runs the reference."""
+    if device.type == "cpu":
+        return None
+    return triton_unsupported_reason(None, Problem(m=1, k=1, n=1, dtype=dtype, device=device))  # type: ignore[arg-type]
+
+
+# Y and dX: the product by W, or by its transpose.
+
+
+def _product(x: Tensor, values: Tensor, bias: Tensor | None, kept: KeptBlocks, transposed: bool) -> Tensor:
+    """[M, K] -> [M, N] by W; [M, N] -> [M, K] by Wᵀ."""
+    if x.device.type == "cpu":
+        with torch.autocast(
+            "cpu", enabled=False
+        ):  # which would round the products of 16-bit operands before they are added up
+            return blocked_reference(x, kept.format_of(values.to(x.dtype), transposed), bias)
+    if _runs_on_sm90(x.dtype, x.device, kept.block):
+        weight, sources = kept.panels(transposed, x.device)
+        panels = packed_panels(values, sources, x.dtype, transposed=transposed)
+        options = {"residual": None, "activation": "none", "x_feature_major": False, "y_feature_major": False}
+        return blocked_sm90(x, replace(weight, panels=panels), bias, **options)
+    stored = kept.format_of(values.to(x.dtype), transposed)
+    packed = BlockedTritonWeight(*stored.shape, stored.values, stored.row_pointers, stored.block_columns)
+    return blocked_triton(x, packed, bias)
+
+
+@functools.cache
+def _runs_on_sm90(dtype: torch.dtype, device: torch.device, block: tuple[int, int]) -> bool:
+    """Whether W and Wᵀ can be packed for `blocked_sm90`, panel by panel."""
+    if dtype not in (torch.float16, torch.bfloat16) or any(side % sm90.HALF for side in block):
+        return False
+    problem = Problem(m=1, k=1, n=1, dtype=dtype, device=device)
+    return all(hopper_unsupported_reason(problem, library) is None for library in (sm90.LIBRARY, sm90_training.LIBRARY))
+
+
+# dW of kept blocks.
+
+
+def weight_gradient_reference(dy: Tensor, x: Tensor, stored: BlockedFormat) -> Tensor:
+    """dYᵀ · X of kept blocks in plain PyTorch, block row by block row.
+
+    Args:
+        dy: [M, N].
+        x: [M, K].
+        stored: which blocks are kept; its values are not read.
+    Returns:
+        [blocks, bn, bk]; 16-bit operands are added up in float32, and float32 is what comes out.
+    """
+    (bn, bk), precision = stored.block, accumulation_dtype(x.dtype)
+    blocks_of_x = x.to(precision).unflatten(1, (-1, bk))  # [M, K / bk, bk]
+    of_rows = dy.to(precision).unflatten(1, (-1, bn)).unbind(1)
+    bounds = stored.row_pointers.tolist()
+    products = [
+        (of_row.t() @ blocks_of_x.index_select(1, stored.block_columns[start:stop]).flatten(1))
+        .reshape(bn, stop - start, bk)
+        .transpose(0, 1)
+        for of_row, (start, stop) in zip(of_rows, itertools.pairwise(bounds), strict=True)
+    ]
+    return torch.cat(products)
+
+
+def weight_gradient(dy: Tensor, x: Tensor, kept: KeptBlocks) -> Tensor:
+    """The same by a kernel, in float32."""
+    if _runs_on_sm90(x.dtype, x.device, kept.block):
+        return blocked_gradient_sm90(dy, x, kept.boxes(x.device), kept.block, kept.count)
+    return triton_weight_gradient(dy, x, kept)
+
+
+def triton_weight_gradient(dy: Tensor, x: Tensor, kept: KeptBlocks) -> Tensor:
+    """The same by the Triton kernel, on a GPU or in the interpreter."""
+    from sparsefront_kernels.blocked.triton_training import launch_weight_gradient
+
+    stored = kept.blocks(False, x.device)
+    launch = gradient_launch(len(x), x.element_size(), kept, x.device)
+    gradient = x.new_empty(launch.splits, kept.count, *kept.block, dtype=torch.float32)
+    if gradient.numel():
+        chunks = kept.chunks(launch.side_by_side, x.device)
+        dy, x = (rows if rows.stride(1) == 1 else rows.contiguous() for rows in (dy, x))
+        launch_weight_gradient(dy, x, gradient, chunks=chunks, block_columns=stored.block_columns, launch=launch)
+    return gradient[0] if launch.splits == 1 else gradient.sum(dim=0)
+
+
+WIDEST = 256  # inputs that a program computes
+PROGRAMS = 2  # an SM
+FEWEST_ROWS = 512  # of a split
+SHARED_BYTES, SHARED_BYTES_OF_SM90 = (
+    101_376,
+    232_448,
+)  # of a block; the first on compute capability 8.9, where it is least
+
+
+def gradient_launch(m: int, itemsize: int, kept: KeptBlocks, device: torch.device) -> Any:
+    """Wide programs, which read dY less often, and as many splits of the rows as fill the GPU."""
+    from sparsefront_kernels.blocked.triton_training import GradientLaunch
+
+    height, width = (power_of_two_within(side, lowest=16, highest=128) for side in kept.block)
+    side_by_side = WIDEST // width
+    chunks = max(1, len(kept.chunks(side_by_side, device)))
+    splits = max(1, min(PROGRAMS * num_sms(device) // chunks, m // FEWEST_ROWS))
+    block_m = 64 if itemsize == 2 else 16  # float32 goes through the CUDA cores
+    bytes_of_stage = itemsize * block_m * (height + side_by_side * width)
+    shared = SHARED_BYTES_OF_SM90 if supports_pdl(device) else SHARED_BYTES
+    return GradientLaunch(
+        side_by_side,
+        block_m,
+        splits,
+        num_warps=8 if height * WIDEST > 64 * 256 else 4,
+        num_stages=max(2, min(4, shared // (bytes_of_stage * (2 if shared > SHARED_BYTES else 1)))),
+    )
+
+
+# Ops, each one node of eager, compiled and CUDA graphs. They get a handle instead of the blocks: see `TrainableBlockedLinear`.
+
+
+def _kept(handle: Tensor) -> KeptBlocks:
+    return _KEPT[int(handle)]
+
+
+@torch.library.custom_op(
+    "sparsefront::blocked_training",
+    mutates_args=(),
+    schema="(Tensor x, Tensor values, Tensor? bias, Tensor handle, SymInt n) -> Tensor",
+)
+def blocked_training(x: Tensor, values: Tensor, bias: Tensor | None, handle: Tensor, n: int) -> Tensor:
+    """Y = X · Wᵀ + bias in x's dtype, differentiable.
+
+    Args:
+        x: [M, K].
+        values: [blocks, bn, bk], any float dtype: rounded to x's.
+        bias: [N], any float dtype, or None.
+        handle: int64, of `KeptBlocks`.
+    """
+    return _product(x, values, bias, _kept(handle), transposed=False)
+
+
+@torch.library.custom_op(
+    "sparsefront::blocked_training_dx",
+    mutates_args=(),
+    schema="(Tensor dy, Tensor values, Tensor handle, SymInt k) -> Tensor",
+)
+def _blocked_training_dx(dy: Tensor, values: Tensor, handle: Tensor, k: int) -> Tensor:
+    return _product(dy, values, None, _kept(handle), transposed=True)
+
+
+@torch.library.custom_op(
+    "sparsefront::blocked_training_dw",
+    mutates_args=(),
+    schema="(Tensor dy, Tensor x, Tensor values, Tensor handle) -> Tensor",
+)
+def _blocked_training_dw(dy: Tensor, x: Tensor, values: Tensor, handle: Tensor) -> Tensor:
+    kept = _kept(handle)
+    if x.device.type == "cpu":
+        with torch.autocast("cpu", enabled=False):
+            gradient = weight_gradient_reference(dy, x, kept.blocks(False, x.device))
+    else:
+        with torch.cuda.device_of(x):
+            gradient = weight_gradient(dy, x, kept)
+    return gradient.to(values.dtype)
+
+
+@blocked_training.register_fake
+def _(x: Tensor, values: Tensor, bias: Tensor | None, handle: Tensor, n: int) -> Tensor:
+    return x.new_empty(x.shape[0], n)
+
+
+@_blocked_training_dx.register_fake
+def _(dy: Tensor, values: Tensor, handle: Tensor, k: int) -> Tensor:
+    return dy.new_empty(dy.shape[0], k)
+
+
+@_blocked_training_dw.register_fake
+def _(dy: Tensor, x: Tensor, values: Tensor, handle: Tensor) -> Tensor:
+    return torch.empty_like(values, memory_format=torch.contiguous_format)
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, values, bias, handle, _ = inputs
+    ctx.save_for_backward(x, values, handle)
+    ctx.bias_dtype = None if bias is None else bias.dtype
+
+
+def _backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    x, values, handle = ctx.saved_tensors
+    wants_x, wants_values, wants_bias, *_ = ctx.needs_input_grad
+    ops, dx, dw, db = torch.ops.sparsefront, None, None, None
+    if wants_x:
+        dx = ops.blocked_training_dx(dy, values, handle, x.shape[1])
+    if wants_values:
+        dw = ops.blocked_training_dw(dy, x, values, handle)
+    if wants_bias:
+        db = dy.sum(dim=0, dtype=accumulation_dtype(dy.dtype)).to(ctx.bias_dtype)
+    return dx, dw, db, None, None
+
+
+blocked_training.register_autograd(_backward, setup_context=_setup_context)

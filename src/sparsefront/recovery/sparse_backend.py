@@ -1,0 +1,241 @@
+"""`recovery.backend`: training that multiplies by kept groups of weights alone, instead of by zeros under a mask.
+
+While a fit lasts, pruned Linear layers of the network are modules whose parameter holds what is kept. Optimizer, clipping, weight
+decay, averages, checkpoints and the exchange of gradients then see nothing else. Afterwards the layers are there again, with the
+trained weights in place.
+"""
+
+import json
+import logging
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field
+from sparsefront_kernels.blocked.training import TrainableBlockedLinear, training_unsupported_reason
+from torch import Tensor, nn
+
+from sparsefront import distributed
+from sparsefront.artifacts.durable import whole_file
+from sparsefront.errors import InvalidSetting
+from sparsefront.networks import has_forward_hooks
+from sparsefront.options import options_where
+from sparsefront.progress import counted
+from sparsefront.pruning.masked_weights import MaskedWeights, sharing_layers
+from sparsefront.recovery.base import RecoverySetup, Round
+from sparsefront.tasks.base import with_square_mask
+from sparsefront.training.recipe import Optimization
+from sparsefront.training.resume import random_state, set_random_state
+
+log = logging.getLogger(__name__)
+
+Backend = Literal["dense", "sparse", "auto"]
+"""What multiplies in training: dense products under masks, kernels that skip what is pruned, or the faster of both."""
+DenseBackend = Annotated[
+    Literal["dense"],
+    Field(description="its update needs gradients of pruned weights, which the sparse backend does not compute"),
+]
+"""The backend of a recovery that trains pruned weights as well."""
+
+KEY = "recovery.backend"
+CHOICE = "backend.json"  # what `auto` chose, for a run that resumes
+
+
+def check_backend(backend: Backend, setup: RecoverySetup, *, quantize: bool) -> None:
+    """Require, of backend sparse, what its kernels can train.
+
+    Raises:
+        InvalidSetting: key `recovery.backend`, with the reason.
+    """
+    if backend == "sparse" and (reason := _unsupported_reason(setup, quantize=quantize)) is not None:
+        raise InvalidSetting(KEY, backend, f"{reason}; use dense")
+
+
+def _unsupported_reason(setup: RecoverySetup, *, quantize: bool) -> str | None:
+    pattern, schedule, importance = setup.pruning.pattern, setup.pruning.schedule, setup.pruning.importance
+    if not pattern.trains_sparse:
+        trained = ", ".join(options_where("sparsefront.patterns", lambda other: other.trains_sparse))
+        return f"has kernels with a backward pass for pattern={trained}, not for {pattern.name}"
+    if schedule.in_training:
+        return f"trains fixed masks, and those of schedule={schedule.name} change meanwhile"
+    if importance.source == "training":
+        return f"has no gradients of pruned weights, which importance={importance.name} adds up"
+    if quantize:
+        return "multiplies in 16 or 32 bits, not as recovery.quantize=true rounds"
+    return None
+
+
+@contextmanager
+def sparse_layers(
+    backend: Backend, round: Round, optimization: Optimization, *, quantize: bool
+) -> Iterator[MaskedWeights]:
+    """Within, the pruned layers of `round.net` are as the backend trains them; afterwards they are themselves.
+
+    Args:
+        round: its masks are applied.
+        optimization: of this round, for `auto`.
+    Returns:
+        what applies the masks of the layers that stay dense.
+    Raises:
+        InvalidSetting: of backend sparse: a layer whose weight is frozen or shared, or none that can be trained.
+    """
+    chosen = _chosen(backend, round, optimization, quantize=quantize)
+    with _converted(round) if chosen == "sparse" else nullcontext(round.masked) as masked:
+        yield masked
+
+
+@contextmanager
+def _converted(round: Round) -> Iterator[MaskedWeights]:
+    net, masks = round.net, round.masked.masks()
+    trained, dense = _sorted_layers(net, masks)
+    if not trained:
+        first, reason = next(iter(dense.items()))
+        raise InvalidSetting(KEY, "sparse", f"trains Linear layers, and finds none: {first} {reason}; use dense")
+    some = f"; {counted(len(dense), 'layer')} under dense masks: {_first(dense)}" if dense else ""
+    log.info("recover: %s trained by kept blocks alone%s", counted(len(trained), "layer"), some)
+    with ExitStack() as undo:
+        for name in trained:
+            undo.callback(_restore, net, name, _replace(net, name, masks[name], round))
+        fast = [part for part in net.modules() if isinstance(part, nn.TransformerEncoderLayer)]
+        for layer in fast:  # their fast path reads dense weights: see `inference.network_modules.leave_fast_path`
+            undo.callback(setattr, layer, "activation_relu_or_gelu", layer.activation_relu_or_gelu)
+            layer.activation_relu_or_gelu = 0
+        yield MaskedWeights(net, dense)
+
+
+def _first(dense: dict[str, str]) -> str:
+    name, reason = next(iter(dense.items()))
+    return f"{name} {reason}"
+
+
+def _sorted_layers(net: nn.Module, masks: dict[str, Tensor]) -> tuple[list[str], dict[str, str]]:
+    """Layers that are trained sparse, and those that stay dense under their masks -> why.
+
+    Raises:
+        InvalidSetting: a frozen or shared weight.
+    """
+    trained, dense = [], {}
+    for name, sharing in sharing_layers(net, masks).items():
+        layer = net.get_submodule(name)
+        if type(layer) is not nn.Linear or not name:
+            dense[name] = f"is {type(layer).__name__}"
+        elif has_forward_hooks(layer):
+            dense[name] = "has hooks"
+        elif len(sharing) > 1:
+            raise InvalidSetting(
+                KEY, "sparse", f"trains each layer by itself, and {', '.join(sharing)} share a weight; use dense"
+            )
+        elif not layer.weight.requires_grad:
+            raise InvalidSetting(KEY, "sparse", f"trains weights, and that of {name} is frozen; use dense")
+        else:
+            trained.append(name)
+    return trained, dense
+
+
+def _replace(net: nn.Module, name: str, mask: Tensor, round: Round) -> nn.Linear:
+    """Put what is trained in a layer's place, whose weight it takes; the layer as it was."""
+    linear = net.get_submodule(name)
+    assert isinstance(linear, nn.Linear)
+    pattern = round.spec.pattern_of(name, round.setup.pruning.pattern)
+    _, parameters = pattern.storage(tuple(linear.weight.shape), round.sparsity)  # type: ignore[arg-type]
+    layer = TrainableBlockedLinear.from_masked(linear, mask, parameters["block"])
+    layer.train(linear.training)
+    net.set_submodule(name, layer)
+    linear.weight.data, linear.weight.grad = linear.weight.new_empty(0), None  # its memory is free meanwhile
+    return linear
+
+
+@torch.no_grad()
+def _restore(net: nn.Module, name: str, linear: nn.Linear) -> None:
+    layer = net.get_submodule(name)
+    assert isinstance(layer, TrainableBlockedLinear)
+    linear.weight.data = layer.dense_weight()
+    linear.train(layer.training)
+    net.set_submodule(name, linear.to(layer.weight.device))
+
+
+# Which backend trains: asked for, or by the time of a step.
+
+WARM_UP, STEPS = 3, 5
+
+
+def _chosen(backend: Backend, round: Round, optimization: Optimization, *, quantize: bool) -> Backend:
+    on_gpu = round.setup.trainer.on_gpu
+    if backend == "dense":
+        return backend
+    if backend == "sparse":
+        if not on_gpu:
+            log.warning("%s=sparse on a CPU runs the reference of the kernels: right, and not faster", KEY)
+        elif reason := training_unsupported_reason(_dtype(round), torch.device(round.setup.trainer.device)):
+            raise InvalidSetting(KEY, backend, f"{reason}; use dense")
+        return backend
+    kept = None if round.resume_dir is None else round.resume_dir / CHOICE
+    if kept is not None and kept.exists():
+        return json.loads(kept.read_text(encoding="utf-8"))
+    reason = _unsupported_reason(round.setup, quantize=quantize) if on_gpu else "runs no kernels on a CPU"
+    if reason is None:
+        reason = training_unsupported_reason(_dtype(round), torch.device(round.setup.trainer.device))
+    if reason is not None:
+        log.info("%s=auto trains dense: backend sparse %s", KEY, reason)
+        return "dense"
+    chosen = _faster(round, optimization)
+    if kept is not None and distributed.rank() == 0:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(kept) as new:
+            new.write_text(json.dumps(chosen), encoding="utf-8")
+    return chosen
+
+
+def _dtype(round: Round) -> torch.dtype:
+    """What products of the training multiply."""
+    return {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}.get(
+        round.setup.trainer.real_precision, torch.float32
+    )
+
+
+def _faster(round: Round, optimization: Optimization) -> Backend:
+    """The backend whose step takes less time, by that of rank 0. Weights, buffers and random numbers are as they were."""
+    device = torch.device(round.setup.trainer.device)
+    net = round.net.to(device)
+    state, drawn = {name: tensor.clone() for name, tensor in net.state_dict().items()}, random_state()
+    loader = round.data.train_dataloader()
+    generator = None if loader.generator is None else loader.generator.get_state()
+    try:
+        batch = next(iter(loader))
+        dense = _step_seconds(round, optimization, batch, device)
+        with _converted(round):
+            sparse = _step_seconds(round, optimization, batch, device)
+    except InvalidSetting as error:
+        log.info("%s=auto trains dense: %s", KEY, error.allowed)
+        return "dense"
+    finally:
+        net.load_state_dict(state)
+        set_random_state(drawn)
+        if generator is not None:
+            loader.generator.set_state(generator)
+    log.info("%s=auto: a step takes %.1f ms dense, %.1f ms sparse", KEY, 1e3 * dense, 1e3 * sparse)
+    faster = distributed.broadcast(torch.tensor(sparse < dense, device=device))
+    return "sparse" if faster else "dense"
+
+
+def _step_seconds(round: Round, optimization: Optimization, batch: Any, device: torch.device) -> float:
+    """The median of a few steps on one batch: forward, backward, optimizer; not compiled, and without a teacher."""
+    task, net = round.make_task(None), round.net
+    optimizer = optimization.make_optimizer(net)
+    batch = task.transfer_batch_to_device(batch, device, 0)
+    dtype, seconds = _dtype(round), []
+    for _ in range(WARM_UP + STEPS):
+        torch.cuda.synchronize(device)
+        start = time.perf_counter()
+        with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+            output = task.call(net, with_square_mask(task.net_inputs(batch), net))
+            loss = task.label_loss(output, batch)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        torch.cuda.synchronize(device)
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds[WARM_UP:])

@@ -1,0 +1,141 @@
+"""Training in blocks: products and gradients against dense autograd, and Triton's kernels against the reference."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from sparsefront_kernels.blocked import training
+from sparsefront_kernels.blocked.format import BlockedFormat
+from sparsefront_kernels.blocked.sm90 import pack_for_blocked_sm90
+from sparsefront_kernels.blocked.training import TrainableBlockedLinear, weight_gradient_reference
+from sparsefront_kernels.common.wgmma_layout import swizzled
+from torch import nn
+
+CPU = torch.device("cpu")
+SHAPES = (  # N, K, block, rows of X: odd ones, and blocks that are not square
+    (96, 40, (32, 20), (7, 3)),
+    (6, 4, (3, 2), (1,)),
+    (128, 192, (64, 64), (70,)),
+    (130, 39, (13, 3), (0,)),
+)
+
+
+def drawn(n, k, block, density=0.4):
+    """A bool [N, K] of whole blocks whose first block row and last block column are empty."""
+    kept = torch.rand(n // block[0], k // block[1]) < density
+    kept[0], kept[:, -1] = False, False
+    kept[-1, 0] = True
+    return kept.repeat_interleave(block[0], 0).repeat_interleave(block[1], 1)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("n", "k", "block", "rows"), SHAPES)
+def test_gradients_are_those_of_the_masked_weight(n, k, block, rows, bias):
+    linear, mask = nn.Linear(k, n, bias=bias, dtype=torch.float64), drawn(n, k, block)
+    layer = TrainableBlockedLinear.from_masked(linear, mask, block)
+    x, given = (
+        torch.randn(*rows, k, dtype=torch.float64, requires_grad=True),
+        torch.randn(*rows, n, dtype=torch.float64),
+    )
+    weight = linear.weight.detach().mul(mask).requires_grad_()
+    assert torch.equal(layer.dense_weight(), weight)
+    expected = F.linear(x, weight, linear.bias)
+    wanted = torch.autograd.grad(expected, [x, weight, *([linear.bias] if bias else [])], given)
+    y = layer(x)
+    found = torch.autograd.grad(y, [x, layer.weight, *([linear.bias] if bias else [])], given)
+    torch.testing.assert_close(y, expected)
+    blocks = BlockedFormat.from_dense(wanted[1], mask, block=block).values
+    for one, other in zip(found, (wanted[0], blocks, *wanted[2:]), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_it_works_compiled_under_autocast_and_copied():
+    layer = TrainableBlockedLinear.from_masked(nn.Linear(32, 48), drawn(48, 32, (16, 8)), (16, 8))
+    other = copy.deepcopy(layer)
+    x = torch.randn(5, 32)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = torch.compile(layer, backend="aot_eager")(x)
+        assert torch.equal(y, other(x)) and y.dtype == torch.bfloat16
+        y.float().square().sum().backward()
+    other(x.bfloat16()).float().square().sum().backward()
+    assert layer.weight.grad.dtype == torch.float32
+    assert torch.equal(layer.weight.grad, other.weight.grad) and torch.equal(layer.bias.grad, other.bias.grad)
+    values = layer.weight.detach().clone().requires_grad_()
+    operands = x.requires_grad_(), values, layer.bias, layer._handle, 48
+    torch.library.opcheck(torch.ops.sparsefront.blocked_training, operands)
+
+
+def test_a_weight_without_kept_blocks_gives_its_bias():
+    layer = TrainableBlockedLinear.from_masked(nn.Linear(8, 4), torch.zeros(4, 8, dtype=torch.bool), (2, 4))
+    x = torch.randn(3, 8, requires_grad=True)
+    y = layer(x)
+    y.sum().backward()
+    assert torch.equal(y, layer.bias.expand(3, 4)) and not x.grad.any() and layer.weight.grad.shape == (0, 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "block", "m"), [(128, 256, (64, 64), 70), (64, 48, (32, 16), 33), (26, 12, (13, 3), 9)]
+)
+def test_triton_computes_the_gradient_of_kept_blocks(n, k, block, m, monkeypatch):
+    pytest.importorskip("triton", reason="Triton is not installed")
+    from sparsefront_kernels.blocked.triton_training import GradientLaunch
+
+    layer = TrainableBlockedLinear.from_masked(nn.Linear(k, n), drawn(n, k, block, 0.7), block)
+    x, dy = torch.randn(m, k), torch.randn(n, m).t()
+    expected = weight_gradient_reference(dy, x, layer._blocks.blocks(False, CPU))
+    for side_by_side, splits in ((1, 1), (4, 3)):
+        launch = GradientLaunch(side_by_side, block_m=16, splits=splits, num_warps=4, num_stages=2)
+        monkeypatch.setattr(training, "gradient_launch", lambda *_, launch=launch: launch)
+        torch.testing.assert_close(
+            training.triton_weight_gradient(dy, x, layer._blocks), expected, rtol=1e-4, atol=1e-4
+        )
+
+
+@pytest.mark.parametrize("block", [(64, 64), (128, 64), (64, 192)])
+def test_boxes_of_the_hopper_kernel_cover_the_gradient(block):
+    layer = TrainableBlockedLinear.from_masked(nn.Linear(768, 384), drawn(384, 768, block, 0.6), block)
+    x, dy, blocks = torch.randn(5, 768), torch.randn(5, 384), layer._blocks.blocks(False, CPU)
+    packed, found = layer._blocks.boxes(CPU), torch.full_like(layer.weight, torch.nan).detach()
+    assert packed.counts == tuple(packed.sides[:, :, 2].sum(1).tolist()) and packed.sides[:, :, 2].max() <= 4
+    flat = found.view(-1)
+    for output, first, count, _ in packed.sides.flatten(0, 1).tolist():
+        for input, place in packed.boxes[first : first + count].tolist():
+            box = dy[:, output : output + 64].t() @ x[:, input : input + 64]
+            flat.as_strided((64, 64), (block[1], 1), place).copy_(box)
+    torch.testing.assert_close(found, weight_gradient_reference(dy, x, blocks))
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("block", [(64, 64), (128, 64), (64, 128)])
+def test_panels_come_from_where_the_kernel_packs_them(block, transposed):
+    layer = TrainableBlockedLinear.from_masked(nn.Linear(256, 256), drawn(256, 256, block), block)
+    values, kept = layer.weight.detach(), layer._blocks
+    expected = pack_for_blocked_sm90(kept.format_of(values, transposed))
+    weight, sources = kept.panels(transposed, CPU)
+    tiles = torch.stack([values.reshape(-1).as_strided((64, 64), (block[1], 1), place) for place in sources.tolist()])
+    assert torch.equal(swizzled(tiles.transpose(1, 2).contiguous() if transposed else tiles), expected.panels)
+    assert weight.lengths == expected.lengths and torch.equal(weight.k_blocks, expected.k_blocks)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(
+    ("n", "k", "block", "m"), [(512, 768, (64, 64), 1000), (256, 512, (128, 128), 77), (96, 80, (32, 16), 333)]
+)
+def test_gpu_gradients_are_those_of_float64(n, k, block, m, dtype):
+    linear, mask = nn.Linear(k, n, device="cuda"), drawn(n, k, block).cuda()
+    layer = TrainableBlockedLinear.from_masked(linear, mask, block)
+    x, given = (
+        torch.randn(m, k, device="cuda", dtype=dtype, requires_grad=True),
+        torch.randn(m, n, device="cuda", dtype=dtype),
+    )
+    weight = layer.dense_weight().to(dtype).double().requires_grad_()
+    wide = x.detach().double().requires_grad_()
+    y = layer(x)
+    y.backward(given)
+    F.linear(wide, weight, linear.bias.double()).backward(given.double())
+    blocks = BlockedFormat.from_dense(weight.grad, mask, block=block).values
+    for found, expected in ((x.grad, wide.grad), (layer.weight.grad, blocks)):
+        error = (found.double() - expected).norm() / expected.norm()
+        assert error <= (5e-3 if dtype == torch.bfloat16 else 1e-3)

@@ -1,0 +1,210 @@
+"""Training by kept blocks alone: it follows the masked one, resumes, leaves the network itself, and says what it cannot do."""
+
+import copy
+import logging
+
+import pytest
+import pytorch_lightning as pl
+import torch
+import torch.nn.functional as F
+from torch import nn
+from whole_calls import on_every_rank
+
+import sparsefront as sf
+from sparsefront.config.validate import validate
+from sparsefront.errors import InvalidSetting
+from sparsefront.patterns.block_wise import BlockWise
+from sparsefront.recovery.distill import Distill
+from sparsefront.recovery.finetune import Finetune
+from sparsefront.recovery.rounds import RunContext
+from sparsefront.recovery.sr_ste import SrSte
+from sparsefront.training.recipe import Recipe
+from sparsefront.training.trainer import TrainerSettings
+
+TRAINER = TrainerSettings(accelerator="cpu", progress_bar=False, checkpoint=False)
+X = torch.randn(160, 24, generator=torch.Generator().manual_seed(1))
+BATCHES = [(x, x[:, :5].square().argmax(dim=1)) for x in X.split(8)]
+
+
+def pruned(seed=0, sparsity=0.7, schedule="one_shot"):
+    torch.manual_seed(seed)
+    net = nn.Sequential(nn.Linear(24, 48), nn.GELU(), nn.Dropout(0.1), nn.Linear(48, 32), nn.Linear(32, 5))
+    return net, sf.prune(net, BlockWise("8x4"), sparsity, schedule=schedule, tell=len)
+
+
+def trained(net, masks, *, backend, trainer=TRAINER, epochs=10, **given):
+    torch.manual_seed(5)
+    net = copy.deepcopy(net)
+    left = sf.recover(net, masks, BATCHES, F.cross_entropy, backend=backend, epochs=epochs, trainer=trainer, **given)
+    return net, left
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"recipe": Recipe(gradient_clip=None, lr=1e-2, weight_decay=0.1, ema=0.9)},
+        {"recipe": Recipe(gradient_clip=None, lr=0.05, optimizer="sgd"), "accumulate": 2},
+        {"recipe": Recipe(gradient_clip=None), "precision": "bf16-mixed"},
+        {"recipe": Recipe(gradient_clip=None), "recovery": Distill(hidden_states=1.0, hidden_layers=["0", "3"])},
+        {"recipe": Recipe(gradient_clip=None), "schedule": "iterative"},
+    ],
+    ids=["adamw, averages", "sgd, accumulated", "bf16", "distilled", "rounds"],
+)
+def test_two_hundred_steps_follow_the_masked_training(given):
+    trainer = {"accumulate_grad_batches": given.pop("accumulate", 1), "precision": given.pop("precision", "auto")}
+    net, masks = pruned(schedule=given.pop("schedule", "one_shot"))
+    if "recovery" in given:
+        given["dense_net"] = pruned()[0]
+    settings = TrainerSettings(accelerator="cpu", progress_bar=False, checkpoint=False, **trainer)
+    epochs = 10 * settings.accumulate_grad_batches
+    (dense, of_dense), (sparse, of_sparse) = (
+        trained(net, masks, backend=backend, trainer=settings, epochs=epochs, **given)
+        for backend in ("dense", "sparse")
+    )
+    assert sum(record.steps for record in of_sparse.rounds) == 200
+    assert of_sparse.rounds[-1].samples == of_dense.rounds[-1].samples
+    tolerance = {"rtol": 0, "atol": 2e-2} if settings.precision == "bf16-mixed" else {"rtol": 1e-3, "atol": 1e-4}
+    for name, weight in dense.state_dict().items():
+        torch.testing.assert_close(sparse.state_dict()[name], weight, **tolerance)
+    assert all(not sparse.get_submodule(name).weight[~mask].any() for name, mask in of_sparse.items())
+    assert not torch.equal(sparse[0].weight, net[0].weight)
+
+
+def test_the_network_is_itself_afterwards_and_small_meanwhile():
+    net, masks = pruned()
+    seen = {}
+
+    class Watch(pl.Callback):
+        def on_train_start(self, trainer, module):
+            optimizer = trainer.optimizers[0]
+            seen["parameters"] = {name: tuple(one.shape) for name, one in module.net.named_parameters()}
+            seen["optimized"] = [tuple(one.shape) for group in optimizer.param_groups for one in group["params"]]
+
+    layers, parameters = list(net), list(net.parameters())
+    hooked, calls = net[3], []
+    hooked.register_forward_hook(lambda *_: calls.append(1))
+    finetune = Finetune(backend="sparse")
+    object.__setattr__(finetune, "callbacks", lambda round: (Watch(),))
+    net.eval()[0].train()
+    sf.recover(net, masks, BATCHES, F.cross_entropy, recovery=finetune, epochs=1, trainer=TRAINER)
+    kept = int(masks["0"].sum()) // 32
+    assert seen["parameters"]["0.weight"] == (kept, 8, 4) and seen["parameters"]["3.weight"] == (32, 48)
+    assert (kept, 8, 4) in seen["optimized"] and (48, 24) not in seen["optimized"] and calls
+    assert list(net) == layers and all(one is other for one, other in zip(net.parameters(), parameters, strict=True))
+    assert net[0].training and not net[3].training and net[0].weight.grad is None
+
+
+class Stop(pl.Callback):
+    def on_train_epoch_start(self, trainer, module):
+        if trainer.current_epoch == 2:
+            raise RuntimeError("killed")
+
+
+def test_a_killed_training_resumes_with_equal_weights(tmp_path, monkeypatch):
+    net, masks = pruned()
+    keeping = TrainerSettings(accelerator="cpu", progress_bar=False)
+    recipe = Recipe(ema=0.9, gradient_clip=0.5)
+
+    def run(name):
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        context = RunContext(folder, folder / "resume", begin_round=lambda index: torch.manual_seed(3))
+        return trained(net, masks, backend="sparse", trainer=keeping, epochs=4, recipe=recipe, context=context)[0]
+
+    whole = run("whole")
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="killed"):
+        patch.setattr(Finetune, "callbacks", lambda self, round: (Stop(),))
+        run("killed")
+    assert (tmp_path / "killed" / "resume").exists()
+    again = run("killed")
+    assert all(torch.equal(one, other) for one, other in zip(whole.parameters(), again.parameters(), strict=True))
+
+
+def test_two_ranks_end_with_the_weights_of_the_masked_training(bodies, served_ranks, tmp_path):
+    two = TrainerSettings(accelerator="cpu", devices=2, limit_batches=6, progress_bar=False, checkpoint=False)
+    ends = on_every_rank(bodies.train_by_blocks, two, trainer=two, folder=tmp_path, loggers=[])
+    first, second = ends["sparse"]
+    for name, weight in ends["dense"][0].items():
+        assert torch.equal(first[name], second[name])
+        torch.testing.assert_close(first[name], weight, rtol=1e-3, atol=1e-4)
+
+
+def frozen(net):
+    net[3].weight.requires_grad_(False)
+
+
+def shared(net):
+    net[3] = nn.Linear(24, 48)
+    net[3].weight = net[0].weight
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"pattern": "n_m"},
+            r"recovery\.backend=sparse: has kernels with a backward pass for pattern=block_wise, not for n_m",
+        ),
+        ({"schedule": "gradual"}, r"recovery\.backend=sparse: trains fixed masks"),
+        ({"change": frozen}, r"recovery\.backend=sparse: trains weights, and that of 3 is frozen"),
+        ({"change": shared}, r"recovery\.backend=sparse: trains each layer by itself, and 0, 3 share a weight"),
+        ({"recovery": Finetune(quantize=True)}, r"recovery\.backend=sparse: .*quantize"),
+        ({"recovery": "sr_ste"}, r"backend=sparse: must be dense \(its update needs gradients of pruned weights"),
+        ({"recovery": "none"}, r"backend=sparse: is a setting of recoveries that train"),
+        ({"backend": "fast"}, "backend=fast: must be one of dense, sparse, auto"),
+    ],
+    ids=lambda value: None if isinstance(value, str) else "-".join(value),
+)
+def test_it_says_before_training_what_it_cannot(given, message):
+    net, masks = pruned(schedule=given.pop("schedule", "one_shot"))
+    if pattern := given.pop("pattern", None):
+        masks = sf.prune(net, pattern, 0.5, tell=len)
+    if change := given.pop("change", None):
+        change(net)
+        masks = sf.Masks(
+            {name: torch.ones_like(net[int(name)].weight).bool() for name in ("0", "3")}, pruning=masks.pruning
+        )
+    with pytest.raises(InvalidSetting, match=f"^{message}") as refused:
+        trained(net, masks, **{"backend": "sparse", "initial_net": net} | given)
+    assert "\n" not in str(refused.value) and "use dense" in f"{refused.value} use dense"
+
+
+def test_a_run_is_refused_when_it_is_composed(composed):
+    with pytest.raises(InvalidSetting, match=r"^recovery\.backend=sparse: has kernels"):
+        validate(composed("pattern=tile_wise", "recovery.backend=sparse"))
+    with pytest.raises(InvalidSetting, match=r"recovery\.backend=sparse: must be dense"):
+        validate(composed("pattern=n_m", "recovery=sr_ste", "recovery.backend=sparse"))
+    assert validate(composed("pattern=tile_wise", "recovery.backend=auto")).recovery.backend == "auto"
+    assert SrSte().backend == "dense"
+
+
+@pytest.mark.parametrize(
+    ("backend", "told"), [("sparse", "runs the reference"), ("auto", "trains dense: backend sparse runs no")]
+)
+def test_a_cpu_says_what_it_runs(backend, told, caplog):
+    with caplog.at_level(logging.INFO):
+        trained(*pruned(), backend=backend, epochs=1)
+    assert told in caplog.text
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("compiled", ["none", "network"])
+def test_a_gpu_trains_by_kernels_and_picks_the_faster_backend(compiled, caplog):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(32, 256), nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 5))
+    masks = sf.prune(net, "block_wise", 0.5, granularity=64, ignore=["0"], tell=len)
+    batches = [(x, x[:, :5].argmax(dim=1)) for x in torch.randn(320, 32).split(32)]
+    settings = TrainerSettings(
+        accelerator="gpu", precision="bf16-mixed", compile=compiled, checkpoint=False, progress_bar=False
+    )
+    ends = {}
+    for backend in ("dense", "sparse", "auto"):
+        with caplog.at_level(logging.INFO):
+            ends[backend] = copy.deepcopy(net)
+            torch.manual_seed(5)
+            recipe = Recipe(gradient_clip=None)
+            sf.recover(ends[backend], masks, batches, F.cross_entropy, backend=backend, trainer=settings, recipe=recipe)
+    assert "auto: a step takes" in caplog.text
+    for backend in ("sparse", "auto"):
+        for one, other in zip(ends[backend].parameters(), ends["dense"].parameters(), strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-2)
