@@ -11,6 +11,7 @@ from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
 
 from sparsefront.gpu import alone, clock_under_load, give_way, sharing
+from sparsefront.measure.attention import in_math_path
 from sparsefront.measure.execution_mode import NothingRuns, fastest_execution_mode
 from sparsefront.measure.fastest import Execution, fastest_execution, rebuilt_execution
 from sparsefront.measure.settings import Measure
@@ -247,17 +248,22 @@ def _forget_compiled(inputs: dict[str, Tensor]) -> None:
 
 def find_execution(net: nn.Module, inputs: dict[str, Tensor], settings: Measure, fuse: Fuse | None = None) -> Execution:
     """The fastest way to run one network: `fastest_execution` with the settings of a measurement."""
-    with sharing(_device(inputs)), _within_recompile_limit(_device(inputs)):
-        return fastest_execution(
+    device = _device(inputs)
+    with sharing(device), _within_recompile_limit(device):
+        found = fastest_execution(
             net,
             inputs,
             execution_modes=settings.execution_modes,
             variants=settings.variants,
             seconds=settings.autotune_seconds,
-            device=_device(inputs),
+            device=device,
             dtype=settings.torch_dtype,
             fuse=fuse,
         )
+        # plain attention on a CPU is no path of its own
+        if device.type == "cuda" and (slow := in_math_path(found.fastest.net, inputs)) is not None:
+            log.warning("%s: %s", type(net).__name__, slow)
+    return found
 
 
 def _within_recompile_limit(device: torch.device) -> AbstractContextManager[None]:

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
 from sparsefront.gpu import give_way
+from sparsefront.measure.attention import BACKENDS
 from sparsefront.measure.execution_mode import (
-    BACKENDS,
     SEPARATOR,
     FastestMode,
     NothingRuns,
