@@ -1,0 +1,130 @@
+"""How long a search may take: nothing begins in it that cannot end in time, and what was left out is kept, to be said."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.progress import counted, working_time
+
+COMPILE, VARIANT, LAYER = "compile", "variant", "layer"
+"""Kinds of work, of which each is taken to need as long as the longest of its kind before."""
+MOST_SHOWN = 3
+NOT_TRIED = "not tried"
+MOST_SECONDS = 86_400.0  # of what has to be a finite number
+
+Tell = Callable[[str], None]
+
+
+class SearchTime:
+    """The budget of one call.
+
+    Args:
+        seconds: of `working_time`, from now on; infinity: no limit.
+    Attributes:
+        left_out: what was not begun -> why.
+    Raises:
+        InvalidSetting: no number, or a negative one.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
+            raise InvalidSetting("seconds", seconds, "is how long a search may take: a number, 0 or more")
+        self.seconds = seconds
+        self.left_out: dict[str, str] = {}
+        self._started = working_time()
+        self._ends = self._started + seconds
+        self._longest: dict[str, float] = {}
+        self._of = ""
+
+    @property
+    def left(self) -> float:
+        """Seconds, of the part that runs now."""
+        return max(0.0, self._ends - working_time())
+
+    @property
+    def good_for(self) -> float:
+        """Seconds of the longest search that would find nothing else."""
+        return self.seconds if self.left_out else math.inf
+
+    def limit(self) -> str:
+        return "without a limit" if math.isinf(self.seconds) else f"for at most {self.seconds:g} s"
+
+    def summary(self) -> str:
+        """`12.3 s`, and what was left out."""
+        taken = f"{working_time() - self._started:.1f} s"
+        if not self.left_out:
+            return taken
+        shown = [f"{what} ({why})" for what, why in list(self.left_out.items())[:MOST_SHOWN]]
+        if (more := len(self.left_out) - MOST_SHOWN) > 0:
+            shown.append(f"{more} more")
+        left_out = counted(len(self.left_out), "thing")
+        return f"{taken}; {left_out} left out, seconds={self.seconds:g}: {'; '.join(shown)}"
+
+    @contextmanager
+    def part(self, share: float, of: str) -> Iterator[None]:
+        """Around work that may take this share of what is left; names of what it leaves out begin with `of`."""
+        before = self._ends, self._of
+        if not math.isinf(self._ends):
+            self._ends = working_time() + share * self.left
+        self._of = f"{of}/"
+        try:
+            yield
+        finally:
+            self._ends, self._of = before
+
+    def too_late(self, what: str, kind: str) -> str | None:
+        needed, left = self._longest.get(kind, 0.0), self.left
+        if left > needed:
+            return None
+        reason = f"{NOT_TRIED}: about {needed:.0f} s are needed, {left:.0f} s of the search are left"
+        self.left_out[self._of + what] = reason
+        return reason
+
+    def note(self, kind: str, seconds: float) -> None:
+        self._longest[kind] = max(seconds, self._longest.get(kind, 0.0))
+
+
+_current: SearchTime | None = None
+
+
+@contextmanager
+def searching(search: SearchTime) -> Iterator[SearchTime]:
+    """Around a search: what is in it asks this budget. For one thread."""
+    global _current
+    before, _current = _current, search
+    try:
+        yield search
+    finally:
+        _current = before
+
+
+def current() -> SearchTime | None:
+    """The budget of the search around this call; None where nothing limits it, as in a run of the program."""
+    return _current
+
+
+@contextmanager
+def part(share: float, of: str) -> Iterator[None]:
+    """`SearchTime.part` of the search around it, if there is one."""
+    if _current is None:
+        yield
+        return
+    with _current.part(share, of):
+        yield
+
+
+def too_late(what: str, kind: str) -> str | None:
+    """Why this cannot be begun, which is noted; None where it may be."""
+    return None if _current is None else _current.too_late(what, kind)
+
+
+@contextmanager
+def begun(kind: str) -> Iterator[None]:
+    """Around one piece of work, whose duration the next of its kind is expected to take."""
+    start = working_time()
+    try:
+        yield
+    finally:
+        if _current is not None:
+            _current.note(kind, working_time() - start)
