@@ -138,6 +138,7 @@ def benchmark(
         allowed = "is the very network that dense_net is: copy.deepcopy one before sf.prune"
         raise InvalidSetting("net", type(net).__name__, allowed)
     require_instance("settings", settings, Measure)
+    require_callable("tell", tell, "line", allowed="is a function that takes a line, such as print")
     if fuse is not None:
         require_callable(
             "fuse", fuse, "net", "inputs", allowed="is a function that makes a graph of the dense network, or None"

@@ -88,6 +88,7 @@ from sparsefront.tasks.plain_task import (
     inputs_in_words,
     named_in_errors,
     named_inputs_on,
+    require_callable,
     require_network,
 )
 
@@ -418,6 +419,7 @@ def swap(
     """
     search, choice, net = SearchTime(seconds), kernel_choice(kernel), unwrapped(net)
     _require_swappable(net, masks)
+    require_callable("tell", tell, "line", allowed="is a function that takes a line, such as print")
     given: dict[str, Any] = {"kernel": choice, "packed": packed, "precision": precision, "calibration": calibration}
     if device_of(net).type != "cuda" or choice.swaps_nothing:
         return swap_network(net, masks, example_inputs, **given)
