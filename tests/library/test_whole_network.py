@@ -67,6 +67,7 @@ def test_a_network_that_is_slower_as_a_whole_is_dense_again(net, gpu, sparse_ms,
     assert [layer.is_sparse for layer in report.layers.values()] == [kept] * 2
     assert (report.sparse_flops_share > 0) == kept
     assert f"the whole network takes {sparse_ms:.3f} ms with kernels, 1.000 ms dense" in "".join(seen.told)
+    assert str(report).splitlines()[-1].startswith(f"  the whole network takes {sparse_ms:.3f} ms")
     if kept:
         assert "SparseLinear" in str(net)
     else:

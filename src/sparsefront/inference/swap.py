@@ -440,6 +440,7 @@ def swap(
             _known_swaps[key] = _KnownSwap(report.plan, decision, search.good_for)
         if decision is not None:
             tell(f"swap: {decision.text}")
+            report = replace(report, whole_network=decision.text)
             if decision.why_dense is not None and before is not None:
                 before.put_back()
                 report = kept_dense(report, net, f'{decision.why_dense}; kernel="sparse" keeps its kernels')
