@@ -60,7 +60,7 @@ def swapped(net, seen, **arguments):
 
 @pytest.mark.parametrize(("sparse_ms", "kept"), [(0.5, True), (1.02, True), (1.03, False), (9.0, False)])
 def test_a_network_that_is_slower_as_a_whole_is_dense_again(net, gpu, sparse_ms, kept):
-    seen, parts = gpu(sparse_ms), [*net.modules()]
+    seen, parts = gpu(sparse_ms), [*net.train().modules()]
     parameters = dict(net.named_parameters())
     masks, report = swapped(net, seen)
     assert [name.count("SparseLinear") for name in seen.timed[0]] == [0, 2]
@@ -68,6 +68,7 @@ def test_a_network_that_is_slower_as_a_whole_is_dense_again(net, gpu, sparse_ms,
     assert (report.sparse_flops_share > 0) == kept
     assert f"the whole network takes {sparse_ms:.3f} ms with kernels, 1.000 ms dense" in "".join(seen.told)
     assert str(report).splitlines()[-1].startswith(f"  the whole network takes {sparse_ms:.3f} ms")
+    assert not net.training and not net[2].training
     if kept:
         assert "SparseLinear" in str(net)
     else:
@@ -125,6 +126,24 @@ def test_what_there_is_no_time_for_stays_dense_and_is_said(net, gpu):
     assert "2 things left out, seconds=0: kernels/0 (not tried" in seen.told[-1]
     again = nn.Sequential(nn.Linear(32, 64), nn.Sequential(nn.ReLU(), nn.Linear(64, 32)), nn.Linear(32, 8)).eval()
     assert swapped(again, seen, seconds=60)[1].sparse_flops_share > 0, "a longer search is not bound by a shorter one"
+
+
+def test_layers_that_are_alike_are_timed_with_the_kernels_that_were_fast_in_the_first(gpu, monkeypatch):
+    seen, real, tried = gpu(0.5), swapping.autotune_layer, []
+
+    def autotune_layer(layer, candidates, received, **more):
+        tuned = real(layer, candidates, received, **more)
+        tuned.latencies_us = {"dense_linear": 9.0} | dict.fromkeys(tuned.modules, 5.0)
+        tried.append(candidates.unsupported.get("the others"))
+        return tuned
+
+    monkeypatch.setattr(swapping, "autotune_layer", autotune_layer)
+    net = nn.Sequential(*(nn.Linear(*shape) for shape in ((32, 32), (32, 32), (32, 64), (64, 32), (32, 32)))).eval()
+    masks = sf.prune(net, "tile_wise", 0.5, granularity=8, layers="*", tell=len)
+    report = sf.swap(net, masks, (X,), tell=len, kernel=sf.KernelChoice(fuse=False))
+    told = "not tried: gathered_reference was faster in a layer like this one"
+    assert tried == [None, told, None, None, told] and all(layer.is_sparse for layer in report.layers.values())
+    assert len(seen.timed) == 1
 
 
 @pytest.mark.parametrize("seconds", [-1, float("nan"), "60", None, True])

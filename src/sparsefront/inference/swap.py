@@ -1,6 +1,6 @@
 """Swap sparse kernels into a pruned network: `sf.swap`, and the swap of each layer."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -60,7 +60,7 @@ from sparsefront.measure.correctness import (
 )
 from sparsefront.measure.memory import stored_bytes
 from sparsefront.measure.problems import LayerInput, observe_problems, theoretical_dense_flops, weight_flops
-from sparsefront.measure.search_time import LAYER, SearchTime, Tell, begun, searching, too_late
+from sparsefront.measure.search_time import LAYER, SearchTime, Tell, begun, current, searching, too_late
 from sparsefront.measure.timers import launch_in_use
 from sparsefront.measure.variants import adds_shortcut
 from sparsefront.networks import (
@@ -138,6 +138,7 @@ def swap_layers(
     linears = reached_linears(net, problems, inputs, precision)
     fusion = _fuse(net, export, choice, inputs, plan, timed, precision)
     endings = adds_shortcut(net) if any(isinstance(layer, nn.Conv2d) for layer in masked.values()) else {}
+    alike: dict[Hashable, tuple[float, Autotuned]] | None = None if current() is None else {}
     for name, layer in bar(masked.items(), description="swap", unit="layer"):
         density = export.manifest.layers[name].density
         if (found := fused_layer(fusion, name, density)) is not None:
@@ -152,7 +153,7 @@ def swap_layers(
         if reason is None:
             ending = endings.get(name)
             with begun(LAYER):
-                tuned = _try(layer, export, name, problems[name], choice, plan, precision, adds_shortcut=ending)
+                tuned = _try(layer, export, name, problems[name], choice, plan, precision, alike, adds_shortcut=ending)
         else:
             tuned = try_low_dense(net, name, linears, choice, plan, precision)
         chosen = tuned.fastest(dense_allowed=choice.dense_allowed or reason is not None)
@@ -233,9 +234,16 @@ def _try(
     choice: KernelChoice,
     plan: FusionPlan | None,
     precision: Precision,
+    alike: dict[Hashable, tuple[float, Autotuned]] | None,
     *,
     adds_shortcut: bool | None,
 ) -> Autotuned:
+    """Check and time the kernels of one layer.
+
+    Args:
+        alike: density and findings of earlier layers, where time is short: in those that are built, called and stored like one of
+            them only the kernels that were fast there are timed. None: all are.
+    """
     device = layer.weight.device
     stored = export.format(name).to(device=device, dtype=layer.weight.dtype)
     wants = partial(choice.wants, canonical=stored.family, device=device)
@@ -253,9 +261,27 @@ def _try(
         low = ()
     else:
         x_scale = precision.x_scale([name])
+    likeness, density = (repr(layer), received, stored.family, adds_shortcut), export.manifest.layers[name].density
+    first, like = (0.0, None) if alike is None else alike.get(likeness, (0.0, None))
+    if like is not None and abs(first - density) <= ALIKE and (fast := like.fast()):
+        reasons["the others"] = f"not tried: {fast[0]} was faster in a layer like this one"
+        wants = partial(_was_fast, fast, wants)
     candidates = find_candidates(stored, export.masks[name].to(device), received.problem, wants, low)
     candidates.unsupported.update(reasons)
-    return autotune_layer(layer, candidates, received, timed=plan is None, adds_shortcut=adds_shortcut, x_scale=x_scale)
+    timed = plan is None
+    tuned = autotune_layer(layer, candidates, received, timed=timed, adds_shortcut=adds_shortcut, x_scale=x_scale)
+    if alike is not None:
+        alike.setdefault(likeness, (density, tuned))
+    return tuned
+
+
+ALIKE = 0.05  # difference of the densities of layers that are alike
+
+
+def _was_fast(
+    fast: Collection[str], wants: Callable[[KernelEntry, str], bool], kernel: KernelEntry, layout: str
+) -> bool:
+    return kernel.label(layout) in fast and wants(kernel, layout)
 
 
 def _is_planned(planned: KernelEntry, planned_layout: str | None, kernel: KernelEntry, layout: str) -> bool:

@@ -144,6 +144,7 @@ class BeforeSwap:
         for tensor in self._net.parameters():
             if self._strided.get(tensor) and not tensor.is_contiguous():
                 tensor.data = tensor.data.contiguous()
+        self._net.eval()
 
 
 def _copied(state: dict[str, Any]) -> dict[str, Any]:
