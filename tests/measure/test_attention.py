@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.profiler import ProfilerActivity, profile
 from transformers import BertConfig, BertModel, ViTConfig, ViTModel, masking_utils
 
 from sparsefront.measure import execution_mode
@@ -68,6 +69,21 @@ def test_no_mask_is_built_while_a_network_is_recorded(make, masks_of, of_before,
     modes, cuda = ["cuda_graph"], torch.device("cuda")
     fastest_execution_mode(net, inputs, execution_modes=modes, device=cuda, dtype=torch.float32)
     assert masks_of(calls["recorded"]) == [None, None]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("make", [bert, vit], ids=["text", "odd length"])
+@pytest.mark.parametrize("mode", ["cuda_graph", "compile_cuda_graph"])
+def test_a_recorded_network_runs_the_fused_attention_of_eager_mode(make, mode):
+    (net, inputs), cuda = make(), torch.device("cuda")
+    net = net.half().to(cuda)
+    inputs = {name: (value.half() if value.is_floating_point() else value).to(cuda) for name, value in inputs.items()}
+    found = fastest_execution_mode(net, inputs, execution_modes=[mode], device=cuda, dtype=torch.float16)
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        found.call()
+        torch.cuda.synchronize()
+    names = [event.key for event in profiled.key_averages()]
+    assert any("flash" in name or "cudnn" in name for name in names) and not any("softmax" in name for name in names)
 
 
 def test_only_masks_that_mask_nothing_are_left_out():
