@@ -4,12 +4,14 @@
 
 Masks are those of block_wise on weights with uneven rows and columns, of one layer. X is quantized before, Y is bfloat16
 (float16 of float16 blocks). Peers are dense e4m3 (cuBLASLt as `torch._scaled_mm` calls it, with a scale for each row and output
-or one for each matrix, both with fast accumulation), dense int8, and 2:4 in e4m3. Every product is first compared with the
+or one for each matrix, both with fast accumulation), dense int8, and 2:4 in e4m3: cuSPARSELt's and, where torchao is installed,
+its CUTLASS kernel (a scale for each row and output). --peers times only these. Every product is first compared with the
 float64 product of its own operands; times are those of CUDA graphs on copies of the operands that take turns. A line is written
 as soon as it is measured and never measured again; the last lines printed are the page's table.
 """
 
 import argparse
+import ctypes
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -46,6 +48,7 @@ PEERS = {
     "semi_structured_fp8_scaled": "semi_structured_fp8_scaled",
 }
 """Kernel -> what `bench.low_precision` calls it: peers without blocks. 2:4 is there without its scales too."""
+TORCHAO = "semi_structured_fp8_torchao"
 FP8, FP8_GROUPED, FP16 = "blocked_fp8_sm90", "blocked_fp8_sm90_grouped", "blocked_sm90"
 IN_WORDS = {
     FP8: "a scale for each row",
@@ -95,13 +98,15 @@ class Trial:
 def cells(ms: Sequence[int], sizes: Sequence[tuple[int, int]]) -> Iterator[Cell]:
     """Of every size first the peers."""
     for m, (k, n) in product(ms, sizes):
-        yield from (Cell(m, k, n, kernel) for kernel in PEERS)
+        yield from (Cell(m, k, n, kernel) for kernel in (*PEERS, TORCHAO))
         for block, sparsity in product(BLOCKS, SPARSITIES):
             yield from (Cell(m, k, n, kernel, block, sparsity) for kernel in (FP8, FP8_GROUPED, FP16))
 
 
 def trials(cell: Cell, device: torch.device) -> list[Trial]:
     """The ways to launch it, of which the fastest counts."""
+    if cell.kernel == TORCHAO:
+        return [_of_torchao(cell, device)]
     outputs, inputs = map(int, cell.block.split("x"))
     masks = pattern_masks(cell.block, pattern="block_wise")  # type: ignore[arg-type]  # "outputs x inputs", too
     drawn = masks.draw(cell.n, cell.k, cell.sparsity, device)
@@ -144,6 +149,39 @@ def _in_fp16(cell: Cell, stored: BlockedFormat, x: Tensor) -> list[Trial]:
     ]
 
 
+def _of_torchao(cell: Cell, device: torch.device) -> Trial:
+    try:
+        from torchao.ops import rowwise_scaled_linear_sparse_cutlass_f8f8, to_sparse_semi_structured_cutlass_sm9x_f8
+    except ImportError as error:
+        raise UnsupportedProblem(f"torchao cannot be imported: {error}") from error
+    groups = torch.randn(cell.n, cell.k // 4, 4, device=device)
+    pruned = groups.abs().argsort(dim=2)[..., :2]
+    q, scales = quantize(groups.scatter(2, pruned, 0.0).view(cell.n, cell.k))
+    weight = to_sparse_semi_structured_cutlass_sm9x_f8(q)
+    x, x_scales = quantize(torch.randn(cell.m, cell.k, device=device))
+    operands = (x, x_scales.view(-1), *weight, scales.view(-1))
+    moved = x.nbytes + sum(part.nbytes for part in weight) + 2 * cell.m * cell.n
+    return Trial(
+        partial(rowwise_scaled_linear_sparse_cutlass_f8f8, out_dtype=torch.bfloat16),
+        operands,
+        dequantize_rows(x, x_scales),
+        q.double() * scales.double().view(-1, 1),
+        moved,
+        FAST_TOLERANCE,
+        "CUTLASS",
+    )
+
+
+def cusparselt_version() -> str:
+    """Of the library that is loaded, which may be newer than the one PyTorch was compiled with."""
+    library, parts = ctypes.CDLL("libcusparseLt.so.0"), []
+    for part in range(3):  # major, minor, patch
+        value = ctypes.c_int()
+        library.cusparseLtGetProperty(part, ctypes.byref(value))
+        parts.append(str(value.value))
+    return ".".join(parts)
+
+
 def measure(trial: Trial, l2_bytes: int, samples: int) -> tuple[Latency, float]:
     """Its latency and its relative error.
 
@@ -169,14 +207,18 @@ def measured_peer(cell: Cell, samples: int) -> tuple[Latency, float, str]:
     error = peer.error()
     if not error <= FAST_TOLERANCE:
         raise RuntimeError(f"relative error {error:.2g}")
-    return peer.latency(samples=samples), error, "fast accumulation" if "fp8" in cell.kernel else ""
+    if cell.kernel.startswith("semi_structured"):
+        note = f"cuSPARSELt {cusparselt_version()}"
+    else:
+        note = "fast accumulation" if "fp8" in cell.kernel else ""
+    return peer.latency(samples=samples), error, note
 
 
 def line_of(cell: Cell, device: torch.device, l2_bytes: int, samples: int) -> dict[str, Any]:
     """What is written of a cell: its fastest launch; without a time where a product is wrong or fails."""
     line = asdict(cell)
     try:
-        if cell.block:
+        if cell.block or cell.kernel == TORCHAO:
             done = [(*measure(trial, l2_bytes, samples), trial.notes) for trial in trials(cell, device)]
         else:
             done = [measured_peer(cell, samples)]
@@ -218,6 +260,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, help="CSV file; lines are added")
     parser.add_argument("--m", type=int, nargs="*", default=[4096, 1024, 256], help="rows of X")
     sizes = [f"{k}x{n}" for k, n in INPUTS_AND_OUTPUTS]
+    parser.add_argument("--peers", action="store_true", help="only those without blocks")
     parser.add_argument("--sizes", nargs="*", default=sizes, help="inputs x outputs")
     parser.add_argument("--samples", type=int, default=20, help="graph replays of each launch")
     runs.add_options(parser, workers=None, overrides=False)
@@ -228,6 +271,8 @@ def main() -> int:
     there = {values_of(line, KEY) for line in read_lines(asked.out)}
     sizes = [tuple(map(int, size.split("x"))) for size in asked.sizes]
     for cell in cells(asked.m, sizes):
+        if asked.peers and cell.block:
+            continue
         if values_of(asdict(cell) | {"gpu": properties.name}, KEY) in there:
             continue
         if runs.over(end):
