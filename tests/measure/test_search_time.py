@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from sparsefront_kernels import cuda_library
 from torch import nn
 
 import sparsefront as sf
@@ -40,6 +41,25 @@ def test_nothing_begins_that_would_not_end_in_time(clock):
     assert [*search.left_out] == ["dense/second", "variant"] and search.good_for == 60.0
     assert search.summary().startswith("65.0 s; 2 things left out, seconds=60: dense/second (not tried: about 25 s")
     assert SearchTime(math.inf).limit() == "without a limit" and SearchTime(5).good_for == math.inf
+
+
+def test_libraries_are_compiled_while_there_is_time(clock, monkeypatch, tmp_path):
+    def build(name):
+        clock(40.0)
+        return tmp_path / name
+
+    told = []
+    monkeypatch.setattr(cuda_library, "built", lambda name: None)
+    monkeypatch.setattr(cuda_library, "_missing_tool", lambda: None)
+    monkeypatch.setattr(cuda_library, "_built_once", build)
+    with searching(SearchTime(60.0, told.append)) as search:
+        assert cuda_library.build("csr_sm90").name == "csr_sm90"
+        late = "not tried: about 40 s are needed, 20 s of the search are left"
+        with pytest.raises(cuda_library.BuildFailed, match=f"^ell_sm90: {late}"):
+            cuda_library.build("ell_sm90")
+    assert told == ["compiling the CUDA library of csr_sm90, once on this machine"]
+    assert search.left_out == {"the library of ell_sm90": late}
+    assert cuda_library.build("ell_sm90").name == "ell_sm90", "later it is"
 
 
 class Net(nn.Module):

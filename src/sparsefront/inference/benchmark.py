@@ -152,7 +152,7 @@ def benchmark(
         raise InvalidSetting("net", DTYPES[other], f"must be in the dtype of dense_net, {DTYPES[name]}")
     device = device_of(dense_net)
     settings = replace(settings or Measure(), device=device.type, dtype=name)  # type: ignore[arg-type]  # it checks
-    search = SearchTime(2 * settings.autotune_seconds if seconds is None else seconds)
+    search = SearchTime(2 * settings.autotune_seconds if seconds is None else seconds, tell)
     settings = replace(settings, autotune_seconds=min(search.seconds / 2, MOST_SECONDS))
     with modes_back_on_error(dense_net, net):
         expected = _output_shapes(dense_net, inputs, "example_inputs", inputs_in_words(inputs), "dense_net")

@@ -443,7 +443,7 @@ def swap(
         ValueError: a pruned weight is not zero, or a mask breaks its pattern; names the layer.
         RuntimeError: the network's outputs are not the same after the swap.
     """
-    search, choice, net = SearchTime(seconds), kernel_choice(kernel), unwrapped(net)
+    search, choice, net = SearchTime(seconds, tell), kernel_choice(kernel), unwrapped(net)
     _require_swappable(net, masks)
     require_callable("tell", tell, "line", allowed="is a function that takes a line, such as print")
     given: dict[str, Any] = {"kernel": choice, "packed": packed, "precision": precision, "calibration": calibration}

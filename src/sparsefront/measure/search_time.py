@@ -4,10 +4,12 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from sparsefront_kernels import cuda_library
+
 from sparsefront.errors import InvalidSetting
 from sparsefront.progress import counted, working_time
 
-COMPILE, VARIANT, LAYER = "compile", "variant", "layer"
+COMPILE, VARIANT, LAYER, LIBRARY = "compile", "variant", "layer", "library"
 """Kinds of work, of which each is taken to need as long as the longest of its kind before."""
 MOST_SHOWN = 3
 NOT_TRIED = "not tried"
@@ -21,16 +23,17 @@ class SearchTime:
 
     Args:
         seconds: of `working_time`, from now on; infinity: no limit.
+        tell: gets a line where something takes long that happens once on a machine.
     Attributes:
         left_out: what was not begun -> why.
     Raises:
         InvalidSetting: no number, or a negative one.
     """
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, tell: Tell = lambda line: None) -> None:
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
             raise InvalidSetting("seconds", seconds, "is how long a search may take: a number, 0 or more")
-        self.seconds = seconds
+        self.seconds, self.tell = seconds, tell
         self.left_out: dict[str, str] = {}
         self._started = working_time()
         self._ends = self._started + seconds
@@ -94,9 +97,21 @@ def searching(search: SearchTime) -> Iterator[SearchTime]:
     global _current
     before, _current = _current, search
     try:
-        yield search
+        with cuda_library.gated(_in_time):
+            yield search
     finally:
         _current = before
+
+
+@contextmanager
+def _in_time(library: str) -> Iterator[str | None]:
+    """Why a CUDA library is not compiled now; None where it is."""
+    if (late := too_late(f"the library of {library}", LIBRARY)) is not None or _current is None:
+        yield late
+        return
+    _current.tell(f"compiling the CUDA library of {library}, once on this machine")
+    with begun(LIBRARY):
+        yield None
 
 
 def current() -> SearchTime | None:
