@@ -43,6 +43,18 @@ def test_nothing_begins_that_would_not_end_in_time(clock):
     assert SearchTime(math.inf).limit() == "without a limit" and SearchTime(5).good_for == math.inf
 
 
+def test_the_last_one_tells_how_long_the_next_takes(clock):
+    with searching(SearchTime(60.0)):
+        with begun("layer"):
+            clock(5.0)
+            with begun("library"):
+                clock(40.0)
+        assert too_late("second", "layer") is None and too_late("other", "library") is not None
+        with begun("layer"):
+            clock(8.0)
+        assert too_late("third", "layer").startswith("not tried: about 8 s are needed, 7 s")
+
+
 def test_libraries_are_compiled_while_there_is_time(clock, monkeypatch, tmp_path):
     def build(name):
         clock(40.0)

@@ -2,15 +2,15 @@
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from sparsefront_kernels import cuda_library
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.progress import counted, working_time
 
-COMPILE, VARIANT, LAYER, LIBRARY = "compile", "variant", "layer", "library"
-"""Kinds of work, of which each is taken to need as long as the longest of its kind before."""
+COMPILE, BLOCK, VARIANT, LAYER, LIBRARY = "compile", "block", "variant", "layer", "library"
+"""Kinds of work, of which each is taken to need as long as the last one of its kind, without what was of another kind in it."""
 MOST_SHOWN = 3
 NOT_TRIED = "not tried"
 MOST_SECONDS = 86_400.0  # of what has to be a finite number
@@ -37,7 +37,8 @@ class SearchTime:
         self.left_out: dict[str, str] = {}
         self._started = working_time()
         self._ends = self._started + seconds
-        self._longest: dict[str, float] = {}
+        self._last: dict[str, float] = {}
+        self._inside = 0.0
         self._of = ""
 
     @property
@@ -77,15 +78,21 @@ class SearchTime:
             self._ends, self._of = before
 
     def too_late(self, what: str, kind: str) -> str | None:
-        needed, left = self._longest.get(kind, 0.0), self.left
+        needed, left = self._last.get(kind, 0.0), self.left
         if left > needed:
             return None
         reason = f"{NOT_TRIED}: about {needed:.0f} s are needed, {left:.0f} s of the search are left"
         self.left_out[self._of + what] = reason
         return reason
 
-    def note(self, kind: str, seconds: float) -> None:
-        self._longest[kind] = max(seconds, self._longest.get(kind, 0.0))
+    @contextmanager
+    def begun(self, kind: str) -> Iterator[None]:
+        start, before, self._inside = working_time(), self._inside, 0.0
+        try:
+            yield
+        finally:
+            taken = working_time() - start
+            self._last[kind], self._inside = taken - self._inside, before + taken
 
 
 _current: SearchTime | None = None
@@ -137,9 +144,5 @@ def too_late(what: str, kind: str) -> str | None:
 @contextmanager
 def begun(kind: str) -> Iterator[None]:
     """Around one piece of work, whose duration the next of its kind is expected to take."""
-    start = working_time()
-    try:
+    with nullcontext() if _current is None else _current.begun(kind):
         yield
-    finally:
-        if _current is not None:
-            _current.note(kind, working_time() - start)
