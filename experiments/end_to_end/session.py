@@ -26,7 +26,7 @@ from sparsefront.errors import InvalidSetting, failure_reason
 from sparsefront.gpu import alone, sharing
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.products import TimedProducts
-from sparsefront.inference.swap import why_dense
+from sparsefront.inference.whole_network import why_dense
 from sparsefront.measure.settings import DTYPES, Measure
 from sparsefront.measure.speedup import speedup_of
 from sparsefront.measure.timers import summarise

@@ -17,8 +17,9 @@ from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.products import TimedProducts
 from sparsefront.inference.network_modules import release_formats
 from sparsefront.inference.precision import IN_16_BITS, Precision
-from sparsefront.inference.swap import kept_dense, swap_layers
+from sparsefront.inference.swap import swap_layers
 from sparsefront.inference.swap_report import SwapReport
+from sparsefront.inference.whole_network import kept_dense
 from sparsefront.measure.correctness import NETWORK_ERROR_LIMIT, output_error, relative_error
 from sparsefront.measure.end_to_end import find_execution
 from sparsefront.measure.problems import observe_problems

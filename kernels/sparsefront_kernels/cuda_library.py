@@ -23,7 +23,8 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import torch
@@ -86,6 +87,7 @@ load(**json.loads(sys.argv[1]), with_cuda=True, is_python_module=False, verbose=
 PLACES = ("CUDA_HOME", "CUDA_PATH")
 LOG = "build.log"
 
+_gate: Callable[[str], AbstractContextManager[str | None]] | None = None  # see `gated`
 _failures: dict[str, str] = {}  # name -> why its build failed; this process does not try again
 
 
@@ -143,6 +145,13 @@ def build(name: str) -> Path:
         return library
     if reason := _failures.get(name) or _missing_tool():
         raise BuildFailed(f"{name}: {reason}")
+    with nullcontext() if _gate is None else _gate(name) as not_now:
+        if not_now is not None:
+            raise BuildFailed(f"{name}: {not_now}")
+        return _built_once(name)
+
+
+def _built_once(name: str) -> Path:
     home = _cache() / f"{name}-{_fingerprint(_source(name))}-{_compiler_key(compiler())}"
     lock = home.with_name(f"{home.name}.lock")
     try:
@@ -161,6 +170,17 @@ def build(name: str) -> Path:
         _failures[name] = f"its build failed: {_first_error(failure)}"
         raise BuildFailed(f"{name}: {_failures[name]}\n{failure}")
     return home / f"{name}.so"
+
+
+@contextmanager
+def gated(gate: Callable[[str], AbstractContextManager[str | None]]) -> Iterator[None]:
+    """Inside, each build runs within `gate(name)`, which gives None, or why it may not begin: it then raises BuildFailed."""
+    global _gate
+    before, _gate = _gate, gate
+    try:
+        yield
+    finally:
+        _gate = before
 
 
 def _build_into(home: Path, name: str) -> str:

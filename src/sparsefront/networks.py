@@ -105,6 +105,14 @@ def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
     return hashed.hexdigest()
 
 
+def network_in_words(net: nn.Module) -> str:
+    """What a network is built of: its modules, and shapes, dtypes and device of its tensors; the same of those that are alike."""
+    tensors = (*net.named_parameters(), *net.named_buffers())
+    return "\n".join(
+        (repr(net), *(f"{name} {tensor.dtype} {list(tensor.shape)} {tensor.device}" for name, tensor in tensors))
+    )
+
+
 # Hooks on modules, which are called with a module's own forward alone: what stands in for it would drop them.
 
 

@@ -4,7 +4,8 @@ import torch
 from torch import nn
 
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.swap import kept_dense, load_sparse, save_choices, swap_layers, why_dense
+from sparsefront.inference.swap import load_sparse, save_choices, swap_layers
+from sparsefront.inference.whole_network import kept_dense, why_dense
 from sparsefront.measure.problems import observe_problems
 from sparsefront.patterns.tile_wise import TileWise
 

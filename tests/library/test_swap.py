@@ -193,6 +193,28 @@ def test_a_forward_may_read_the_settings_of_its_layers(cnn):
     assert (cnn.mlp.in_features, cnn.mlp.out_features) == (16, 16)
 
 
+class Scales(nn.Module):
+    """As LayerScale: what a block adds is multiplied by a factor of its own for each feature."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(16), nn.Linear(16, 32), nn.Linear(32, 16)
+        self.scale = nn.Parameter(torch.linspace(-2.0, 3.0, 16))
+
+    def forward(self, x):
+        return x + self.scale * self.down(self.up(self.norm(x)).relu())
+
+
+@pytest.mark.parametrize("pattern", [sf.patterns.TileWise(8), "n_m", "element_wise"])
+def test_factors_of_features_go_into_the_weights(pattern):
+    net, x = nn.Sequential(Scales(), Scales()).eval(), torch.randn(2, 5, 16)
+    masks, weight = sf.prune(net, pattern, 0.5, layers="*", tell=len), net[0].down.weight
+    expected, before = net(x), weight.detach().clone()
+    report = sf.swap(net, masks, x)
+    assert report.sparse_layer_share == 1 and "residual" in str(report) and torch.equal(weight, before)
+    torch.testing.assert_close(net(x), expected, rtol=1e-4, atol=1e-5)
+
+
 def test_hooks_are_called_after_the_swap_as_before(cnn):
     given = []
     cnn.mlp.register_forward_hook(lambda module, args, output: given.append(output))

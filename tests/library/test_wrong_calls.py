@@ -52,6 +52,28 @@ sf.swap(SWAPPED, MASKS, (X,))
 META = torch.device("meta")
 
 
+SHIFTED = net_of()
+SHIFTED.register_buffer("shift", torch.zeros(4, device=META))
+EXPORTED = torch.export.export(net_of(), (X,))
+# networks that no function takes, and what each says of them
+NETWORKS = [
+    (net_of().to(META), "Sequential: has weights on the meta device (0.weight), which have no values: load them first"),
+    (SHIFTED, "Sequential: has weights on the meta device (shift)"),
+    (
+        nn.Sequential(nn.LazyLinear(8)),
+        "Sequential: has weights without a shape (0.weight): call it once on a batch before",
+    ),
+    (
+        nn.Sequential(net_of(), nn.LazyBatchNorm1d(affine=False)),
+        "Sequential: has weights without a shape (1.running_mean)",
+    ),
+    (torch.jit.script(net_of()), "RecursiveScriptModule: is TorchScript: give the network that it was made of"),
+    (torch.jit.trace(net_of(), X), "TopLevelTracedModule: is TorchScript"),
+    (EXPORTED, "ExportedProgram: is a torch.nn.Module"),
+    (EXPORTED.module(), "GraphModule: is an exported program: give the network that it was made of"),
+]
+
+
 def raises(*_):
     raise RuntimeError("by itself")
 
@@ -66,8 +88,6 @@ PRUNE = [
     ({"net": None}, "net=NoneType: is a torch.nn.Module"),
     ({"net": nn.Linear}, "net=Linear: is a class: give a network of it, Linear(...)"),
     ({"net": Bare()}, "layers=None: leaves no layer to prune (it has no Linear and no Conv2d)"),
-    ({"net": net_of().to(META)}, "net=Sequential: has weights on the meta device (0.weight)"),
-    ({"net": nn.Sequential(nn.LazyLinear(8))}, "net=Sequential: has weights without a shape (0.weight)"),
     ({"net": SWAPPED}, "layers=None: leaves no layer"),
     ({"sparsity": 1.0}, "sparsity=1.0: is the fraction of zeros, in [0, 1)"),
     ({"sparsity": 75}, "sparsity=75: is the fraction of zeros"),
@@ -183,6 +203,8 @@ SWAP = [
     ({"kernel": "fastest"}, "kernel=fastest: is one of auto"),
     ({"kernel": "gathered_sm90"}, "kernel.name=gathered_sm90: runs on none of the pruned layers"),
     ({"packed": "x"}, "packed=str: is PackedWeights"),
+    ({"seconds": -1}, "seconds=-1: is how long a search may take: a number, 0 or more"),
+    ({"tell": None}, "tell=None: is a function that takes a line"),
 ]
 BENCHMARK = [
     ({"net": PRUNED, "dense_net": PRUNED}, "net=Sequential: is the very network that dense_net is"),
@@ -193,6 +215,8 @@ BENCHMARK = [
     ({"settings": {"samples": 5}}, "settings=dict: is a sf.Measure(...), or None"),
     ({"settings": sf.Measure}, "settings=Measure: is a sf.Measure(...), or None"),
     ({"fuse": "no"}, "fuse='no': is a function"),
+    ({"seconds": "60"}, "seconds=60: is how long a search may take: a number, 0 or more"),
+    ({"tell": None}, "tell=None: is a function that takes a line"),
     ({"example_inputs": (X[:, :3],)}, "example_inputs=input torch.float32 [32, 3]: dense_net cannot be called"),
 ]
 
@@ -222,6 +246,24 @@ def networks(net: object) -> list[nn.Module]:
     """The network, where it can be compared before and after."""
     comparable = isinstance(net, nn.Module) and not any(map(nn.parameter.is_lazy, net.parameters()))
     return [net] if comparable else []
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_networks(tmp_path):
+    for net, message in NETWORKS:
+        calls = {
+            "prune": lambda net=net: sf.prune(net, "n_m", 0.5, example_inputs=(X,), tell=len),
+            "recover": lambda net=net: sf.recover(net, MASKS, DATA, F.cross_entropy),
+            "swap": lambda net=net: sf.swap(net, MASKS, (X,)),
+            "benchmark": lambda net=net: sf.benchmark(net_of(), net, (X,), tell=len),
+            "narrow": lambda net=net: sf.narrow(net, MASKS),
+            "save": lambda net=net: sf.save(tmp_path / "new", net, MASKS),
+            "hold": lambda net=net: sf.hold(net, MASKS),
+        }
+        for function, call in calls.items():
+            assert told(call).startswith(f"net={message}"), function
+        assert told(lambda net=net: sf.benchmark(net, net_of(), (X,), tell=len)).startswith(f"dense_net={message}")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(("given", "message"), PRUNE, ids=ids)

@@ -38,13 +38,13 @@ def texts(path: Path) -> list[str]:
 
 def test_every_batch_size_is_swapped_and_timed_anew(full_run, monkeypatch):
     reports = []
-    real = measure.swap
+    real = measure.swap_network
 
     def swap(*arguments, **more):
         reports.append(real(*arguments, **more))
         return reports[-1]
 
-    monkeypatch.setattr(measure, "swap", swap)
+    monkeypatch.setattr(measure, "swap_network", swap)
     row = full_run(*SMALL, "measure.batch_size=[3,1,5]")
     assert row.speed.batch_size == 3 and row.speed.latency_sparse_ms > 0
     assert [(point["batch_size"], point["sequence_length"]) for point in row.speed.curve] == [(1, None), (5, None)]

@@ -98,6 +98,7 @@ def _held(family: str, canonical: SparseFormat, mask: Tensor) -> SparseFormat | 
 
 
 HOPELESS = 5.0  # times the fastest so far: such kernels are timed once
+NEARLY_FASTEST = 1.1  # times the fastest of a layer: such kernels may be the fastest of another that is like it
 
 
 @dataclass
@@ -128,6 +129,11 @@ class Autotuned:
         if sparse is None or not dense_allowed or self.dense not in self.latencies_us:
             return sparse
         return sparse if self.latencies_us[sparse] < self.latencies_us[self.dense] else None
+
+    def fast(self) -> tuple[str, ...]:
+        """Kernels that may be the fastest of a layer like this one, the fastest first; none where nothing was timed."""
+        timed = sorted((time, kernel) for kernel, time in self.latencies_us.items() if kernel in self.modules)
+        return tuple(kernel for time, kernel in timed if time <= NEARLY_FASTEST * timed[0][0])
 
     def reject(self, kernel: str, reason: str) -> None:
         """A kernel whose result is right, but which cannot be used after all."""

@@ -11,6 +11,7 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.inference.fusion.block_pass import fused_dense_graph
 from sparsefront.measure.correctness import NETWORK_ERROR_LIMIT, floating_tensors
 from sparsefront.measure.end_to_end import EndToEnd, time_pair
+from sparsefront.measure.search_time import MOST_SECONDS, SearchTime, Tell, searching
 from sparsefront.measure.settings import DTYPES, FEWEST_REPEATS, Dtype, Measure
 from sparsefront.measure.speedup import ratio_apart
 from sparsefront.measure.timers import LatencySummary
@@ -107,6 +108,8 @@ def benchmark(
     *,
     settings: Measure | None = None,
     fuse: Fuse | None = fused_dense_graph,
+    seconds: float | None = None,
+    tell: Tell = print,
 ) -> Comparison:
     """Find the fastest execution mode of each network (eager, CUDA graph, compiled), then time both in turn.
 
@@ -117,6 +120,10 @@ def benchmark(
         settings: of `sf.Measure` what concerns timing: warmup, samples, repeats, execution modes, variants and seconds of
             the search; device, dtype and sizes are those of the networks and inputs.
         fuse: makes the fused graph of the dense network, one more candidate for its fastest version; None leaves it out.
+        seconds: of both searches: nothing begins that cannot end in time, as far as that can be foreseen. None: twice
+            `settings.autotune_seconds`, 60 by default. Networks and inputs of shapes that were searched before, in `sf.swap` too,
+            run as was found then.
+        tell: gets a line at the beginning, and one at the end: how long the searches took, and what was left out.
     Returns:
         latencies with p20 and p80, and the speedup with its interval: `print(comparison)`.
     Raises:
@@ -131,6 +138,7 @@ def benchmark(
         allowed = "is the very network that dense_net is: copy.deepcopy one before sf.prune"
         raise InvalidSetting("net", type(net).__name__, allowed)
     require_instance("settings", settings, Measure)
+    require_callable("tell", tell, "line", allowed="is a function that takes a line, such as print")
     if fuse is not None:
         require_callable(
             "fuse", fuse, "net", "inputs", allowed="is a function that makes a graph of the dense network, or None"
@@ -144,13 +152,19 @@ def benchmark(
         raise InvalidSetting("net", DTYPES[other], f"must be in the dtype of dense_net, {DTYPES[name]}")
     device = device_of(dense_net)
     settings = replace(settings or Measure(), device=device.type, dtype=name)  # type: ignore[arg-type]  # it checks
+    search = SearchTime(2 * settings.autotune_seconds if seconds is None else seconds, tell)
+    settings = replace(settings, autotune_seconds=min(search.seconds / 2, MOST_SECONDS))
     with modes_back_on_error(dense_net, net):
         expected = _output_shapes(dense_net, inputs, "example_inputs", inputs_in_words(inputs), "dense_net")
         given = _output_shapes(net, inputs, "net", type(net).__name__, "it")
         if given != expected:
             raise InvalidSetting("net", given, f"must give outputs of the shapes of dense_net's, {expected}")
-        timed = time_pair(dense_net.eval(), net.eval(), inputs, settings, fuse=fuse)
-    return Comparison("cpu" if device.type == "cpu" else torch.cuda.get_device_name(device), timed)
+        on = "cpu" if device.type == "cpu" else torch.cuda.get_device_name(device)
+        tell(f"benchmark: the fastest execution mode of each network on {on}, {search.limit()}")
+        with searching(search):
+            timed = time_pair(dense_net.eval(), net.eval(), inputs, settings, fuse=fuse)
+        tell(f"benchmark: {search.summary()}")
+    return Comparison(on, timed)
 
 
 def _line(name: str, latency: LatencySummary, execution: str) -> str:

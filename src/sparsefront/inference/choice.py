@@ -159,3 +159,26 @@ class KernelChoice:
         wants = partial(self.wants, canonical=stored.family, device=device)
         found = find_candidates(stored, mask, problem, wants, low)
         return None if found.usable else found.unsupported
+
+
+def kernel_choice(kernel: str | KernelChoice) -> KernelChoice:
+    """What argument `kernel` means.
+
+    Raises:
+        InvalidSetting: a name that nobody knows.
+    """
+    if isinstance(kernel, KernelChoice):
+        return kernel
+    offered = ", ".join((*MODES, *families()))
+    unknown = InvalidSetting("kernel", kernel, f"is one of {offered}, the name of a kernel, or a KernelChoice")
+    if not isinstance(kernel, str):
+        raise unknown
+    if kernel in MODES:
+        return KernelChoice(kernel)
+    if kernel in families():
+        return KernelChoice("sparse", family=kernel)
+    try:
+        labeled(kernel)
+    except ValueError:
+        raise unknown from None
+    return KernelChoice("sparse", name=kernel)

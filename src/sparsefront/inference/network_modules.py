@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -160,3 +161,39 @@ def leave_fast_path(net: nn.Module) -> None:
 
 def _holds_sparse_layer(module: nn.Module) -> bool:
     return any(isinstance(part, SparseLayer) for part in module.modules())
+
+
+# Networks of transformers record hidden states and attentions of modules of some classes, when a call asks for them. Of blocks
+# that were rewritten there are none left, and it would return an empty tuple.
+
+
+def recorded_outputs(net: nn.Module) -> dict[tuple[str, str], int]:
+    """(network in `net` that records, argument that asks for it) -> of how many modules it records."""
+    found: dict[tuple[str, str], int] = {}
+    for name, module in net.named_modules():
+        for what, recorder in (getattr(module, "_can_record_outputs", None) or {}).items():
+            classes = [
+                getattr(one, "target_class", one) for one in (recorder if isinstance(recorder, list) else [recorder])
+            ]
+            kinds = tuple(one for one in classes if isinstance(one, type))
+            asks = "output_attentions" if what.endswith("attentions") else f"output_{what}"
+            count = sum(isinstance(part, kinds) for part in module.modules())
+            found[name, asks] = found.get((name, asks), 0) + count
+    return found
+
+
+def refuse_lost_outputs(net: nn.Module, before: Mapping[tuple[str, str], int]) -> None:
+    """Calls that ask for what is no longer recorded of every module end with an error."""
+    after = recorded_outputs(net)
+    for (name, asks), count in before.items():
+        if name in dict(net.named_modules()) and after.get((name, asks), 0) < count:
+            net.get_submodule(name).register_forward_pre_hook(partial(_require_not_asked, asks), with_kwargs=True)
+
+
+def _require_not_asked(asks: str, module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+    asked = kwargs.get(asks)
+    if asked or (asked is None and getattr(getattr(module, "config", None), asks, False)):
+        raise RuntimeError(
+            f"{asks}: sf.swap has rewritten blocks whose outputs this network would have returned; swap a copy with "
+            f"config.{asks}=True, or with kernel=sf.KernelChoice(fuse=False)"
+        )

@@ -1,12 +1,13 @@
-"""Swap sparse kernels into a pruned network: `sf.swap`, the swap of each layer, and networks that stay dense after all."""
+"""Swap sparse kernels into a pruned network: `sf.swap`, and the swap of each layer."""
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Hashable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
-from sparsefront_kernels import KernelEntry, families, labeled
+from sparsefront_kernels import KernelEntry, labeled
 from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
 
@@ -20,7 +21,7 @@ from sparsefront.inference.autotune import (
     dense_name,
     find_candidates,
 )
-from sparsefront.inference.choice import MODES, KernelChoice
+from sparsefront.inference.choice import KernelChoice, kernel_choice
 from sparsefront.inference.fusion.block_pass import fuse_blocks
 from sparsefront.inference.fusion.plan import FusionPlan, FusionReport
 from sparsefront.inference.fusion.products import TimedProducts
@@ -34,6 +35,8 @@ from sparsefront.inference.low_precision import (
 from sparsefront.inference.network_modules import (
     SparseConv2d,
     leave_fast_path,
+    recorded_outputs,
+    refuse_lost_outputs,
     release_formats,
     replace_module,
     shorten_compiler_messages,
@@ -47,6 +50,7 @@ from sparsefront.inference.precision import (
     require_supported,
 )
 from sparsefront.inference.swap_report import LayerSwap, SwapReport, fused_layer
+from sparsefront.inference.whole_network import BeforeSwap, Decision, kept_dense
 from sparsefront.measure.correctness import (
     LOW_PRECISION_ERROR_LIMIT,
     floating_tensors,
@@ -56,6 +60,7 @@ from sparsefront.measure.correctness import (
 )
 from sparsefront.measure.memory import stored_bytes
 from sparsefront.measure.problems import LayerInput, observe_problems, theoretical_dense_flops, weight_flops
+from sparsefront.measure.search_time import LAYER, SearchTime, Tell, begun, current, searching, too_late
 from sparsefront.measure.timers import launch_in_use
 from sparsefront.measure.variants import adds_shortcut
 from sparsefront.networks import (
@@ -63,10 +68,12 @@ from sparsefront.networks import (
     layer_weight,
     load_state,
     modes_back_on_error,
+    network_in_words,
     remove_blocks,
+    tensors_digest,
     unwrapped,
 )
-from sparsefront.progress import bar
+from sparsefront.progress import bar, counted
 from sparsefront.pruning.layers import (
     KEEPS_ALL,
     UNREACHED,
@@ -76,7 +83,14 @@ from sparsefront.pruning.layers import (
 )
 from sparsefront.pruning.masks import Masks, masks_left, require_masks_of
 from sparsefront.pruning.narrow import narrow_layers
-from sparsefront.tasks.plain_task import inputs_in_words, named_in_errors, named_inputs_on, require_network
+from sparsefront.tasks.plain_task import (
+    device_of,
+    inputs_in_words,
+    named_in_errors,
+    named_inputs_on,
+    require_callable,
+    require_network,
+)
 
 
 def swap_layers(
@@ -124,6 +138,7 @@ def swap_layers(
     linears = reached_linears(net, problems, inputs, precision)
     fusion = _fuse(net, export, choice, inputs, plan, timed, precision)
     endings = adds_shortcut(net) if any(isinstance(layer, nn.Conv2d) for layer in masked.values()) else {}
+    alike: dict[Hashable, tuple[float, Autotuned]] | None = None if current() is None else {}
     for name, layer in bar(masked.items(), description="swap", unit="layer"):
         density = export.manifest.layers[name].density
         if (found := fused_layer(fusion, name, density)) is not None:
@@ -133,9 +148,12 @@ def swap_layers(
             continue
         reason = narrower.get(name) or _stays_dense(layer, export, name, choice, called=name in problems)
         reason = reason or nested_tensor_reason(net, name)
+        if reason is None and plan is None:
+            reason = too_late(name, LAYER)
         if reason is None:
             ending = endings.get(name)
-            tuned = _try(layer, export, name, problems[name], choice, plan, precision, adds_shortcut=ending)
+            with begun(LAYER):
+                tuned = _try(layer, export, name, problems[name], choice, plan, precision, alike, adds_shortcut=ending)
         else:
             tuned = try_low_dense(net, name, linears, choice, plan, precision)
         chosen = tuned.fastest(dense_allowed=choice.dense_allowed or reason is not None)
@@ -216,9 +234,16 @@ def _try(
     choice: KernelChoice,
     plan: FusionPlan | None,
     precision: Precision,
+    alike: dict[Hashable, tuple[float, Autotuned]] | None,
     *,
     adds_shortcut: bool | None,
 ) -> Autotuned:
+    """Check and time the kernels of one layer.
+
+    Args:
+        alike: density and findings of earlier layers, where time is short: in those that are built, called and stored like one of
+            them only the kernels that were fast there are timed. None: all are.
+    """
     device = layer.weight.device
     stored = export.format(name).to(device=device, dtype=layer.weight.dtype)
     wants = partial(choice.wants, canonical=stored.family, device=device)
@@ -236,9 +261,27 @@ def _try(
         low = ()
     else:
         x_scale = precision.x_scale([name])
+    likeness, density = (repr(layer), received, stored.family, adds_shortcut), export.manifest.layers[name].density
+    first, like = (0.0, None) if alike is None else alike.get(likeness, (0.0, None))
+    if like is not None and abs(first - density) <= ALIKE and (fast := like.fast()):
+        reasons["the others"] = f"not tried: {fast[0]} was faster in a layer like this one"
+        wants = partial(_was_fast, fast, wants)
     candidates = find_candidates(stored, export.masks[name].to(device), received.problem, wants, low)
     candidates.unsupported.update(reasons)
-    return autotune_layer(layer, candidates, received, timed=plan is None, adds_shortcut=adds_shortcut, x_scale=x_scale)
+    timed = plan is None
+    tuned = autotune_layer(layer, candidates, received, timed=timed, adds_shortcut=adds_shortcut, x_scale=x_scale)
+    if alike is not None:
+        alike.setdefault(likeness, (density, tuned))
+    return tuned
+
+
+ALIKE = 0.05  # difference of the densities of layers that are alike
+
+
+def _was_fast(
+    fast: Collection[str], wants: Callable[[KernelEntry, str], bool], kernel: KernelEntry, layout: str
+) -> bool:
+    return kernel.label(layout) in fast and wants(kernel, layout)
 
 
 def _is_planned(planned: KernelEntry, planned_layout: str | None, kernel: KernelEntry, layout: str) -> bool:
@@ -295,58 +338,6 @@ def _shares(
     return (
         len(sparse) / len(prunable) if prunable else 0.0,
         sum(flops.get(name, 0) for name in sparse) / total if total else 0.0,
-    )
-
-
-# A network that stays dense after all: its kernels were faster layer by layer, and the whole was not.
-
-SLOWEST = 0.98  # speedup over the fastest dense version below which kernel=auto takes no kernels
-
-
-def why_dense(sparse_ms: float, dense_ms: float) -> str | None:
-    """Why a swapped network is given up, or None where it is at most 2 % slower than dense.
-
-    Args:
-        sparse_ms, dense_ms: of whole networks, each run in its fastest way.
-    """
-    if dense_ms >= SLOWEST * sparse_ms:
-        return None
-    return f"the whole network takes {sparse_ms:.3f} ms with kernels, {dense_ms:.3f} ms dense"
-
-
-def kept_dense(report: SwapReport, masked: nn.Module, why: str) -> SwapReport:
-    """What is said of the network without kernels; times of layers and blocks stay to be read.
-
-    Args:
-        report: of the swap that is given up.
-        masked: the network that runs instead, with zeros in its dense weights.
-        why: the reason that each layer gets.
-    """
-    layers = {name: _dense(layer, masked.get_submodule(name)) for name, layer in report.layers.items()}
-    return replace(
-        report,
-        layers=layers,
-        dense_layers=report.dense_layers | {name: why for name in layers if name not in report.dense_layers},
-        sparse_layer_share=0.0,
-        sparse_flops_share=0.0,
-        fusion=replace(report.fusion, faster_dense={block: why for block in report.fusion.blocks}),
-        low_precision_layers=dict.fromkeys(report.low_precision_layers, why),
-        other_kernels={},
-        quantization_error=None,
-    )
-
-
-def _dense(layer: LayerSwap, module: nn.Module) -> LayerSwap:
-    kernel = dense_name(module)
-    return replace(
-        layer,
-        kernel=kernel,
-        family="dense",
-        weight_bytes=stored_bytes(module),
-        latency_us=layer.candidates.get(kernel),
-        launch={},
-        relative_error=None,
-        quantization_error=None,
     )
 
 
@@ -418,12 +409,16 @@ def swap(
     packed: PackedWeights | None = None,
     precision: str = "none",
     calibration: Mapping[str, float] | None = None,
+    seconds: float = 60.0,
+    tell: Tell = print,
 ) -> SwapReport:
     """Replace every masked layer by the kernel that suits it best, in place; the network is then for inference only.
 
     On a GPU each kernel that can hold a layer's mask is compared with the fp64 product of its masked weight and timed on
     the shapes that the example inputs give it; the fastest stays, dense where that is faster. Encoder blocks may be
-    rewritten as a whole. On a CPU the reference of the pattern's family runs, untimed. Tied layers get narrower (`sf.narrow`).
+    rewritten as a whole. With kernel="auto" the whole network is then timed beside the dense one, each in its fastest
+    execution mode, and is dense again where it is more than 2 % slower. On a CPU the reference of the pattern's family runs,
+    untimed. Tied layers get narrower (`sf.narrow`).
 
     Args:
         net: pruned; its tensors stay on their device and in their dtypes, and it is in eval mode afterwards.
@@ -437,6 +432,9 @@ def swap(
             pruned. Attention, norms, convolutions and the last Linear stay in 16 bits.
         calibration: of fp8_static, Linear -> the largest absolute value that it receives, from
             `inference.precision.activation_amax`; Linears that are not named stay in 16 bits.
+        seconds: that a GPU's search may take: nothing begins that cannot end in time, as far as that can be foreseen, and what is
+            left out stays dense. Another call with masks and inputs of these shapes uses what was found.
+        tell: gets a line at the beginning of a search, and one at its end: how long it took, and what was left out.
     Returns:
         which kernel runs each layer, and what stayed dense and why: `print(report)`.
     Raises:
@@ -445,23 +443,100 @@ def swap(
         ValueError: a pruned weight is not zero, or a mask breaks its pattern; names the layer.
         RuntimeError: the network's outputs are not the same after the swap.
     """
+    search, choice, net = SearchTime(seconds, tell), kernel_choice(kernel), unwrapped(net)
+    _require_swappable(net, masks)
+    require_callable("tell", tell, "line", allowed="is a function that takes a line, such as print")
+    given: dict[str, Any] = {"kernel": choice, "packed": packed, "precision": precision, "calibration": calibration}
+    if device_of(net).type != "cuda" or choice.swaps_nothing:
+        return swap_network(net, masks, example_inputs, **given)
+    before = BeforeSwap.of(net) if choice.dense_allowed else None
+    with searching(search):
+        what = "kernels, then the whole network beside the dense one" if before else "kernels"
+        tell(
+            f"swap: {counted(len(masks), 'layer')} on {torch.cuda.get_device_name(device_of(net))}: {what}, {search.limit()}"
+        )
+        known = _known_swaps.get(key := _swap_key(net, masks, example_inputs, given))
+        known = None if known is None or known.good_for < seconds else known
+        with search.part(1.0 if before is None else KERNELS_SHARE, "kernels"):
+            report = swap_network(net, masks, example_inputs, **given, plan=None if known is None else known.plan)
+        decision = None if known is None else known.decision
+        if before is not None and decision is None and (report.sparse_flops_share or report.fusion.rewritten):
+            decision = before.compare(named_inputs_on(net, example_inputs), search.left / 2)
+        if known is None:
+            _known_swaps[key] = _KnownSwap(report.plan, decision, search.good_for)
+        if decision is not None:
+            tell(f"swap: {decision.text}")
+            report = replace(report, whole_network=decision.text)
+            if decision.why_dense is not None and before is not None:
+                before.put_back()
+                report = kept_dense(report, net, f'{decision.why_dense}; kernel="sparse" keeps its kernels')
+        tell(f"swap: {search.summary()}{'' if known is None else ', as found before'}")
+    return report
+
+
+KERNELS_SHARE = 0.5  # of a search's time, the rest is for whole networks
+
+
+@dataclass(frozen=True)
+class _KnownSwap:
+    """What this process found for a network, its masks and the shapes of its inputs."""
+
+    plan: FusionPlan
+    decision: Decision | None
+    good_for: float
+
+
+_known_swaps: dict[str, _KnownSwap] = {}
+
+
+def _swap_key(net: nn.Module, masks: Mapping[str, Tensor], example_inputs: object, given: Mapping[str, object]) -> str:
+    inputs = inputs_in_words(named_inputs_on(net, example_inputs))
+    settings = repr({name: value for name, value in given.items() if name != "packed"})
+    return "\n".join((network_in_words(net), tensors_digest(masks), inputs, settings))
+
+
+def swap_network(
+    net: nn.Module,
+    masks: Mapping[str, Tensor],
+    example_inputs: object,
+    *,
+    kernel: str | KernelChoice = "auto",
+    packed: PackedWeights | None = None,
+    precision: str = "none",
+    calibration: Mapping[str, float] | None = None,
+    plan: FusionPlan | None = None,
+) -> SwapReport:
+    """`swap` layer by layer and block by block, without a look at the whole network.
+
+    Args:
+        plan: of an earlier swap of these weights: the same is done again, and nothing is timed.
+    """
     choice, net = kernel_choice(kernel), unwrapped(net)
     chosen = Precision(precision, calibration or {})
-    require_network(net)
-    if any(isinstance(module, SparseLayer) for module in net.modules()):
-        raise InvalidSetting("net", type(net).__name__, "was swapped already: give a copy of the pruned network")
+    _require_swappable(net, masks)
     if packed is not None and not hasattr(packed, "manifest"):
         raise InvalidSetting("packed", type(packed).__name__, "is PackedWeights, such as what sf.save returns, or None")
-    smaller = isinstance(masks, Masks) and masks.spec.blocks is not None
-    if smaller:  # by whole blocks: what is left is dense
+    smaller = _lacks_blocks(masks)
+    if smaller:  # what is left is dense
         masks, packed = Masks(masks_left(net, masks)), None
-    require_masks_of(net, masks)
     inputs = named_inputs_on(net, example_inputs)
     device = next(iter(inputs.values())).device
     require_supported(chosen, device, network_dtype(net))
     with sharing(device), modes_back_on_error(net):
-        report = _swap(net, Masks.of(masks), inputs, choice, packed, chosen)
+        report = _swap(net, Masks.of(masks), inputs, choice, packed, chosen, plan)
     return replace(report, sparse_layer_share=None, sparse_flops_share=None) if smaller else report
+
+
+def _lacks_blocks(masks: object) -> bool:
+    """Whether whole blocks were taken out of the network."""
+    return isinstance(masks, Masks) and masks.spec.blocks is not None
+
+
+def _require_swappable(net: nn.Module, masks: Mapping[str, Tensor]) -> None:
+    require_network(net)
+    if any(isinstance(module, SparseLayer) for module in net.modules()):
+        raise InvalidSetting("net", type(net).__name__, "was swapped already: give a copy of the pruned network")
+    require_masks_of(net, masks_left(net, masks))
 
 
 def _swap(
@@ -471,6 +546,7 @@ def _swap(
     choice: KernelChoice,
     packed: PackedWeights | None,
     precision: Precision,
+    plan: FusionPlan | None,
 ) -> SwapReport:
     net.eval()
     limit = network_error_limit(net)
@@ -485,12 +561,12 @@ def _swap(
     weights = {name: parameters[layer_weight(net.get_submodule(name))] for name in packed.manifest.layers}
     with torch.inference_mode(), read:
         expected = floating_tensors(net(**inputs))
-    device, recorded = next(iter(inputs.values())).device, _recorded(net)
+    device, recorded = next(iter(inputs.values())).device, recorded_outputs(net)
     with keys_of("kernel"):
         report = swap_layers(
-            net, packed, problems, choice, device=device, dtype=None, inputs=inputs, precision=precision
+            net, packed, problems, choice, device=device, dtype=None, inputs=inputs, plan=plan, precision=precision
         )
-    _refuse_lost(net, recorded)
+    refuse_lost_outputs(net, recorded)
     release_formats(net)
     quantised = has_low_precision(net)
     with torch.inference_mode():
@@ -507,65 +583,6 @@ def _swap(
             f"{limit:.0e} is rounding; nothing is measured"
         )
     return report.counting(flops, weights, read.names, others)
-
-
-# Networks of transformers record hidden states and attentions of modules of some classes, when a call asks for them. Of blocks
-# that were rewritten there are none left, and it would return an empty tuple.
-
-
-def _recorded(net: nn.Module) -> dict[tuple[str, str], int]:
-    """(network in `net` that records, argument that asks for it) -> of how many modules it records."""
-    found: dict[tuple[str, str], int] = {}
-    for name, module in net.named_modules():
-        for what, recorder in (getattr(module, "_can_record_outputs", None) or {}).items():
-            classes = [
-                getattr(one, "target_class", one) for one in (recorder if isinstance(recorder, list) else [recorder])
-            ]
-            kinds = tuple(one for one in classes if isinstance(one, type))
-            asks = "output_attentions" if what.endswith("attentions") else f"output_{what}"
-            count = sum(isinstance(part, kinds) for part in module.modules())
-            found[name, asks] = found.get((name, asks), 0) + count
-    return found
-
-
-def _refuse_lost(net: nn.Module, before: Mapping[tuple[str, str], int]) -> None:
-    """Calls that ask for what is no longer recorded of every module end with an error."""
-    after = _recorded(net)
-    for (name, asks), count in before.items():
-        if name in dict(net.named_modules()) and after.get((name, asks), 0) < count:
-            net.get_submodule(name).register_forward_pre_hook(partial(_require_not_asked, asks), with_kwargs=True)
-
-
-def _require_not_asked(asks: str, module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-    asked = kwargs.get(asks)
-    if asked or (asked is None and getattr(getattr(module, "config", None), asks, False)):
-        raise RuntimeError(
-            f"{asks}: sf.swap has rewritten blocks whose outputs this network would have returned; swap a copy with "
-            f"config.{asks}=True, or with kernel=sf.KernelChoice(fuse=False)"
-        )
-
-
-def kernel_choice(kernel: str | KernelChoice) -> KernelChoice:
-    """What argument `kernel` means.
-
-    Raises:
-        InvalidSetting: a name that nobody knows.
-    """
-    if isinstance(kernel, KernelChoice):
-        return kernel
-    offered = ", ".join((*MODES, *families()))
-    unknown = InvalidSetting("kernel", kernel, f"is one of {offered}, the name of a kernel, or a KernelChoice")
-    if not isinstance(kernel, str):
-        raise unknown
-    if kernel in MODES:
-        return KernelChoice(kernel)
-    if kernel in families():
-        return KernelChoice("sparse", family=kernel)
-    try:
-        labeled(kernel)
-    except ValueError:
-        raise unknown from None
-    return KernelChoice("sparse", name=kernel)
 
 
 def _packed(net: nn.Module, masks: Masks) -> PackedWeights:

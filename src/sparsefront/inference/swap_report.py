@@ -76,6 +76,7 @@ class SwapReport:
             stays in 16 bits.
         other_kernels: Linears outside of rewritten blocks that are not pruned and run in low precision -> kernel.
         quantization_error: relative, of the network's outputs against those before quantisation; None in 16 bits.
+        whole_network: of `sf.swap` with kernel=auto on a GPU, latencies of the network with kernels and without; else empty.
     """
 
     layers: dict[str, LayerSwap]
@@ -89,6 +90,7 @@ class SwapReport:
     low_precision_layers: dict[str, str] = field(default_factory=dict)
     other_kernels: dict[str, str] = field(default_factory=dict)
     quantization_error: float | None = None
+    whole_network: str = ""
 
     @property
     def kernels(self) -> dict[str, int]:
@@ -181,7 +183,8 @@ def swap_text(report: SwapReport) -> str:
     width = max(map(len, lines), default=0)
     table = [f"  {name:<{width}}  {line}" for name, line in lines.items()]
     blocks = (f"  {count} x {what}" for what, count in report.fusion.summary().items())
-    return "\n".join((head, *table, *blocks, *_low_precision_lines(report)))
+    whole = [f"  {report.whole_network}"] if report.whole_network else []
+    return "\n".join((head, *table, *blocks, *_low_precision_lines(report), *whole))
 
 
 def _low_precision_lines(report: SwapReport) -> list[str]:

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -11,12 +11,15 @@ from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
 
 from sparsefront.gpu import alone, clock_under_load, give_way, sharing
-from sparsefront.measure.execution_mode import NothingRuns, fastest_execution_mode
+from sparsefront.measure.attention import in_math_path
+from sparsefront.measure.execution_mode import SEPARATOR, NothingRuns, fastest_execution_mode
 from sparsefront.measure.fastest import Execution, fastest_execution, rebuilt_execution
+from sparsefront.measure.search_time import NOT_TRIED, current, part
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.speedup import Speedup, speedup_of
 from sparsefront.measure.timers import LatencySummary, summarise, time_interleaved
-from sparsefront.measure.variants import Fuse
+from sparsefront.measure.variants import DoesNotApply, Fuse
+from sparsefront.networks import network_in_words
 
 log = logging.getLogger(__name__)
 
@@ -157,9 +160,12 @@ def time_pair(
     Raises:
         RuntimeError: no execution mode can run one of them; or a CUDA timing without a GPU.
     """
-    execution = find_dense(dense, inputs, settings, fuse)
+    with part(0.5, "dense"):
+        execution = find_dense(dense, inputs, settings, fuse)
     has_kernels = any(isinstance(module, SparseLayer) for module in sparse.modules())
-    sparse_execution = find_execution(sparse, inputs, settings, None if has_kernels else fuse)
+    with part(1.0, "sparse"):
+        modes = _tried(execution, settings) if current() else None
+        sparse_execution = find_execution(sparse, inputs, settings, None if has_kernels else fuse, modes=modes)
     found = _find_low(low or {}, inputs, settings)
     calls = _dense_calls(execution) | _low_calls(found) | {"sparse": sparse_execution}
     samples_ms, clock_mhz = _time(calls, inputs, settings)
@@ -172,6 +178,16 @@ def time_pair(
         execution=sparse_execution,
         samples_ms=timed.samples_ms | {"sparse": samples_ms["sparse"]},
     )
+
+
+def _tried(execution: Execution, settings: Measure) -> list[str]:
+    """Execution modes that there was time for: what the dense network could not try in time the sparse one is not given."""
+    names = [
+        *execution.medians_ms,
+        *(name for name, why in execution.not_timed.items() if not why.startswith(NOT_TRIED)),
+    ]
+    tried = {name.split(SEPARATOR)[0] for name in names}
+    return [mode for mode in settings.execution_modes if mode in tried or execution.known]
 
 
 def time_beside(
@@ -245,19 +261,55 @@ def _forget_compiled(inputs: dict[str, Tensor]) -> None:
         torch.compiler.reset()  # earlier points of a sweep would use up the recompile limit
 
 
-def find_execution(net: nn.Module, inputs: dict[str, Tensor], settings: Measure, fuse: Fuse | None = None) -> Execution:
-    """The fastest way to run one network: `fastest_execution` with the settings of a measurement."""
-    with sharing(_device(inputs)), _within_recompile_limit(_device(inputs)):
-        return fastest_execution(
+def find_execution(
+    net: nn.Module,
+    inputs: dict[str, Tensor],
+    settings: Measure,
+    fuse: Fuse | None = None,
+    *,
+    modes: Sequence[str] | None = None,
+) -> Execution:
+    """The fastest way to run one network: `fastest_execution` with the settings of a measurement.
+
+    Args:
+        modes: those of the settings' execution modes that may be tried; None: all.
+    """
+    device = _device(inputs)
+    search = current()
+    key = "" if search is None else _search_key(net, inputs, settings, fuse)
+    with sharing(device), _within_recompile_limit(device):
+        versions, seconds = _known_versions.get(key, ((), 0.0))
+        if search is not None and versions and search.seconds <= seconds:
+            with suppress(DoesNotApply, NothingRuns):
+                again = rebuilt_execution(net, inputs, versions, device=device, dtype=settings.torch_dtype, fuse=fuse)
+                return replace(again, known=True)
+        found = fastest_execution(
             net,
             inputs,
-            execution_modes=settings.execution_modes,
+            execution_modes=settings.execution_modes if modes is None else modes,
             variants=settings.variants,
             seconds=settings.autotune_seconds,
-            device=_device(inputs),
+            device=device,
             dtype=settings.torch_dtype,
             fuse=fuse,
         )
+        # plain attention on a CPU is no path of its own
+        if device.type == "cuda" and (slow := in_math_path(found.fastest.net, inputs)) is not None:
+            log.warning("%s: %s", type(net).__name__, slow)
+    if search is not None:
+        _known_versions[key] = found.versions, search.good_for
+    return found
+
+
+# What calls of the library found, which search for the same networks again: network, inputs and settings -> `Execution.versions`,
+# and the longest search that would find the same.
+_known_versions: dict[str, tuple[tuple[str, ...], float]] = {}
+
+
+def _search_key(net: nn.Module, inputs: dict[str, Tensor], settings: Measure, fuse: Fuse | None) -> str:
+    asked = (*settings.execution_modes, *settings.variants, settings.dtype, str(fuse))
+    sizes = (f"{name} {value.shape if isinstance(value, Tensor) else value}" for name, value in inputs.items())
+    return "\n".join((network_in_words(net), *asked, *sizes))
 
 
 def _within_recompile_limit(device: torch.device) -> AbstractContextManager[None]:

@@ -4,24 +4,16 @@ import logging
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, fx, nn
-from torch.backends.cuda import (
-    SDPAParams,
-    can_use_cudnn_attention,
-    can_use_efficient_attention,
-    can_use_flash_attention,
-)
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.overrides import TorchFunctionMode
 
 from sparsefront.errors import InvalidSetting, failure_reason
 from sparsefront.gpu import alone, aside, give_way, sharing
+from sparsefront.measure.attention import no_mask_stays_none, without_full_masks
 from sparsefront.measure.correctness import (
     LOW_PRECISION_ERROR_LIMIT,
     NETWORK_ERROR_LIMIT,
@@ -100,91 +92,6 @@ def traced(net: nn.Module) -> fx.Graph:
         return _Tracer().trace(net)
     except Exception as error:  # a forward may do anything
         raise CannotTrace(f"its forward cannot be traced: {failure_reason(error)}") from error
-
-
-# PyTorch's attention kernels (scaled_dot_product_attention), one of them forced for a whole network.
-
-BACKENDS = {
-    "sdpa_flash": SDPBackend.FLASH_ATTENTION,
-    "sdpa_cudnn": SDPBackend.CUDNN_ATTENTION,
-    "sdpa_efficient": SDPBackend.EFFICIENT_ATTENTION,
-}
-ASKED = {
-    "sdpa_flash": can_use_flash_attention,
-    "sdpa_cudnn": can_use_cudnn_attention,
-    "sdpa_efficient": can_use_efficient_attention,
-}
-
-
-class WithAttentionBackend(nn.Module):
-    """The same network with every attention on one backend.
-
-    The context is inside `forward`, so that compiled code belongs to its backend.
-    """
-
-    def __init__(self, net: nn.Module, backend: SDPBackend) -> None:
-        super().__init__()
-        self.net, self.backend = net, backend
-
-    def forward(self, **inputs: Tensor) -> Any:
-        with sdpa_kernel(self.backend):
-            return self.net(**inputs)
-
-
-def unsupported_reason(net: nn.Module, inputs: dict[str, Tensor], name: str) -> str | None:
-    """Why a backend cannot run the attentions of one forward pass; None where it can run them all.
-
-    PyTorch is asked beforehand: a forward pass on a backend that cannot run it ends in an error, and a warning for each reason.
-
-    Args:
-        net: in eval mode, on a CUDA device.
-        name: one of BACKENDS.
-    """
-    with _Watch() as watch, torch.inference_mode():
-        net(**inputs)
-    if not watch.calls:
-        return "the network calls no scaled_dot_product_attention"
-    with sdpa_kernel(BACKENDS[name]):  # as in the forward pass: a backend that is switched off takes nothing
-        left = [call for call in watch.calls if not _takes(name, call)]
-        by_masks = all(call.attn_mask is not None and _takes(name, replace(call, attn_mask=None)) for call in left)
-    if not left:
-        return None
-    if by_masks:
-        return "takes no attention masks"
-    query = left[0].query
-    return f"takes no {str(query.dtype).removeprefix('torch.')} attention of {list(query.shape)} on this device"
-
-
-@dataclass(frozen=True)
-class _Attention:
-    """What one call of scaled_dot_product_attention was given; its parameters."""
-
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    attn_mask: Tensor | None = None
-    dropout_p: float = 0.0
-    is_causal: bool = False
-    scale: float | None = None
-    enable_gqa: bool = False
-
-
-def _takes(name: str, call: _Attention) -> bool:
-    tensors = (call.query, call.key, call.value, call.attn_mask)
-    return bool(ASKED[name](SDPAParams(*tensors, call.dropout_p, call.is_causal, call.enable_gqa)))
-
-
-class _Watch(TorchFunctionMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[_Attention] = []
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if func is F.scaled_dot_product_attention:
-            self.calls.append(_Attention(*args, **(kwargs or {})))
-        return func(*args, **(kwargs or {}))
 
 
 # Execution modes: ways to run one network on one input, and the fastest mode whose output is correct.
@@ -268,6 +175,10 @@ def fastest_execution_mode(
     """
     with torch.inference_mode():
         static = {name: value.clone() if isinstance(value, Tensor) else value for name, value in inputs.items()}
+    limit = LOW_PRECISION_ERROR_LIMIT if has_low_precision(net) else NETWORK_ERROR_LIMIT[dtype]
+    # eager code looks at its masks itself
+    looks = all(name == "eager" for name in execution_modes) or device.type != "cuda"
+    needed = static if looks else without_full_masks(original or net, static, limit)
     ready: dict[str, Callable[[], Any]] = {}
     not_timed: dict[str, str] = {}
     for name in execution_modes:
@@ -276,9 +187,8 @@ def fastest_execution_mode(
         if reason is None:
             try:
                 with alone(device) if name.startswith("max_autotune") else nullcontext():  # its compiler times kernels
-                    ready[name] = call_in_mode(name, net, static)
+                    ready[name] = call_in_mode(name, net, static if name == "eager" else needed)
                     if name != "eager" or original is not None:
-                        limit = LOW_PRECISION_ERROR_LIMIT if has_low_precision(net) else NETWORK_ERROR_LIMIT[dtype]
                         reason = _disagreement(ready[name], original or net, static, limit)
             except InvalidSetting:  # nothing to compare is no fault of a mode
                 raise
@@ -298,6 +208,7 @@ def fastest_execution_mode(
 
 def call_in_mode(name: str, net: nn.Module, static: dict[str, Tensor]) -> Callable[[], Any]:
     """The net in one execution mode, over the tensors in `static`, which are read again at each call."""
+    masks = nullcontext if name == "eager" else no_mask_stays_none
     runner: Callable[..., Any] = net
     if name.startswith("max_autotune"):
         runner = torch.compile(net, dynamic=False, mode="max-autotune-no-cudagraphs")
@@ -306,7 +217,8 @@ def call_in_mode(name: str, net: nn.Module, static: dict[str, Tensor]) -> Callab
 
     @torch.inference_mode()
     def call() -> Any:
-        return runner(**static)
+        with masks():
+            return runner(**static)
 
     device = next(iter(static.values())).device
     if is_compiled(name):
@@ -329,7 +241,7 @@ def _replayed(call: Callable[[], Any], device: torch.device) -> Callable[[], Any
 def _disagreement(call: Callable[[], Any], net: nn.Module, static: dict[str, Tensor], limit: float) -> str | None:
     """Why this mode is wrong, or None: it must follow eager on its inputs and, against stale results, on others."""
     eager = call_in_mode("eager", net, static)
-    original = {name: value.clone() for name, value in static.items()}
+    original = {name: value.clone() for name, value in static.items() if isinstance(value, Tensor)}
     try:
         for values in (original, {name: _reordered(value) for name, value in original.items()}):
             _fill(static, values)

@@ -13,14 +13,15 @@ from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
 from sparsefront.gpu import give_way
+from sparsefront.measure.attention import BACKENDS
 from sparsefront.measure.execution_mode import (
-    BACKENDS,
     SEPARATOR,
     FastestMode,
     NothingRuns,
     fastest_execution_mode,
     is_compiled,
 )
+from sparsefront.measure.search_time import COMPILE, NOT_TRIED, VARIANT, begun, too_late
 from sparsefront.measure.timers import summarise, time_interleaved
 from sparsefront.measure.variants import FUSED_GRAPH, PATCH_PRODUCT, VARIANTS, DoesNotApply, Fuse, make_variant
 from sparsefront.progress import working_time
@@ -41,6 +42,7 @@ class Execution:
         variants: what was changed in the network, in this order; empty for the network as it is.
         medians_ms: candidate ("mode" or "mode+variant+...") -> median of a short timing.
         not_timed: candidate -> why: it does not apply, failed, gave a wrong output, or time ran out.
+        known: found by an earlier search, whose other candidates are not timed again.
         fused: the fastest way of the fused graph, where there is one; the same object where that won.
     """
 
@@ -49,6 +51,7 @@ class Execution:
     medians_ms: dict[str, float] = field(default_factory=dict)
     not_timed: dict[str, str] = field(default_factory=dict)
     fused: "Execution | None" = None
+    known: bool = False
 
     @property
     def name(self) -> str:
@@ -83,7 +86,8 @@ def fastest_execution(
         execution_modes: execution modes, out of EXECUTION_MODES.
         variants: out of VARIANTS; tried in the order of that tuple.
         seconds: after these only what every search does is still tried: each mode but max_autotune on the best form of
-            the network and on its fused graph. A timing that has begun is never cut short.
+            the network and on its fused graph. A timing that has begun is never cut short. Inside `search_time.searching`
+            nothing else is tried that cannot end in that time.
         fuse: makes the fused graph of the network; None where there is none.
     Raises:
         NothingRuns: no execution mode could run the network as it is.
@@ -215,20 +219,29 @@ class _Search:
         left = self.ends - working_time()
         if expected_seconds is not None and expected_seconds > left:
             reason = (
-                f"not tried: about {expected_seconds:.0f} s are needed, {max(0.0, left):.0f} s of the search are left"
+                f"{NOT_TRIED}: about {expected_seconds:.0f} s are needed, {max(0.0, left):.0f} s of the search are left"
             )
             self.not_timed |= {candidate_name(mode, form.variants): reason for mode in modes}
             return None
+        kind = COMPILE if any(map(is_compiled, modes)) else VARIANT
+        if self.found and (late := too_late(candidate_name(modes[0], form.variants), kind)) is not None:
+            self.not_timed |= {candidate_name(mode, form.variants): late for mode in modes}
+            return None
         try:
-            return self.run(form, modes)
+            with begun(kind):
+                return self.run(form, modes)
         except NothingRuns:
             return None
 
     def vary(self, form: _Form, variant: str) -> _Form | None:
         """The form after one more variant, or None with its reason noted."""
         give_way(self.device)
+        if (late := too_late(candidate_name(variant, form.variants), VARIANT)) is not None:
+            self.not_timed[variant] = late
+            return None
         try:
-            net = make_variant(variant, form.net, self.inputs, fuse=self.fuse)
+            with begun(VARIANT):
+                net = make_variant(variant, form.net, self.inputs, fuse=self.fuse)
         except DoesNotApply as reason:
             self.not_timed[variant] = str(reason)
         except Exception as error:  # a rewrite may fail in any way on a network that it does not know

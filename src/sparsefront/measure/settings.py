@@ -8,7 +8,8 @@ import torch
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.measure.execution_mode import BACKENDS, EXECUTION_MODES
+from sparsefront.measure.attention import BACKENDS
+from sparsefront.measure.execution_mode import EXECUTION_MODES
 from sparsefront.measure.variants import VARIANTS
 from sparsefront.settings_class import ListOf, OneOrMore, settings_class
 

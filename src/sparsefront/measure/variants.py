@@ -15,7 +15,8 @@ from torch import Tensor, fx, nn
 from torch.nn.functional import linear
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from sparsefront.measure.execution_mode import BACKENDS, CannotTrace, WithAttentionBackend, traced, unsupported_reason
+from sparsefront.measure.attention import BACKENDS, WithAttentionBackend, unsupported_reason
+from sparsefront.measure.execution_mode import CannotTrace, traced
 from sparsefront.networks import before_forward, first_argument, has_forward_hooks
 
 # What follows a convolution and can go into it: ReLU, or the sum with a shortcut and then ReLU.

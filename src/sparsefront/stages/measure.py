@@ -18,8 +18,9 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.export.checkpoint import Export, read_export
 from sparsefront.gpu import sharing
 from sparsefront.inference.fusion.block_pass import fused_dense_graph
-from sparsefront.inference.swap import kept_dense, save_choices, swap, why_dense
+from sparsefront.inference.swap import save_choices, swap_network
 from sparsefront.inference.swap_report import SwapReport
+from sparsefront.inference.whole_network import kept_dense, why_dense
 from sparsefront.measure.correctness import has_low_precision
 from sparsefront.measure.end_to_end import DenseTiming, time_alone, time_pair
 from sparsefront.measure.memory import (
@@ -80,7 +81,9 @@ def swap_in(bench: EvalContext, net: nn.Module, export: Export) -> SparseNetwork
     )
     log.info("swap: %s on %s", kernels, bench.device.type)
     precision, calibration = bench.experiment.precision.mode, calibration_of(bench, bench.ready(net))
-    report = swap(net, masks, bench.inputs, kernel=kernel, packed=export, precision=precision, calibration=calibration)
+    report = swap_network(
+        net, masks, bench.inputs, kernel=kernel, packed=export, precision=precision, calibration=calibration
+    )
     return SparseNetwork(net, report.renamed({export.spec.name_left(name): name for name in masks}))
 
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from pytorch_lightning import LightningDataModule
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
 
 from sparsefront.errors import InvalidSetting, failure_reason
@@ -137,17 +137,21 @@ def inputs_in_words(inputs: Mapping[Any, Any]) -> str:
 
 def require_network(net: object, *, argument: str = "net") -> None:
     """Raises:
-    InvalidSetting: something else than a network, or one whose weights have no values yet.
+    InvalidSetting: something else than a network, one that was compiled into a program, or one whose tensors have no values yet.
     """
     if isinstance(net, type) and issubclass(net, nn.Module):
         raise InvalidSetting(argument, net.__name__, f"is a class: give a network of it, {net.__name__}(...)")
     if not isinstance(net, nn.Module):
         raise InvalidSetting(argument, type(net).__name__, "is a torch.nn.Module")
-    for name, parameter in net.named_parameters():
-        if nn.parameter.is_lazy(parameter):
+    # an exported program has a train and an eval of its own, which refuse
+    if isinstance(net, torch.jit.ScriptModule) or (isinstance(net, fx.GraphModule) and "eval" in vars(net)):
+        kind = "TorchScript" if isinstance(net, torch.jit.ScriptModule) else "an exported program"
+        raise InvalidSetting(argument, type(net).__name__, f"is {kind}: give the network that it was made of")
+    for name, tensor in itertools.chain(net.named_parameters(), net.named_buffers()):
+        if nn.parameter.is_lazy(tensor):
             allowed = f"has weights without a shape ({name}): call it once on a batch before"
             raise InvalidSetting(argument, type(net).__name__, allowed)
-        if parameter.is_meta:
+        if tensor.is_meta:
             allowed = f"has weights on the meta device ({name}), which have no values: load them first"
             raise InvalidSetting(argument, type(net).__name__, allowed)
 

@@ -26,8 +26,8 @@ ENCODERS = {
     "MPNet": (TEXT, TOKENS, WHOLE),
     "DistilBert": ({"vocab_size": 100, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64}, TOKENS, WHOLE),
     "ViT": (IMAGE, PIXELS, WHOLE),
-    # a factor stands between the products and the residuals
-    "Dinov2": (IMAGE | {"mlp_ratio": 2}, PIXELS, WHOLE | {"residuals": 0}),
+    # a factor between the products and the residuals goes into the weights
+    "Dinov2": (IMAGE | {"mlp_ratio": 2, "layerscale_value": 0.3}, PIXELS, WHOLE),
     # its activation is no operator of its own
     "CLIPVision": (IMAGE, PIXELS, WHOLE | {"activations": {"none"}}),
 }

@@ -40,6 +40,7 @@ from sparsefront.measure.correctness import (
 )
 from sparsefront.measure.execution_mode import compile_unshared, first_call
 from sparsefront.measure.problems import LayerInput, observe_problems
+from sparsefront.measure.search_time import BLOCK, begun, too_late
 from sparsefront.measure.timers import time_layer
 from sparsefront.measure.variants import DoesNotApply, copy_sharing_weights, fuse_linears
 from sparsefront.progress import counted
@@ -124,7 +125,7 @@ def chain_time_ms(
             block = variant.blocks[name]
             whole = block_time_ms(block, calls[name], feature_major=block.feature_major)
             if not block.feature_major:
-                times = (whole, block_time_ms(_Compiled(block), calls[name]))
+                times = (whole, _compiled_time_ms(block, calls[name]))
                 whole = min((time for time in times if time is not None), default=None)
             if whole is None:
                 return None
@@ -153,7 +154,7 @@ def _plain_block_time_ms(block: nn.Module, call: BlockCall) -> float | None:
     if (fused := fuse_linears(block, *call.args, **call.kwargs)) is not None:
         forms.append(fused)
     eager = {form: time for form in forms if (time := block_time_ms(form, call)) is not None}
-    compiled = block_time_ms(_Compiled(min(eager, key=eager.__getitem__, default=block)), call)
+    compiled = _compiled_time_ms(min(eager, key=eager.__getitem__, default=block), call)
     return min((time for time in (*eager.values(), compiled) if time is not None), default=None)
 
 
@@ -170,6 +171,14 @@ def block_time_ms(block: nn.Module, call: BlockCall, *, feature_major: bool = Fa
         torch.cuda.synchronize()
         log.warning("a block could not be timed: %s", failure_reason(error))
         return None
+
+
+def _compiled_time_ms(block: nn.Module, call: BlockCall) -> float | None:
+    """None where it fails, too, or there is no time left to compile it."""
+    if too_late(f"{type(block).__name__} compiled", BLOCK) is not None:
+        return None
+    with begun(BLOCK):
+        return block_time_ms(_Compiled(block), call)
 
 
 MOST_BLOCKS = 256  # that a process compiles by themselves

@@ -436,4 +436,6 @@ def _say_once(block: str, reason: str) -> None:
 
 def _without_sum(site: ProductSite, added: Mapping[fx.Node, Any]) -> ProductSite:
     """The site as far as its product goes, where the norm behind it adds the residual."""
-    return replace(site, residual=None, out=site.linears[0]) if site.norm in added else site
+    if site.norm not in added:
+        return site
+    return replace(site, residual=None, out=node_argument(site.out, 1 - site.out.args.index(site.residual)))

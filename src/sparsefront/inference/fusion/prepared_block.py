@@ -104,6 +104,11 @@ def prepare_block(
     covered = {f"{layer}.{part}" for layer in layers for part in ("weight", "bias")}
     named = {**dict(block.named_parameters()), **dict(block.named_buffers())}
     kept = {name: tensor for name, tensor in named.items() if name not in covered}
+    try:
+        scales = {site.layers[0]: named[site.scale] for site in sites if site.scale is not None}
+        weights = {name: weight.scaled(scales[name]) if name in scales else weight for name, weight in weights.items()}
+    except ValueError as reason:
+        raise Unfusable(f"scales what a Linear gives, whose weight cannot be: {reason}") from reason
     chosen = _with_merges(sites, weights) if parts.joined else [(site, weights[site.layers[0]]) for site in sites]
     current = {site.layers: weight for site, weight in chosen}
     original = dict(current)

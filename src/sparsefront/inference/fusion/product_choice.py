@@ -35,6 +35,7 @@ from sparsefront.inference.fusion.products import (
 )
 from sparsefront.inference.precision import IN_16_BITS, Precision
 from sparsefront.measure.problems import observe_problems
+from sparsefront.measure.search_time import LAYER, begun, too_late
 from sparsefront.measure.timers import KernelTime, launch_of, time_layer, time_where_it_is
 
 
@@ -103,6 +104,8 @@ class ProductChooser:
             return self._first_right(tuning, self._candidates(tuning, kernel), None, low)
         work = Work.of(spec, tuning.problem, self.precision.name)
         equal, nearly = self.timed.equal(work), self.timed.nearly_equal(work)
+        if equal is None and not self.dense and (late := too_late(tuning.name, LAYER)) is not None:
+            raise Unfusable(f"has no kernel for {tuning.name}: {late}")
         if equal is not None:
             fastest = equal.fastest(dense_allowed=self.choice.dense_allowed, low=low)
             candidates = self._candidates(tuning, None, only(fastest))
@@ -115,7 +118,9 @@ class ProductChooser:
             with suppress(Unfusable):
                 return self._first_right(tuning, candidates, self._times(tuning, candidates, work, nearly), low)
         candidates = self._candidates(tuning, None)
-        return self._first_right(tuning, candidates, equal or self._times(tuning, candidates, work, None), low)
+        with begun(LAYER):
+            times = equal or self._times(tuning, candidates, work, None)
+        return self._first_right(tuning, candidates, times, low)
 
     def _first_right(
         self, tuning: ProductTuning, candidates: list[Candidate], times: TimedProduct | None, low: bool

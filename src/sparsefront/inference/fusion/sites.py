@@ -31,7 +31,7 @@ GATES = (aten.silu.default, aten.gelu.default, aten.relu.default, aten.sigmoid.d
 
 @dataclass(frozen=True)
 class ProductSite:
-    """act(x · Wᵀ + bias) + residual, as nodes of a graph.
+    """act(scale * (x · Wᵀ + bias)) + residual, as nodes of a graph.
 
     Args:
         linears: nodes of the Linears; several where they read the same x and are made one product.
@@ -42,6 +42,7 @@ class ProductSite:
         residual: node that is added, or None.
         norm: LayerNorm of the residual stream that reads the sum with the residual, where there is no activation; or None.
         out: last node that the product replaces; of several Linears the last of them, each of which keeps its own users.
+        scale: name of the parameter [N] that multiplies the outputs, as LayerScale does, and so goes into the weight; or None.
     """
 
     linears: tuple[fx.Node, ...]
@@ -52,6 +53,7 @@ class ProductSite:
     residual: fx.Node | None
     out: fx.Node
     norm: fx.Node | None = None
+    scale: str | None = None
 
     @property
     def users(self) -> list[fx.Node]:
@@ -81,7 +83,7 @@ def merge_candidates(sites: Iterable[ProductSite]) -> list[list[ProductSite]]:
     """
     groups: dict[fx.Node, list[ProductSite]] = {}
     for site in sites:
-        alone = site.activation == "none" and site.residual is None
+        alone = site.activation == "none" and site.residual is None and site.scale is None
         if alone and (not is_stream(site.users) or is_gated(site.linears[0])):
             groups.setdefault(site.x, []).append(site)
     return [group for group in groups.values() if len(group) > 1]
@@ -150,6 +152,9 @@ def _same_x(one: fx.Node | None, other: fx.Node | None) -> bool:
 def _with_epilogue(node: fx.Node, layer: str, rows: int, taken: set[fx.Node], parts: FusionParts) -> ProductSite:
     out, activation, residual = node, "none", None
     fuses = parts.activation and not (parts.joined and is_gated(node))
+    scale = None
+    if (user := _only_user(out)) is not None and (scale := _scale(user, out, rows)) is not None:
+        out = user
     if fuses and (user := _only_user(out)) is not None and (found := _activation(user)) is not None:
         out, activation = user, found
     user = _only_user(out) if parts.residual else None
@@ -159,7 +164,7 @@ def _with_epilogue(node: fx.Node, layer: str, rows: int, taken: set[fx.Node], pa
             out, residual = user, other[0]
             taken.add(user)  # of two products that are added up, one fuses the sum
     norm = _norm_of(out) if parts.residual_in_norm and residual is not None and activation == "none" else None
-    return ProductSite((node,), (layer,), (rows,), node_argument(node, 0), activation, residual, out, norm)
+    return ProductSite((node,), (layer,), (rows,), node_argument(node, 0), activation, residual, out, norm, scale)
 
 
 def is_stream_norm(node: fx.Node) -> bool:
@@ -201,6 +206,17 @@ def read_name(node: fx.Node) -> str:
 def _only_user(node: fx.Node) -> fx.Node | None:
     users = list(node.users)
     return users[0] if len(users) == 1 else None
+
+
+def _scale(node: fx.Node, product: fx.Node, rows: int) -> str | None:
+    """The parameter [rows] by which a node multiplies a product, or None."""
+    if node.target is not aten.mul.Tensor or node.kwargs:
+        return None
+    others = [part for part in node.args if part is not product]
+    if len(others) != 1 or not isinstance(others[0], fx.Node) or others[0].op != "get_attr":
+        return None
+    value = others[0].meta.get("val")
+    return read_name(others[0]) if isinstance(value, torch.Tensor) and tuple(value.shape) == (rows,) else None
 
 
 def _activation(node: fx.Node) -> str | None:
@@ -251,6 +267,19 @@ class ProductWeight:
             return cls((name,), (weight.shape[0],), weight, bias)
         stored = stored.to(device=weight.device, dtype=weight.dtype)
         return cls((name,), (weight.shape[0],), weight, bias, mask.to(weight.device), stored)
+
+    def scaled(self, scale: Tensor) -> "ProductWeight":
+        """With each output multiplied by its own number.
+
+        Args:
+            scale: [N].
+        Raises:
+            ValueError: a format that cannot be scaled.
+        """
+        weight = (self.weight.float() * scale.float()[:, None]).to(self.weight.dtype)
+        bias = None if self.bias is None else (self.bias.float() * scale.float()).to(self.bias.dtype)
+        stored = None if self.stored is None else self.stored.scaled(scale.float())
+        return replace(self, weight=weight, bias=bias, stored=stored)
 
     @property
     def family(self) -> str:

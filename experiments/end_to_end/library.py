@@ -1,0 +1,146 @@
+"""Common networks as a user has them, through the library's functions alone: tile_wise 128, 75 %, fp16, random weights.
+
+    PYTHONPATH=src:kernels python -m experiments.end_to_end.library --out library.csv --minutes 8
+
+Each network is pruned, swapped with kernel=auto and timed beside itself by `sf.benchmark`. Those that are in the file are not
+measured again.
+"""
+
+import argparse
+import copy
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torchvision
+import transformers
+from torch import nn
+
+import sparsefront as sf
+from experiments.harness.rows import text, where_and_when
+from sparsefront.results.store import append_line, read_lines
+
+SPARSITY, GRANULARITY = 0.75, 128
+Made = tuple[nn.Module, dict[str, Any]]
+
+
+def images(net: nn.Module, name: str = "pixel_values", count: int = 64) -> Made:
+    return net, {name: torch.randn(count, 3, 224, 224)}
+
+
+def tokens(net: nn.Module, rows: int, length: int) -> Made:
+    """With the mask that a tokenizer gives for texts of equal length."""
+    ids = torch.randint(5, 30_000, (rows, length))
+    return net, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+
+def dinov2_large() -> Made:
+    config = transformers.Dinov2Config(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, image_size=224)
+    return images(transformers.Dinov2ForImageClassification(config))
+
+
+def roberta_base() -> Made:
+    config = transformers.RobertaConfig(vocab_size=50_265, max_position_embeddings=514, type_vocab_size=1)
+    return tokens(transformers.RobertaForSequenceClassification(config), 64, 128)
+
+
+def encoder() -> Made:
+    layer = nn.TransformerEncoderLayer(1024, 16, 4096, batch_first=True)
+    return nn.TransformerEncoder(layer, 6, enable_nested_tensor=False), {"src": torch.randn(16, 512, 1024)}
+
+
+NETWORKS: dict[str, Callable[[], Made]] = {
+    "vit_base": lambda: images(transformers.ViTForImageClassification(transformers.ViTConfig(num_labels=1000))),
+    "vit_base_torchvision": lambda: images(torchvision.models.vit_b_16(), "x"),
+    "roberta_base": roberta_base,
+    "mpnet_base": lambda: tokens(transformers.MPNetForSequenceClassification(transformers.MPNetConfig()), 128, 128),
+    "dinov2_large": dinov2_large,
+    "transformer_encoder": encoder,
+}
+
+
+def ready(name: str, device: torch.device) -> Made:
+    """In fp16 on a GPU, in eval mode."""
+    dtype = torch.float16 if device.type == "cuda" else torch.float32
+    torch.manual_seed(0)
+    with device:
+        net, inputs = NETWORKS[name]()
+    net = net.to(dtype).eval()
+    return net, {key: value.to(dtype) if value.is_floating_point() else value for key, value in inputs.items()}
+
+
+def measure(name: str, device: torch.device, seconds: float, settings: sf.Measure) -> dict[str, Any]:
+    """A row; its seconds are those that a user waits for."""
+    dense, inputs = ready(name, device)
+    net = copy.deepcopy(dense)
+    masks = sf.prune(net, "tile_wise", SPARSITY, granularity=GRANULARITY, example_inputs=inputs, tell=len)
+    told: list[str] = []
+
+    def tell(line: str) -> None:
+        print(f"{name}: {line}", file=sys.stderr, flush=True)
+        told.append(line)
+
+    start = time.monotonic()
+    report = sf.swap(net, masks, inputs, seconds=seconds, tell=tell)
+    swapped = time.monotonic()
+    print(f"{name}: {json.dumps(report.fusion.summary())}", file=sys.stderr, flush=True)
+    found = sf.benchmark(dense, net, inputs, settings=settings, seconds=seconds, tell=tell)
+    print(found, file=sys.stderr, flush=True)
+    fused = found.timed.dense.fused_latency
+    low, high = found.interval
+    return {
+        "network": name,
+        "inputs": "x".join(map(str, next(iter(inputs.values())).shape)),
+        "dtype": str(next(net.parameters()).dtype).removeprefix("torch."),
+        "pattern": f"tile_wise {GRANULARITY}",
+        "sparsity": SPARSITY,
+        "dense_ms": found.dense_ms,
+        "dense_variant": found.timed.dense.execution.name,
+        "fused_dense_ms": None if fused is None else fused.median_ms,
+        "sparse_ms": found.sparse_ms,
+        "sparse_variant": found.timed.execution.name,
+        "speedup": found.speedup,
+        "speedup_low": low,
+        "speedup_high": high,
+        "sparse_flops_share": report.sparse_flops_share,
+        "blocks_rewritten": len(report.fusion.rewritten),
+        "search_seconds": seconds,
+        "swap_s": swapped - start,
+        "benchmark_s": time.monotonic() - swapped,
+        "left_out": "; ".join(line for line in told if "left out" in line),
+        "transformers": transformers.__version__,
+        **where_and_when(device),
+    }
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.end_to_end.library", description=__doc__.split("\n")[0]
+    )
+    parser.add_argument("--out", type=Path, default=Path("library.csv"), help="CSV to which rows are added")
+    parser.add_argument("--minutes", type=float, default=60.0, help="no network is begun after these")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of each search, of sf.swap and sf.benchmark")
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
+    parser.add_argument(
+        "--modes", nargs="+", default=sf.Measure().execution_modes, help="execution modes that are tried"
+    )
+    asked = parser.parse_args(given)
+    if not torch.cuda.is_available():
+        parser.error("there is no GPU here: nothing is timed")
+    device, start = torch.device("cuda"), time.monotonic()
+    known = {row["network"] for row in read_lines(asked.out)}
+    for name in asked.networks:
+        if name in known or time.monotonic() - start > 60 * asked.minutes:
+            continue
+        row = measure(name, device, asked.seconds, sf.Measure(execution_modes=asked.modes))
+        append_line(asked.out, {column: text(cell) for column, cell in row.items()})
+        torch.cuda.empty_cache()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,152 @@
+"""Whole networks compared: a swapped network that is slower than the dense one stays dense, whatever its layers gained."""
+
+import copy
+import logging
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from sparsefront.errors import failure_reason
+from sparsefront.inference.autotune import dense_name
+from sparsefront.inference.benchmark import measured_dtype
+from sparsefront.inference.fusion.block_pass import fused_dense_graph
+from sparsefront.inference.swap_report import LayerSwap, SwapReport
+from sparsefront.measure.end_to_end import time_pair
+from sparsefront.measure.memory import stored_bytes
+from sparsefront.measure.search_time import MOST_SECONDS
+from sparsefront.measure.settings import Measure
+from sparsefront.measure.variants import copy_sharing_weights
+
+log = logging.getLogger(__name__)
+SLOWEST = 0.98  # speedup over the fastest dense version below which kernel=auto takes no kernels
+
+
+def why_dense(sparse_ms: float, dense_ms: float) -> str | None:
+    """Why a swapped network is given up, or None where it is at most 2 % slower than dense.
+
+    Args:
+        sparse_ms, dense_ms: of whole networks, each run in its fastest way.
+    """
+    if dense_ms >= SLOWEST * sparse_ms:
+        return None
+    return f"the whole network takes {sparse_ms:.3f} ms with kernels, {dense_ms:.3f} ms dense"
+
+
+def kept_dense(report: SwapReport, masked: nn.Module, why: str) -> SwapReport:
+    """What is said of the network without kernels; times of layers and blocks stay to be read.
+
+    Args:
+        report: of the swap that is given up.
+        masked: the network that runs instead, with zeros in its dense weights.
+        why: the reason that each layer gets.
+    """
+    layers = {name: _dense(layer, masked.get_submodule(name)) for name, layer in report.layers.items()}
+    return replace(
+        report,
+        layers=layers,
+        dense_layers=report.dense_layers | {name: why for name in layers if name not in report.dense_layers},
+        sparse_layer_share=0.0,
+        sparse_flops_share=0.0,
+        fusion=replace(report.fusion, faster_dense={block: why for block in report.fusion.blocks}),
+        low_precision_layers=dict.fromkeys(report.low_precision_layers, why),
+        other_kernels={},
+        quantization_error=None,
+    )
+
+
+def _dense(layer: LayerSwap, module: nn.Module) -> LayerSwap:
+    kernel = dense_name(module)
+    return replace(
+        layer,
+        kernel=kernel,
+        family="dense",
+        weight_bytes=stored_bytes(module),
+        latency_us=layer.candidates.get(kernel),
+        launch={},
+        relative_error=None,
+        quantization_error=None,
+    )
+
+
+# The dense network, kept until it is decided.
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Of a swapped network beside the dense one.
+
+    Args:
+        text: both latencies, or why there are none.
+        why_dense: why it stays dense; None where it keeps its kernels.
+    """
+
+    text: str
+    why_dense: str | None = None
+
+
+class BeforeSwap:
+    """A masked network as it is before a swap: it runs beside the swapped one, and can take its place again.
+
+    Its weights lie on the device until this is let go of.
+    """
+
+    def __init__(self, net: nn.Module) -> None:
+        """Raises whatever a network raises that cannot be copied."""
+        self._net = net
+        self._states = [(module, _copied(vars(module))) for module in net.modules()]
+        self._strided = {tensor: tensor.is_contiguous() for tensor in net.parameters()}
+        # a swap of convolutions lays out weights anew; other weights stay as they are
+        has_images = any(isinstance(module, nn.Conv2d) for module in net.modules())
+        self._dense = copy.deepcopy(net) if has_images else copy_sharing_weights(net)
+
+    @classmethod
+    def of(cls, net: nn.Module) -> Self | None:
+        """None where the network cannot be copied."""
+        try:
+            return cls(net)
+        except Exception as error:  # what a network holds may refuse in any way
+            log.warning(
+                "the whole network is not compared with the dense one, it cannot be copied: %s", failure_reason(error)
+            )
+            return None
+
+    def compare(self, inputs: dict[str, Tensor], seconds: float) -> Decision:
+        """Time both networks in their fastest execution modes, in turn.
+
+        Args:
+            seconds: of the search for the fastest mode of each.
+        """
+        try:
+            settings = Measure(
+                device="cuda",
+                dtype=measured_dtype(self._net),
+                warmup=5,
+                samples=20,
+                repeats=3,
+                autotune_seconds=min(seconds, MOST_SECONDS),
+            )
+            timed = time_pair(self._dense.eval(), self._net, inputs, settings, fuse=fused_dense_graph)
+        except Exception as error:  # the kernels are right; whether they gain anything is then unknown
+            torch.cuda.synchronize()
+            return Decision(f"the whole network was not compared with the dense one: {failure_reason(error)}")
+        sparse_ms, dense_ms = timed.sparse.median_ms, timed.dense.latency.median_ms
+        ways = f"{timed.execution.name} and {timed.dense.execution.name}"
+        text = f"the whole network takes {sparse_ms:.3f} ms with kernels, {dense_ms:.3f} ms dense, as {ways}"
+        return Decision(text, why_dense(sparse_ms, dense_ms))
+
+    def put_back(self) -> None:
+        """Make the network what it was, its modules and parameters the same objects."""
+        for module, state in self._states:
+            vars(module).clear()
+            vars(module).update(_copied(state))
+        for tensor in self._net.parameters():
+            if self._strided.get(tensor) and not tensor.is_contiguous():
+                tensor.data = tensor.data.contiguous()
+        self._net.eval()
+
+
+def _copied(state: dict[str, Any]) -> dict[str, Any]:
+    """Attributes of a module, with dicts of its own, such as those of its parameters, modules and hooks."""
+    return {name: copy.copy(value) if isinstance(value, dict | set) else value for name, value in state.items()}

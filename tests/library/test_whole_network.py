@@ -1,0 +1,155 @@
+"""kernel=auto of sf.swap looks at the whole network too; latencies are made up here, since a CPU has none of a GPU."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+import sparsefront as sf
+from sparsefront.inference import swap as swapping
+from sparsefront.inference import whole_network
+
+X = torch.randn(4, 32, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def net():
+    return nn.Sequential(nn.Linear(32, 64), nn.Sequential(nn.ReLU(), nn.Linear(64, 32)), nn.Linear(32, 8)).eval()
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """gpu(sparse_ms): every network is taken to lie on a GPU, where it takes so long with kernels, and 1 ms without.
+
+    Gives the networks that were timed, each as [dense, with kernels]; and the plans of swaps.
+    """
+
+    def pretend(sparse_ms, **failing):
+        seen = SimpleNamespace(timed=[], plans=[], told=[])
+
+        def time_pair(dense, sparse, inputs, settings, fuse):
+            seen.timed.append([[type(part).__name__ for part in one.modules()] for one in (dense, sparse)])
+            torch.testing.assert_close(dense(**inputs), sparse(**inputs), rtol=1e-4, atol=1e-5)
+            if failing:
+                raise failing["error"]
+            sides = [(SimpleNamespace(median_ms=ms), SimpleNamespace(name="cuda_graph")) for ms in (sparse_ms, 1.0)]
+            (sparse_latency, way), (latency, _) = sides
+            return SimpleNamespace(
+                sparse=sparse_latency, execution=way, dense=SimpleNamespace(latency=latency, execution=way)
+            )
+
+        real = swapping.swap_layers
+        layers = lambda *given, **more: seen.plans.append(more["plan"]) or real(*given, **more)  # noqa: E731
+        monkeypatch.setattr(swapping, "swap_layers", layers)
+        monkeypatch.setattr(swapping, "device_of", lambda net: torch.device("cuda"))
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+        monkeypatch.setattr(whole_network, "time_pair", time_pair)
+        monkeypatch.setattr(whole_network, "Measure", lambda **settings: SimpleNamespace(**settings))
+        monkeypatch.setattr(swapping, "_known_swaps", {})
+        return seen
+
+    return pretend
+
+
+def swapped(net, seen, **arguments):
+    masks = sf.prune(net, "tile_wise", 0.5, granularity=8, layers=["0", "1.1"], tell=len)
+    return masks, sf.swap(net, masks, (X,), tell=seen.told.append, **arguments)
+
+
+@pytest.mark.parametrize(("sparse_ms", "kept"), [(0.5, True), (1.02, True), (1.03, False), (9.0, False)])
+def test_a_network_that_is_slower_as_a_whole_is_dense_again(net, gpu, sparse_ms, kept):
+    seen, parts = gpu(sparse_ms), [*net.train().modules()]
+    parameters = dict(net.named_parameters())
+    masks, report = swapped(net, seen)
+    assert [name.count("SparseLinear") for name in seen.timed[0]] == [0, 2]
+    assert [layer.is_sparse for layer in report.layers.values()] == [kept] * 2
+    assert (report.sparse_flops_share > 0) == kept
+    assert f"the whole network takes {sparse_ms:.3f} ms with kernels, 1.000 ms dense" in "".join(seen.told)
+    assert str(report).splitlines()[-1].startswith(f"  the whole network takes {sparse_ms:.3f} ms")
+    assert not net.training and not net[2].training
+    if kept:
+        assert "SparseLinear" in str(net)
+    else:
+        assert all(one is other for one, other in zip(net.modules(), parts, strict=True))
+        assert all(one is parameters[name] for name, one in net.named_parameters())
+        assert 'kernel="sparse" keeps its kernels' in str(report)
+        assert all((net.get_submodule(name).weight[~mask] == 0).all() for name, mask in masks.items())
+
+
+@pytest.mark.parametrize("kernel", ["sparse", "gathered", "none", sf.KernelChoice("sparse", fuse=False)])
+def test_only_auto_is_compared(net, gpu, kernel):
+    seen = gpu(9.0)
+    _, report = swapped(net, seen, kernel=kernel)
+    assert not seen.timed and any(layer.is_sparse for layer in report.layers.values()) == (kernel != "none")
+
+
+def test_what_cannot_be_compared_keeps_its_kernels(net, gpu):
+    seen = gpu(9.0, error=RuntimeError("no memory"))
+    _, report = swapped(net, seen)
+    assert all(layer.is_sparse for layer in report.layers.values())
+    assert "the whole network was not compared with the dense one: RuntimeError: no memory" in "".join(seen.told)
+
+    class Uncopied(nn.Linear):
+        def __deepcopy__(self, memo):
+            raise RuntimeError("holds a socket")
+
+    net[2] = Uncopied(32, 8)
+    net[0], net[1][1] = nn.Linear(32, 64), nn.Linear(64, 32)
+    assert swapped(net, seen)[1].sparse_flops_share > 0 and len(seen.timed) == 1
+
+
+def test_another_call_with_the_same_shapes_uses_what_was_found(gpu):
+    def net():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(32, 64), nn.Sequential(nn.ReLU(), nn.Linear(64, 32)), nn.Linear(32, 8)).eval()
+
+    seen = gpu(9.0)
+    reports = [swapped(net(), seen)[1] for _ in range(2)]
+    assert len(seen.timed) == 1 and seen.plans[0] is None
+    assert set(seen.plans[1].layers.values()) == {"gathered_reference"}, "nothing is chosen again"
+    assert reports[0].layers.keys() == reports[1].layers.keys() and reports[1].sparse_flops_share == 0
+    assert "as found before" in seen.told[-1]
+    other = net()
+    masks = sf.prune(other, "tile_wise", 0.5, granularity=16, layers=["0", "1.1"], tell=len)
+    sf.swap(other, masks, (X,), tell=len)
+    assert len(seen.timed) == 2, "other masks are another search"
+
+
+def test_what_there_is_no_time_for_stays_dense_and_is_said(net, gpu):
+    seen = gpu(0.5)
+    _, report = swapped(net, seen, seconds=0)
+    assert not any(layer.is_sparse for layer in report.layers.values()) and not seen.timed
+    assert "not tried: about 0 s are needed, 0 s of the search are left" in str(report)
+    assert "for at most 0 s" in seen.told[0]
+    assert "2 things left out, seconds=0: kernels/0 (not tried" in seen.told[-1]
+    again = nn.Sequential(nn.Linear(32, 64), nn.Sequential(nn.ReLU(), nn.Linear(64, 32)), nn.Linear(32, 8)).eval()
+    assert swapped(again, seen, seconds=60)[1].sparse_flops_share > 0, "a longer search is not bound by a shorter one"
+
+
+def test_layers_that_are_alike_are_timed_with_the_kernels_that_were_fast_in_the_first(gpu, monkeypatch):
+    seen, real, tried = gpu(0.5), swapping.autotune_layer, []
+
+    def autotune_layer(layer, candidates, received, **more):
+        tuned = real(layer, candidates, received, **more)
+        tuned.latencies_us = {"dense_linear": 9.0} | dict.fromkeys(tuned.modules, 5.0)
+        tried.append(candidates.unsupported.get("the others"))
+        return tuned
+
+    monkeypatch.setattr(swapping, "autotune_layer", autotune_layer)
+    net = nn.Sequential(*(nn.Linear(*shape) for shape in ((32, 32), (32, 32), (32, 64), (64, 32), (32, 32)))).eval()
+    masks = sf.prune(net, "tile_wise", 0.5, granularity=8, layers="*", tell=len)
+    report = sf.swap(net, masks, (X,), tell=len, kernel=sf.KernelChoice(fuse=False))
+    told = "not tried: gathered_reference was faster in a layer like this one"
+    assert tried == [None, told, None, None, told] and all(layer.is_sparse for layer in report.layers.values())
+    assert len(seen.timed) == 1
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan"), "60", None, True])
+def test_seconds_are_a_number(net, seconds):
+    with pytest.raises(sf.InvalidSetting, match=r"^seconds=.*: is how long a search may take: a number, 0 or more$"):
+        sf.swap(net, {"0": torch.ones(64, 32, dtype=torch.bool)}, (X,), seconds=seconds)
+    if seconds is not None:
+        with pytest.raises(sf.InvalidSetting, match=r"^seconds=.*: is how long a search may take"):
+            sf.benchmark(nn.Linear(32, 8), nn.Linear(32, 8), (X,), seconds=seconds)

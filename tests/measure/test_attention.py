@@ -1,0 +1,148 @@
+"""Masks that mask nothing are left out of what is recorded or compiled, and attention in the math path is named."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+from transformers import BertConfig, BertModel, ViTConfig, ViTModel, masking_utils
+
+from sparsefront.measure import execution_mode
+from sparsefront.measure.attention import in_math_path, no_mask_stays_none, without_full_masks
+from sparsefront.measure.execution_mode import fastest_execution_mode
+
+SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def masks_of(monkeypatch):
+    """The masks that attention was given in a call; the network takes itself for one that is recorded."""
+    monkeypatch.setattr(masking_utils, "is_tracing", lambda tensor=None: True)
+
+    def given(call):
+        masks, real = [], F.scaled_dot_product_attention
+
+        def watched(*args, attn_mask=None, **more):
+            masks.append(attn_mask)
+            return real(*args, attn_mask=attn_mask, **more)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(F, "scaled_dot_product_attention", watched)
+            call()
+        return masks
+
+    return given
+
+
+def bert(**more):
+    inputs = {"input_ids": torch.arange(26).reshape(2, 13), "attention_mask": torch.ones(2, 13, dtype=torch.long)}
+    return BertModel(BertConfig(vocab_size=50, attn_implementation="sdpa", **SMALL)).eval(), inputs | more
+
+
+def vit():
+    """Of 17 tokens; releases of transformers before 5.20 ask whether they are recorded, mask or not."""
+    net = ViTModel(ViTConfig(image_size=16, patch_size=4, attn_implementation="sdpa", **SMALL)).eval()
+    return net, {"pixel_values": torch.randn(2, 3, 16, 16)}
+
+
+@pytest.fixture
+def of_before(monkeypatch):
+    """transformers 5.17 on masks that are none."""
+
+    def ignored(padding_mask, kv_length, local_attention_size=None):
+        return not masking_utils.is_tracing(padding_mask) and (padding_mask is None or padding_mask.all())
+
+    monkeypatch.setattr(masking_utils, "_ignore_bidirectional_mask_sdpa", ignored)
+
+
+@pytest.mark.parametrize("make", [bert, vit], ids=["text", "odd length"])
+def test_no_mask_is_built_while_a_network_is_recorded(make, masks_of, of_before, monkeypatch):
+    net, inputs = make()
+    assert all(mask is not None for mask in masks_of(lambda: net(**inputs))), "as it is without our care"
+    calls = {}
+    real = execution_mode.call_in_mode
+    monkeypatch.setattr(execution_mode, "_replayed", lambda call, device: calls.setdefault("recorded", call))
+    monkeypatch.setattr(execution_mode, "call_in_mode", lambda *given: calls.setdefault(given[0], real(*given)))
+    monkeypatch.setattr(execution_mode, "time_interleaved", lambda ready, **more: dict.fromkeys(ready, [1.0]))
+    monkeypatch.setattr(execution_mode, "give_way", lambda device: None)
+    modes, cuda = ["cuda_graph"], torch.device("cuda")
+    fastest_execution_mode(net, inputs, execution_modes=modes, device=cuda, dtype=torch.float32)
+    assert masks_of(calls["recorded"]) == [None, None]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("make", [bert, vit], ids=["text", "odd length"])
+@pytest.mark.parametrize("mode", ["cuda_graph", "compile_cuda_graph"])
+def test_a_recorded_network_runs_the_fused_attention_of_eager_mode(make, mode):
+    (net, inputs), cuda = make(), torch.device("cuda")
+    net = net.half().to(cuda)
+    inputs = {name: (value.half() if value.is_floating_point() else value).to(cuda) for name, value in inputs.items()}
+    found = fastest_execution_mode(net, inputs, execution_modes=[mode], device=cuda, dtype=torch.float16)
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        found.call()
+        torch.cuda.synchronize()
+    names = [event.key for event in profiled.key_averages()]
+    assert any("flash" in name or "cudnn" in name for name in names) and not any("softmax" in name for name in names)
+
+
+def test_only_masks_that_mask_nothing_are_left_out():
+    net, inputs = bert(token_type_ids=torch.ones(2, 13, dtype=torch.long))
+    assert [*without_full_masks(net, inputs, 1e-5)] == ["input_ids", "token_type_ids"]
+    inputs["attention_mask"][1, 9:] = 0
+    assert without_full_masks(net, inputs, 1e-5) == inputs
+
+    class Ignores(nn.Module):
+        """Its mask says what to leave out, as those of nn.Transformer."""
+
+        def forward(self, x, ignored_mask=None):
+            return x if ignored_mask is None else x.masked_fill(ignored_mask.bool(), 0.0)
+
+    class Needs(nn.Module):
+        def forward(self, x, mask=None):
+            return x * mask
+
+    ones = torch.ones(2, 3)
+    for other, mask in ((Ignores(), "ignored_mask"), (Needs(), "mask")):
+        assert [*without_full_masks(other, {"x": torch.randn(2, 3), mask: ones}, 1e-5)] == ["x", mask]
+
+
+def test_transformers_asks_again_afterwards():
+    known = masking_utils.is_tracing
+    with no_mask_stays_none():
+        assert not masking_utils.is_tracing() and not masking_utils.is_tracing(None)
+        first = masking_utils.is_tracing
+    with pytest.raises(RuntimeError), no_mask_stays_none():
+        assert masking_utils.is_tracing is first, "compiled code is of this one"
+        raise RuntimeError
+    assert masking_utils.is_tracing is known
+
+
+class Heads(nn.Module):
+    """Values are narrower than queries, which no fused kernel of a CPU takes."""
+
+    def forward(self, x):
+        return F.scaled_dot_product_attention(x, x, x[..., :4], attn_mask=torch.ones(5, 5, dtype=torch.bool))
+
+
+def test_attention_in_the_math_path_is_named():
+    x = torch.randn(2, 3, 5, 8)
+    told = "1 of 1 attentions run in PyTorch's math path, which is slow: "
+    told += "1 x float32 [2, 3, 5, 8] with a bool mask [5, 5] of strides [5, 1]"
+    assert in_math_path(Heads(), {"x": x}) == told
+    attention = torch.fx.symbolic_trace(Heads())
+    for node in attention.graph.nodes:  # as graphs of blocks call it
+        if node.target is F.scaled_dot_product_attention:
+            node.target = torch.ops.aten.scaled_dot_product_attention.default
+    attention.recompile()
+    assert in_math_path(attention, {"x": x}) == told
+    net, inputs = vit()
+    assert in_math_path(net, inputs) is None
+
+
+def test_values_that_are_no_tensors_go_with_the_inputs():
+    net, inputs = bert(return_dict=False)
+    found = fastest_execution_mode(
+        net, inputs, execution_modes=["eager"], device=CPU, dtype=torch.float32, original=net
+    )
+    assert found.name == "eager"

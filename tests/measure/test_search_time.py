@@ -1,0 +1,134 @@
+"""Searches that end in time: what is begun, what is left out, and what another call need not look for again."""
+
+import math
+
+import pytest
+import torch
+from sparsefront_kernels import cuda_library
+from torch import nn
+
+import sparsefront as sf
+from sparsefront.measure import end_to_end, fastest, search_time
+from sparsefront.measure.search_time import SearchTime, begun, part, searching, too_late
+
+X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """clock(seconds): time goes by."""
+    now = [0.0]
+
+    def pass_by(seconds):
+        now[0] += seconds
+
+    monkeypatch.setattr(search_time, "working_time", lambda: now[0])
+    return pass_by
+
+
+def test_nothing_begins_that_would_not_end_in_time(clock):
+    assert too_late("anything", "compile") is None, "without a search there is no limit"
+    with searching(SearchTime(60.0)) as search:
+        assert too_late("first", "compile") is None
+        with begun("compile"):
+            clock(25.0)
+        with part(0.5, "dense"):
+            assert too_late("variant", "variant") is None, "of another kind, of which none was seen"
+            assert too_late("second", "compile") == "not tried: about 25 s are needed, 18 s of the search are left"
+        assert too_late("second", "compile") is None
+        clock(40.0)
+        assert too_late("variant", "variant") == "not tried: about 0 s are needed, 0 s of the search are left"
+    assert [*search.left_out] == ["dense/second", "variant"] and search.good_for == 60.0
+    assert search.summary().startswith("65.0 s; 2 things left out, seconds=60: dense/second (not tried: about 25 s")
+    assert SearchTime(math.inf).limit() == "without a limit" and SearchTime(5).good_for == math.inf
+
+
+def test_the_last_one_tells_how_long_the_next_takes(clock):
+    with searching(SearchTime(60.0)):
+        with begun("layer"):
+            clock(5.0)
+            with begun("library"):
+                clock(40.0)
+        assert too_late("second", "layer") is None and too_late("other", "library") is not None
+        with begun("layer"):
+            clock(8.0)
+        assert too_late("third", "layer").startswith("not tried: about 8 s are needed, 7 s")
+
+
+def test_libraries_are_compiled_while_there_is_time(clock, monkeypatch, tmp_path):
+    def build(name):
+        clock(40.0)
+        return tmp_path / name
+
+    told = []
+    monkeypatch.setattr(cuda_library, "built", lambda name: None)
+    monkeypatch.setattr(cuda_library, "_missing_tool", lambda: None)
+    monkeypatch.setattr(cuda_library, "_built_once", build)
+    with searching(SearchTime(60.0, told.append)) as search:
+        assert cuda_library.build("csr_sm90").name == "csr_sm90"
+        late = "not tried: about 40 s are needed, 20 s of the search are left"
+        with pytest.raises(cuda_library.BuildFailed, match=f"^ell_sm90: {late}"):
+            cuda_library.build("ell_sm90")
+    assert told == ["compiling the CUDA library of csr_sm90, once on this machine"]
+    assert search.left_out == {"the library of ell_sm90": late}
+    assert cuda_library.build("ell_sm90").name == "ell_sm90", "later it is"
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(8, 4), nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.one(x) - self.two(x)
+
+
+@pytest.fixture
+def searches(monkeypatch):
+    """The networks that were searched, by how many of their modes and variants were timed."""
+    found, real = [], fastest.fastest_execution
+    monkeypatch.setattr(
+        end_to_end, "fastest_execution", lambda *given, **more: found.append(real(*given, **more)) or found[-1]
+    )
+    monkeypatch.setattr(end_to_end, "_known_versions", {})
+    return found
+
+
+def compared(seconds=None, x=X):
+    told = []
+    settings = sf.Measure(warmup=0, samples=5, repeats=1)
+    sf.benchmark(Net(), Net(), (x,), settings=settings, seconds=seconds, tell=told.append)
+    return told
+
+
+def test_another_benchmark_of_these_shapes_searches_nothing(searches):
+    told = compared()
+    assert told[0] == "benchmark: the fastest execution mode of each network on cpu, for at most 60 s"
+    assert len(told) == 2 and told[1].endswith(" s")
+    assert len(searches) == 1, "networks that are alike run alike"
+    compared()
+    assert len(searches) == 1
+    compared(x=torch.randn(5, 8))
+    assert len(searches) == 2
+
+
+def test_what_a_benchmark_leaves_out_is_said(searches):
+    told = compared(seconds=0)
+    assert set(searches[0].medians_ms) == {"eager"} and searches[0].not_timed["fused_qkv"].startswith("not tried")
+    assert "left out, seconds=0: dense/patch_product" in told[1] or "left out, seconds=0: dense/" in told[1]
+    compared(seconds=60)
+    assert "eager+fused_qkv" in searches[-1].medians_ms
+
+
+def test_modes_that_dense_had_no_time_for_are_not_given_to_the_sparse_network():
+    late = "not tried: about 25 s are needed, 2 s of the search are left"
+    way = fastest.Execution(None, medians_ms={"eager": 1.0}, not_timed={"cuda_graph": "failed", "compile": late})
+    settings = sf.Measure(execution_modes=["eager", "cuda_graph", "compile"])
+    assert end_to_end._tried(way, settings) == ["eager", "cuda_graph"]
+
+
+def test_a_run_of_the_program_tries_all_modes_and_remembers_nothing(searches):
+    settings = sf.Measure(warmup=0, samples=5, repeats=1, autotune_seconds=0.0, device="cpu", dtype="fp32")
+    for _ in range(2):
+        end_to_end.time_pair(Net().eval(), Net().eval(), {"x": X}, settings)
+    assert len(searches) == 4 and all("eager+fused_qkv" in one.medians_ms for one in searches)
