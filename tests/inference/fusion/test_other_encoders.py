@@ -28,6 +28,12 @@ ENCODERS = {
     "ViT": (IMAGE, PIXELS, WHOLE),
     # a factor stands between the products and the residuals
     "Dinov2": (IMAGE | {"mlp_ratio": 2}, PIXELS, WHOLE | {"residuals": 0}),
+    # queries are scaled on their way
+    "OPT": (
+        TEXT | {"ffn_dim": 64, "word_embed_proj_dim": 32, "use_cache": False},
+        TOKENS,
+        WHOLE | {"activations": {"none", "relu"}},
+    ),
     # its activation is no operator of its own
     "CLIPVision": (IMAGE, PIXELS, WHOLE | {"activations": {"none"}}),
 }

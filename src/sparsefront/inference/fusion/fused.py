@@ -240,6 +240,7 @@ def _first(graph: fx.Graph, nodes: Sequence[fx.Node]) -> fx.Node:
 
 
 log = logging.getLogger(__name__)
+MOST_GRAPHS = 16  # of a block whose graphs are of one size of an image each; more sizes run its own code
 
 
 class FusedBlock(nn.Module):
@@ -349,7 +350,7 @@ class FusedBlock(nn.Module):
         tensors = call_tensors(args, kwargs)
         place = self._graph_for(key, tensors)
         if place is None:
-            reason = "is called as before" if key in self._unserved else self._capture(key, args, kwargs)
+            reason = self._capture(key, args, kwargs)
             if reason is not None:
                 return self._run_own_code(reason, args, kwargs)
             place = len(self.graphs) - 1
@@ -380,6 +381,8 @@ class FusedBlock(nn.Module):
         Raises:
             Unfusable: the block does something else in this call than its products are made for.
         """
+        if key in self._unserved or len(self.graphs) >= MOST_GRAPHS:
+            return "is called in many ways"
         with torch.inference_mode(False):
             try:
                 captured = capture(self._bare[0], args, kwargs)
