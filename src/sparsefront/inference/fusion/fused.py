@@ -362,13 +362,20 @@ class FusedBlock(nn.Module):
         if not torch.compiler.is_compiling():
             _say_once(type(self._bare[0]).__name__, reason)
         if not self._own:
-            biases = {layers: getattr(self, f"norm_bias_{place}") for place, layers in enumerate(self._normed)}
-            self._own.append(own_code(self._bare[0], self.product_of, self._kept(), biases))
+            self.make_own_code()
         return self._own[0](*args, **kwargs)
 
+    @torch.compiler.disable
+    def make_own_code(self) -> None:
+        """Before a call needs it, which may be traced."""
+        biases = {layers: getattr(self, f"norm_bias_{place}") for place, layers in enumerate(self._normed)}
+        self._own[:] = [own_code(self._bare[0], self.product_of, self._kept(), biases)]
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        self._own.clear()  # it holds tensors of before
-        return super()._apply(fn, recurse)
+        super()._apply(fn, recurse)
+        if self._own:  # it holds tensors of before
+            self.make_own_code()
+        return self
 
     def _graph_for(self, key: Key, tensors: list[Tensor]) -> int | None:
         """Which graph is right for such a call, if one is."""
