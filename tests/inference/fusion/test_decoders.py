@@ -137,3 +137,29 @@ def test_a_graph_that_cannot_run_leaves_the_block(stack):
     report = fuse_blocks(pruned.net, pruned.formats, pruned.masks, pruned.inputs[0], KernelChoice())
     assert report.unsupported["blocks.0"].startswith("cannot run when rewritten: NotImplementedError: ")
     assert not report.blocks and isinstance(pruned.net.blocks[0], Counts)
+
+
+class Places(nn.Module):
+    """Makes tensors, where its input is and on the CPU, and changes one in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(32, 48), nn.Linear(48, 32)
+        self.table = nn.Parameter(torch.randn(16, 32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        places = torch.arange(x.shape[1], device=x.device)
+        y = self.up(x)
+        y[:, :1] = 0.5
+        y.clamp_(-1, 1)
+        return x + self.down(y).add_(self.table[torch.arange(x.shape[1])] * places[:, None])
+
+
+def test_tensors_that_are_made_and_changed(stack):
+    pruned = stack([Places()], TileWise(8))
+    net = copy.deepcopy(pruned.net)
+    report = fuse_blocks(net, pruned.formats, pruned.masks, pruned.inputs[0], KernelChoice())
+    assert report.rewritten and not report.unsupported
+    with torch.inference_mode():
+        for inputs in pruned.inputs:
+            assert output_error(net(**inputs), pruned.net(**inputs)) < 1e-5

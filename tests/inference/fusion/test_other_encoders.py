@@ -28,6 +28,12 @@ ENCODERS = {
     "ViT": (IMAGE, PIXELS, WHOLE),
     # a factor between the products and the residuals goes into the weights
     "Dinov2": (IMAGE | {"mlp_ratio": 2, "layerscale_value": 0.3}, PIXELS, WHOLE),
+    # queries are scaled on their way
+    "OPT": (
+        TEXT | {"ffn_dim": 64, "word_embed_proj_dim": 32, "use_cache": False},
+        TOKENS,
+        WHOLE | {"activations": {"none", "relu"}},
+    ),
     # its activation is no operator of its own
     "CLIPVision": (IMAGE, PIXELS, WHOLE | {"activations": {"none"}}),
 }

@@ -436,6 +436,7 @@ class BlockPass:
             return
         self.report.unsupported.pop(name, None)  # of a way that was not chosen
         if name not in self.report.faster_dense:
+            block.make_own_code()
             replace_module(self.net, original, block)
             self.report.norms.update((str(norm.problem), self._norms.report(norm)) for norm in norms)
         layout = "feature_major" if block.feature_major else "row_major"

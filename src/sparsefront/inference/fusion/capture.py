@@ -215,24 +215,50 @@ def capture(bare: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
         Unfusable: the block cannot be exported, or its graph holds what depends on the device, on values, or on sizes otherwise
             than `GraphSizes` can say.
     """
-    tensors = [torch.empty(tensor.shape, dtype=tensor.dtype, device="meta") for tensor in _example(args, kwargs)]
-    free = [[Dim.AUTO for _ in tensor.shape] for tensor in tensors]
-    try:
-        return _captured(bare, args, kwargs, tensors, free)
-    except Unfusable:
-        lengths = {size for tensor in tensors for size in tensor.shape[:-1]}
-        widths = [dims for dims, tensor in zip(free, tensors, strict=True) if not {*tensor.shape[-1:]} <= lengths]
-        if not widths:
-            raise
-        for dims in widths:  # those of rotary embeddings, which are as fixed as those of weights
-            dims[-1] = Dim.STATIC
-        return _captured(bare, args, kwargs, tensors, free)
+    tensors = call_tensors(args, kwargs)
+    if not tensors:
+        raise Unfusable("is called without a tensor")
+    ways = list(dict.fromkeys(_free_sizes(tensors)))
+    kind = type(bare).__module__, type(bare).__qualname__, len(ways), tensors[0].shape[:1] == (1,)
+    first, reasons = _FIRST.get(kind, 0), []
+    for place in range(first, len(ways)):
+        try:
+            captured = _captured(bare, args, kwargs, tensors, ways[place])
+        except Unfusable as reason:
+            reasons.append(reason)
+            continue
+        _FIRST[kind] = place
+        _require_dynamic(captured.graph)
+        return captured
+    raise reasons[0]
+
+
+_FIRST: dict[Hashable, int] = {}  # class of blocks -> the first of the ways that one of them could be exported in
+
+
+def _free_sizes(tensors: list[Tensor]) -> Iterator[tuple[tuple[bool, ...], ...]]:
+    """Which sizes stay free, from many to few: all; no widths, such as those of rotary embeddings; the batch alone, where windows
+    are cut out of images; and none.
+    """
+    lengths = {size for tensor in tensors for size in tensor.shape[:-1]}
+    yield tuple((True,) * tensor.dim() for tensor in tensors)
+    yield tuple(
+        tuple(place < tensor.dim() - 1 or size in lengths for place, size in enumerate(tensor.shape))
+        for tensor in tensors
+    )
+    yield tuple(tuple(place == 0 for place in range(tensor.dim())) for tensor in tensors)
+    yield tuple((False,) * tensor.dim() for tensor in tensors)
 
 
 def _captured(
-    bare: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: list[Tensor], free: list[list[Any]]
+    bare: nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    tensors: list[Tensor],
+    free: tuple[tuple[bool, ...], ...],
 ) -> Captured:
-    dynamic = (tuple(map(tuple, free)),)
+    tensors = [torch.empty(sizes, dtype=tensor.dtype, device="meta") for tensor, sizes in _example(tensors, free)]
+    dynamic = (tuple(tuple(Dim.AUTO if size else Dim.STATIC for size in sizes) for sizes in free),)
     try:
         with _silent(), torch.no_grad(), attribute_reads(bare) as reads:
             flat = _Flat(bare, args, kwargs)
@@ -247,7 +273,6 @@ def _captured(
     out_spec = exported.call_spec.out_spec
     graph.set_codegen(fx.graph.CodeGen())
     _simplify(graph)
-    _require_dynamic(graph)
     return Captured(graph, out_spec, sizes, frozenset(reads))
 
 
@@ -263,13 +288,12 @@ class _Flat(nn.Module):
         return self.block(*args, **kwargs)
 
 
-def _example(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
-    tensors = call_tensors(args, kwargs)
-    if not tensors:
-        raise Unfusable("is called without a tensor")
-    if tensors[0].shape[:1] == (1,):  # a size of 1 would be taken for fixed
-        tensors = [tensor.expand(2, *tensor.shape[1:]) if tensor.shape[:1] == (1,) else tensor for tensor in tensors]
-    return tensors
+def _example(tensors: list[Tensor], free: tuple[tuple[bool, ...], ...]) -> Iterator[tuple[Tensor, tuple[int, ...]]]:
+    """Each with the sizes that it is exported with: a batch of 1 that stays free is one of 2, or would be taken for fixed."""
+    alone = tensors[0].shape[:1] == (1,)
+    for tensor, sizes in zip(tensors, free, strict=True):
+        batched = alone and tensor.shape[:1] == (1,) and sizes[0]
+        yield tensor, (2, *tensor.shape[1:]) if batched else tuple(tensor.shape)
 
 
 def _on_meta(tensor: Tensor) -> Tensor:
@@ -362,8 +386,9 @@ def _casts_nothing(node: fx.Node) -> bool:
 
 def _require_dynamic(graph: fx.Graph) -> None:
     for node in graph.nodes:
-        devices = [value for value in (*node.args, *node.kwargs.values()) if isinstance(value, torch.device)]
-        if devices:
+        if any(
+            isinstance(value, torch.device) and value.type != "cpu" for value in (*node.args, *node.kwargs.values())
+        ):
             raise Unfusable(f"makes a tensor on a fixed device ({node.name})")
         if _changes_a_tensor(node):
             raise Unfusable(f"changes a tensor in place ({node.name})")

@@ -240,6 +240,7 @@ def _first(graph: fx.Graph, nodes: Sequence[fx.Node]) -> fx.Node:
 
 
 log = logging.getLogger(__name__)
+MOST_GRAPHS = 16  # of a block whose graphs are of one size of an image each; more sizes run its own code
 
 
 class FusedBlock(nn.Module):
@@ -349,7 +350,7 @@ class FusedBlock(nn.Module):
         tensors = call_tensors(args, kwargs)
         place = self._graph_for(key, tensors)
         if place is None:
-            reason = "is called as before" if key in self._unserved else self._capture(key, args, kwargs)
+            reason = self._capture(key, args, kwargs)
             if reason is not None:
                 return self._run_own_code(reason, args, kwargs)
             place = len(self.graphs) - 1
@@ -361,13 +362,20 @@ class FusedBlock(nn.Module):
         if not torch.compiler.is_compiling():
             _say_once(type(self._bare[0]).__name__, reason)
         if not self._own:
-            biases = {layers: getattr(self, f"norm_bias_{place}") for place, layers in enumerate(self._normed)}
-            self._own.append(own_code(self._bare[0], self.product_of, self._kept(), biases))
+            self.make_own_code()
         return self._own[0](*args, **kwargs)
 
+    @torch.compiler.disable
+    def make_own_code(self) -> None:
+        """Before a call needs it, which may be traced."""
+        biases = {layers: getattr(self, f"norm_bias_{place}") for place, layers in enumerate(self._normed)}
+        self._own[:] = [own_code(self._bare[0], self.product_of, self._kept(), biases)]
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        self._own.clear()  # it holds tensors of before
-        return super()._apply(fn, recurse)
+        super()._apply(fn, recurse)
+        if self._own:  # it holds tensors of before
+            self.make_own_code()
+        return self
 
     def _graph_for(self, key: Key, tensors: list[Tensor]) -> int | None:
         """Which graph is right for such a call, if one is."""
@@ -380,6 +388,8 @@ class FusedBlock(nn.Module):
         Raises:
             Unfusable: the block does something else in this call than its products are made for.
         """
+        if key in self._unserved or len(self.graphs) >= MOST_GRAPHS:
+            return "is called in many ways"
         with torch.inference_mode(False):
             try:
                 captured = capture(self._bare[0], args, kwargs)

@@ -113,7 +113,12 @@ def hidden_pairs(sites: Iterable[ProductSite]) -> list[tuple[ProductSite, Produc
 
 def is_stream(users: Iterable[fx.Node]) -> bool:
     """Whether all users read token by token: products, norms, sums and the block's output; not attention with its views."""
-    return all(user.op == "output" or user.target in TOKEN_WISE for user in users)
+    return all(user.op == "output" or _reads_by_token(user) for user in users)
+
+
+def _reads_by_token(user: fx.Node) -> bool:
+    scales = user.target is aten.mul.Tensor and not all(isinstance(factor, fx.Node) for factor in user.args)
+    return user.target in TOKEN_WISE and (not scales or is_stream(user.users))  # queries may be scaled on their way
 
 
 def is_feature_major(node: fx.Node) -> bool:
