@@ -78,6 +78,8 @@ def measure(session: Session, point: Point) -> None:
     row |= {name.replace("speedup", "speedup_low_precision"): value for name, value in over_low.items()}
     row |= {f"{side}_relative_error": error for side, error in errors.items()}
     row |= {f"{side}_logits_relative_error": error for side, error in logits.items()}
+    ways = report.fusion.variants_ms.values() if report.fusion else ()
+    row |= {"block_variants_ms": " ".join(f"{name}={time:.3f}" for times in ways for name, time in times.items())}
     row |= {"kernels": kernels_text(report.kernels), **where_and_when()}
     session.rows.add({name: f"{value:.5g}" if isinstance(value, float) else str(value) for name, value in row.items()})
     if session.options.profile:

@@ -31,6 +31,7 @@ from sparsefront_kernels.blocked.format import BlockedFormat
 from sparsefront_kernels.blocked.fp8_reference import dequantize_rows
 from sparsefront_kernels.kernel_entry import UnsupportedProblem
 from sparsefront_kernels.quantized.quantize import quantize
+from sparsefront_kernels.semi_structured import torchao
 from torch import Tensor
 
 from experiments.harness import page, runs
@@ -46,9 +47,9 @@ PEERS = {
     "dense_int8": "dense_int8_scaled",
     "semi_structured_fp8": "semi_structured_fp8",
     "semi_structured_fp8_scaled": "semi_structured_fp8_scaled",
+    torchao.KERNEL: torchao.KERNEL,
 }
 """Kernel -> what `bench.low_precision` calls it: peers without blocks. 2:4 is there without its scales too."""
-TORCHAO = "semi_structured_fp8_torchao"
 FP8, FP8_GROUPED, FP16 = "blocked_fp8_sm90", "blocked_fp8_sm90_grouped", "blocked_sm90"
 IN_WORDS = {
     FP8: "a scale for each row",
@@ -98,15 +99,13 @@ class Trial:
 def cells(ms: Sequence[int], sizes: Sequence[tuple[int, int]]) -> Iterator[Cell]:
     """Of every size first the peers."""
     for m, (k, n) in product(ms, sizes):
-        yield from (Cell(m, k, n, kernel) for kernel in (*PEERS, TORCHAO))
+        yield from (Cell(m, k, n, kernel) for kernel in PEERS)
         for block, sparsity in product(BLOCKS, SPARSITIES):
             yield from (Cell(m, k, n, kernel, block, sparsity) for kernel in (FP8, FP8_GROUPED, FP16))
 
 
 def trials(cell: Cell, device: torch.device) -> list[Trial]:
     """The ways to launch it, of which the fastest counts."""
-    if cell.kernel == TORCHAO:
-        return [_of_torchao(cell, device)]
     outputs, inputs = map(int, cell.block.split("x"))
     masks = pattern_masks(cell.block, pattern="block_wise")  # type: ignore[arg-type]  # "outputs x inputs", too
     drawn = masks.draw(cell.n, cell.k, cell.sparsity, device)
@@ -149,29 +148,6 @@ def _in_fp16(cell: Cell, stored: BlockedFormat, x: Tensor) -> list[Trial]:
     ]
 
 
-def _of_torchao(cell: Cell, device: torch.device) -> Trial:
-    try:
-        from torchao.ops import rowwise_scaled_linear_sparse_cutlass_f8f8, to_sparse_semi_structured_cutlass_sm9x_f8
-    except ImportError as error:
-        raise UnsupportedProblem(f"torchao cannot be imported: {error}") from error
-    groups = torch.randn(cell.n, cell.k // 4, 4, device=device)
-    pruned = groups.abs().argsort(dim=2)[..., :2]
-    q, scales = quantize(groups.scatter(2, pruned, 0.0).view(cell.n, cell.k))
-    weight = to_sparse_semi_structured_cutlass_sm9x_f8(q)
-    x, x_scales = quantize(torch.randn(cell.m, cell.k, device=device))
-    operands = (x, x_scales.view(-1), *weight, scales.view(-1))
-    moved = x.nbytes + sum(part.nbytes for part in weight) + 2 * cell.m * cell.n
-    return Trial(
-        partial(rowwise_scaled_linear_sparse_cutlass_f8f8, out_dtype=torch.bfloat16),
-        operands,
-        dequantize_rows(x, x_scales),
-        q.double() * scales.double().view(-1, 1),
-        moved,
-        FAST_TOLERANCE,
-        "CUTLASS",
-    )
-
-
 def cusparselt_version() -> str:
     """Of the library that is loaded, which may be newer than the one PyTorch was compiled with."""
     library, parts = ctypes.CDLL("libcusparseLt.so.0"), []
@@ -207,7 +183,9 @@ def measured_peer(cell: Cell, samples: int) -> tuple[Latency, float, str]:
     error = peer.error()
     if not error <= FAST_TOLERANCE:
         raise RuntimeError(f"relative error {error:.2g}")
-    if cell.kernel.startswith("semi_structured"):
+    if cell.kernel == torchao.KERNEL:
+        note = "CUTLASS"
+    elif cell.kernel.startswith("semi_structured"):
         note = f"cuSPARSELt {cusparselt_version()}"
     else:
         note = "fast accumulation" if "fp8" in cell.kernel else ""
@@ -218,7 +196,7 @@ def line_of(cell: Cell, device: torch.device, l2_bytes: int, samples: int) -> di
     """What is written of a cell: its fastest launch; without a time where a product is wrong or fails."""
     line = asdict(cell)
     try:
-        if cell.block or cell.kernel == TORCHAO:
+        if cell.block:
             done = [(*measure(trial, l2_bytes, samples), trial.notes) for trial in trials(cell, device)]
         else:
             done = [measured_peer(cell, samples)]

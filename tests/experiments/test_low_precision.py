@@ -9,7 +9,7 @@ from experiments.end_to_end import study
 from experiments.end_to_end.session import Options, Rows, Session
 from experiments.low_precision import large, operators, summary, tiles
 from experiments.low_precision.networks import LEVELS, RECOVERED, Network, wanted
-from experiments.low_precision.operators import FP16, PEERS, TORCHAO, Cell, cells
+from experiments.low_precision.operators import FP16, PEERS, Cell, cells
 from sparsefront.measure.settings import Measure
 from sparsefront.results.store import read_lines
 
@@ -20,9 +20,11 @@ def test_the_page_holds_the_tables_of_the_files():
     page = (FOLDER / "README.md").read_text().splitlines()
     for table in (
         summary.network_table(read_lines(FOLDER / "networks.csv")),
+        summary.large_table(read_lines(FOLDER / "large.csv")),
+        summary.peers_table(read_lines(FOLDER / "peers.csv")),
         operators.table(read_lines(FOLDER / "operators.csv")),
     ):
-        assert len(table) > 3 and set(table) <= set(page)
+        assert len(table) > 2 and set(table) <= set(page)
 
 
 def test_each_network_is_asked_for_in_both_precisions_where_it_can_run():
@@ -56,9 +58,8 @@ def test_a_dry_run_swaps_large_networks_in_fp8(tmp_path, caplog):
 
 def test_peers_come_first_and_blocks_beside_fp16():
     found = list(cells([4096], [(1024, 2048)]))
-    peers = [*PEERS, TORCHAO]
-    assert [cell.kernel for cell in found[: len(peers)]] == peers
-    assert Cell(4096, 1024, 2048, FP16, "64x128", 0.9) in found and len(found) == len(peers) + 18
+    assert [cell.kernel for cell in found[: len(PEERS)]] == list(PEERS)
+    assert Cell(4096, 1024, 2048, FP16, "64x128", 0.9) in found and len(found) == len(PEERS) + 18
 
 
 def test_options_on_a_gpu_are_read_from_the_command_line(monkeypatch):
