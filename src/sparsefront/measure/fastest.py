@@ -238,7 +238,7 @@ class _Search:
     def vary(self, form: _Form, variant: str) -> _Form | None:
         """The form after one more variant, or None with its reason noted."""
         give_way(self.device)
-        if (late := too_late(candidate_name(variant, form.variants), VARIANT)) is not None:
+        if (late := too_late(SEPARATOR.join((*form.variants, variant)), VARIANT)) is not None:
             self.not_timed[variant] = late
             return None
         try:
