@@ -10,6 +10,8 @@ execution modes. What gives another result than the pruned weights do is not tim
 
 import argparse
 import copy
+import logging
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -30,6 +32,7 @@ from sparsefront.measure.correctness import NETWORK_ERROR_LIMIT, output_error
 from sparsefront.measure.memory import resident_bytes
 from sparsefront.results.statistics import FASTER, SLOWER, UNCLEAR, speed_verdict
 
+log = logging.getLogger(__name__)
 HERE = Path(__file__).resolve().parent
 THREAD, OURS = "as in the thread", "kernels here"
 WIN, TIE, LOSS, UNSUPPORTED, RIGHT = "win", "tie", "loss", "unsupported", "right"
@@ -118,7 +121,8 @@ def verdicts(case: Case, device: torch.device, *, timed: bool) -> Iterator[dict[
             if way == THREAD:
                 sparse, kernels, modes = as_in_the_thread(case, masked), case.way, ["eager"]
             else:
-                report = sf.swap(masked, masks, inputs, kernel="sparse" if timed else "reference")
+                kernel = "sparse" if timed else "reference"
+                report = sf.swap(masked, masks, inputs, kernel=kernel, seconds=math.inf, tell=log.info)
                 sparse, kernels = masked, "+".join(report.kernels)
                 modes = ["eager", "cuda_graph"]
                 if report.sparse_layer_share == 0:
@@ -141,7 +145,7 @@ def _measured(
     if not timed:
         return found | {"verdict": RIGHT}
     settings = sf.Measure(execution_modes=modes, **TIMED)
-    compared = sf.benchmark(net, sparse, inputs, settings=settings, fuse=None)
+    compared = sf.benchmark(net, sparse, inputs, settings=settings, fuse=None, seconds=math.inf, tell=log.info)
     low, high = compared.interval
     verdict = {FASTER: WIN, SLOWER: LOSS, UNCLEAR: TIE}[speed_verdict(low, high)]
     return found | {

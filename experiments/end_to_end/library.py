@@ -73,7 +73,7 @@ def ready(name: str, device: torch.device) -> Made:
     return net, {key: value.to(dtype) if value.is_floating_point() else value for key, value in inputs.items()}
 
 
-def measure(name: str, device: torch.device, seconds: float, settings: sf.Measure) -> dict[str, Any]:
+def measure(name: str, device: torch.device, kernel: str, seconds: float, settings: sf.Measure) -> dict[str, Any]:
     """A row; its seconds are those that a user waits for."""
     dense, inputs = ready(name, device)
     net = copy.deepcopy(dense)
@@ -85,7 +85,7 @@ def measure(name: str, device: torch.device, seconds: float, settings: sf.Measur
         told.append(line)
 
     start = time.monotonic()
-    report = sf.swap(net, masks, inputs, seconds=seconds, tell=tell)
+    report = sf.swap(net, masks, inputs, kernel=kernel, seconds=seconds, tell=tell)
     swapped = time.monotonic()
     print(f"{name}: {json.dumps(report.fusion.summary())}", file=sys.stderr, flush=True)
     found = sf.benchmark(dense, net, inputs, settings=settings, seconds=seconds, tell=tell)
@@ -98,6 +98,7 @@ def measure(name: str, device: torch.device, seconds: float, settings: sf.Measur
         "dtype": str(next(net.parameters()).dtype).removeprefix("torch."),
         "pattern": f"tile_wise {GRANULARITY}",
         "sparsity": SPARSITY,
+        "kernel": kernel,
         "dense_ms": found.dense_ms,
         "dense_variant": found.timed.dense.execution.name,
         "fused_dense_ms": None if fused is None else fused.median_ms,
@@ -124,6 +125,9 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("library.csv"), help="CSV to which rows are added")
     parser.add_argument("--minutes", type=float, default=60.0, help="no network is begun after these")
     parser.add_argument("--seconds", type=float, default=60.0, help="of each search, of sf.swap and sf.benchmark")
+    parser.add_argument(
+        "--kernel", choices=("auto", "sparse"), default="auto", help="sparse: the whole is not compared"
+    )
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
     parser.add_argument(
         "--modes", nargs="+", default=sf.Measure().execution_modes, help="execution modes that are tried"
@@ -136,7 +140,7 @@ def main(given: Sequence[str] | None = None) -> int:
     for name in asked.networks:
         if name in known or time.monotonic() - start > 60 * asked.minutes:
             continue
-        row = measure(name, device, asked.seconds, sf.Measure(execution_modes=asked.modes))
+        row = measure(name, device, asked.kernel, asked.seconds, sf.Measure(execution_modes=asked.modes))
         append_line(asked.out, {column: text(cell) for column, cell in row.items()})
         torch.cuda.empty_cache()
     return 0

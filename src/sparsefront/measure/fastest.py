@@ -103,14 +103,16 @@ def fastest_execution(
 
     plain = search.run(_Form(net), quick)
     best = search.improve(_Form(net), plain, [name for name in asked if name not in (FUSED_GRAPH, *BACKENDS)])
-    best = search.improve(*best, [name for name in asked if name in BACKENDS], only_one=True)
-    forms = [best[0]]
+    fused, found = None, None
     if FUSED_GRAPH in asked and (fused := search.vary(_Form(net), FUSED_GRAPH)) is not None:
         found = search.attempt(fused, quick)
         if found is not None:
             fused, found = search.improve(fused, found, [name for name in asked if name == PATCH_PRODUCT])
-            fused, _ = search.improve(fused, found, [name for name in asked if name in BACKENDS], only_one=True)
-        forms.append(fused)
+    backends = [name for name in asked if name in BACKENDS]
+    best = search.improve(*best, backends, only_one=True)
+    forms = [best[0]]
+    if fused is not None:
+        forms.append(fused if found is None else search.improve(fused, found, backends, only_one=True)[0])
     compile_seconds = 0.0
     for form in forms:
         if compiled:
@@ -236,7 +238,7 @@ class _Search:
     def vary(self, form: _Form, variant: str) -> _Form | None:
         """The form after one more variant, or None with its reason noted."""
         give_way(self.device)
-        if (late := too_late(candidate_name(variant, form.variants), VARIANT)) is not None:
+        if (late := too_late(SEPARATOR.join((*form.variants, variant)), VARIANT)) is not None:
             self.not_timed[variant] = late
             return None
         try:

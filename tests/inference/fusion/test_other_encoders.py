@@ -58,7 +58,8 @@ def test_encoders_are_rewritten(name):
         assert by_products + block.residual_norms == expected["residuals"]
         assert {product.activation for product in block.products} == expected["activations"]
     with torch.no_grad():
-        assert output_error(fused(**inputs).last_hidden_state, net(**inputs).last_hidden_state) < 1e-5
+        copied = copy.deepcopy(fused)  # as where blocks are timed
+        assert output_error(copied(**inputs).last_hidden_state, net(**inputs).last_hidden_state) < 1e-5
 
 
 def test_blocks_that_read_a_weight_without_a_call_stay():

@@ -281,9 +281,10 @@ class ProductWeight:
         Raises:
             ValueError: a format that cannot be scaled.
         """
-        weight = (self.weight.float() * scale.float()[:, None]).to(self.weight.dtype)
-        bias = None if self.bias is None else (self.bias.float() * scale.float()).to(self.bias.dtype)
-        stored = None if self.stored is None else self.stored.scaled(scale.float())
+        scale = scale.detach().float()
+        weight = (self.weight.float() * scale[:, None]).to(self.weight.dtype)
+        bias = None if self.bias is None else (self.bias.float() * scale).to(self.bias.dtype)
+        stored = None if self.stored is None else self.stored.scaled(scale)
         return replace(self, weight=weight, bias=bias, stored=stored)
 
     @property
