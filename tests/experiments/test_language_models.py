@@ -34,3 +34,9 @@ def test_what_is_measured_is_not_measured_again(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "tiny.csv").write_text("\n".join([",".join(study.COLUMNS), *lines]) + "\n")
     study.main(["--tiny", str(tmp_path)])
     assert asked == [name for name in study.POINTS if name != "wanda"]
+
+
+def test_the_published_figures_are_within_their_bar() -> None:
+    rows = read_lines(study.PUBLISHED)
+    assert rows and all(float(row["apart"]) <= 0.02 and row["point"] in study.POINTS for row in rows)
+    assert study.page(rows) in (study.HERE / "README.md").read_text()
