@@ -3,9 +3,9 @@
     python -m experiments.language_models.study --model DIR --data DIR [--out FILE.csv] [--points wanda,obs] [--no-plain]
     python -m experiments.language_models.study --tiny DIR
 
-Every point is one run of `run.py experiment=smollm2`, on the whole test split in fp32; its row goes to the CSV as soon as it is
-measured. What the CSV holds is not run again. `--tiny` makes a tiny Llama and a text below DIR instead, and takes a minute on a
-CPU. With the published CSV the table of README.md is written too.
+Every point is one run of `run.py experiment=smollm2`, in fp32 on the whole test split, or on its first `--windows`; its row goes
+to the CSV as soon as it is measured. What the CSV holds is not run again. `--tiny` makes a tiny Llama and a text below DIR
+instead, and takes a minute on a CPU. With the published CSV the table of README.md is written too.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from experiments.harness.page import fill, table
 from experiments.harness.rows import Row, text, where_and_when
 from experiments.harness.runs import QUIET, folders_below, record_of
 from experiments.language_models import plain, tiny
+from sparsefront.data.text_windows import WindowData
 from sparsefront.data.wikitext2 import Wikitext2
 from sparsefront.models.huggingface_lm import HuggingFaceLM
 from sparsefront.results.record import Result
@@ -28,7 +29,7 @@ from sparsefront.results.store import append_line, read_lines
 HERE = Path(__file__).resolve().parent
 PUBLISHED = HERE / "smollm2.csv"
 MARKS = ("<!-- perplexities -->", "<!-- end of perplexities -->")
-BATCH_SIZE = 8
+BATCH_SIZES, EVALUATED_AT_ONCE = (8, 7), 2
 OF_FOUR = ("pattern=n_m", "pattern.m=4")
 MAGNITUDE = ("importance=magnitude", "~importance.batches", "~importance.sequential")
 OBS = (*MAGNITUDE, "recovery=obs_update", "recovery.reselect=true")
@@ -60,21 +61,49 @@ COLUMNS += (
 class Setting:
     """Model, data and device of all points."""
 
-    def __init__(self, model: Path, data: Path, length: int, folder: Path) -> None:
+    def __init__(
+        self,
+        model: Path,
+        data: Path,
+        length: int,
+        folder: Path,
+        *,
+        windows: int | None = None,
+        train_text: Path | None = None,
+    ) -> None:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.model, self.folder = HuggingFaceLM(path=str(model)), folder
-        self.dataset = Wikitext2(path=str(data), sequence_length=length)
-        opened = self.dataset.data_module(
-            batch_size=BATCH_SIZE, seed=0, cache_dir=folder / "cache" / "data", tokenizer_from=self.model.tokenizer
+        own_text = None if train_text is None else str(train_text)
+        self.dataset = Wikitext2(path=str(data), sequence_length=length, train_text=own_text)
+        self.batch_size, opened = next(
+            (size, data)
+            for size in BATCH_SIZES
+            if len((data := self._data(size, folder)).part("train")) % size != 1  # a lone window would be dropped
         )
         self.batches = len(opened.train_dataloader())
         self.windows = {split: _windows(opened.part(split)) for split in ("train", "test")}
+        self.limit = windows
+        self.windows["test"] = self.windows["test"][:windows]
+
+    def _data(self, batch_size: int, folder: Path) -> WindowData:
+        places = {"cache_dir": folder / "cache" / "data", "tokenizer_from": self.model.tokenizer}
+        return self.dataset.data_module(batch_size=batch_size, seed=0, **places)
 
     def overrides(self, own: Sequence[str]) -> list[str]:
         """Of a point's run, all calibration windows once."""
         places = [f"model.path={self.model.path}", f"dataset.path={self.dataset.path}", *folders_below(self.folder)]
-        always = ["kernel=none", "measure.latency=false", "measure.dtype=fp32", f"measure.batch_size={BATCH_SIZE}"]
-        always += [f"dataset.sequence_length={self.dataset.sequence_length}", f"recipe.batch_size={BATCH_SIZE}", *QUIET]
+        always = [
+            "kernel=none",
+            "measure.latency=false",
+            "measure.dtype=fp32",
+            f"recipe.batch_size={self.batch_size}",
+            *QUIET,
+        ]
+        always += [f"measure.batch_size={EVALUATED_AT_ONCE}", f"dataset.sequence_length={self.dataset.sequence_length}"]
+        if self.dataset.train_text is not None:
+            always.append(f"dataset.train_text={self.dataset.train_text}")
+        if self.limit is not None:
+            always.append(f"measure.evaluate_limit={self.limit}")
         used = [] if any(name.startswith("importance=") for name in own) else [f"importance.batches={self.batches}"]
         used += [f"recovery.batches={self.batches}"] if "recovery=obs_update" in own else []
         return ["experiment=smollm2", *places, *always, *own, *used]
@@ -130,13 +159,12 @@ def measured(setting: Setting, points: Sequence[str], *, with_plain: bool = True
 
 def page(rows: Sequence[Mapping[str, str]]) -> str:
     """The table of the page."""
-    dense = {float(row["dense"]) for row in rows}
-    lines = [["dense", f"{min(dense):.2f}", f"{float(rows[0]['plain_dense']):.2f}", ""]]
-    lines += [
-        [row["point"], f"{float(row['perplexity']):.2f}", f"{float(row['plain']):.2f}", f"{float(row['apart']):.2%}"]
-        for row in rows
-    ]
-    return "\n".join(table(("50 %", "perplexity", "plain PyTorch", "apart"), lines))
+    lines = []
+    for row in sorted(rows, key=lambda row: -int(row["windows"])):  # the whole split first
+        values = [f"{float(row[name]):.2f}" for name in ("dense", "perplexity", "plain")]
+        where = [f"{row['windows']} of {row['length']}", row["calibration_windows"]]
+        lines.append([row["point"], *where, *values, f"{float(row['apart']):.2%}"])
+    return "\n".join(table(("50 %", "test windows", "calibration", "dense", "pruned", "plain PyTorch", "apart"), lines))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -145,6 +173,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--data", type=Path, help="folder with wiki.test.raw and wiki.valid.tokens")
     parser.add_argument("--tiny", type=Path, help="folder below which a tiny network and text are made")
     parser.add_argument("--out", type=Path, default=PUBLISHED)
+    parser.add_argument("--length", type=int, default=1024, help="tokens of a window")
+    parser.add_argument("--windows", type=int, help="of the test split, an even number; without it all")
+    parser.add_argument("--train-text", type=Path, help="to calibrate on, instead of half of the valid split")
     parser.add_argument("--points", default=",".join(POINTS), help="of these, by commas")
     parser.add_argument("--no-plain", action="store_true", help="nothing beside the program's own figures")
     parser.add_argument("--folder", type=Path, default=Path(".cache/language_models"), help="of results and stages")
@@ -155,8 +186,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     elif asked.model is None or asked.data is None:
         parser.error("--model and --data, or --tiny")
     else:
-        setting, out = Setting(asked.model, asked.data, 1024, asked.folder), asked.out
-    done = {row["point"] for row in read_lines(out)} if out.exists() else set()
+        own = {"windows": asked.windows, "train_text": asked.train_text}
+        setting, out = Setting(asked.model, asked.data, asked.length, asked.folder, **own), asked.out
+    same = (str(len(setting.windows["test"])), str(setting.dataset.sequence_length))
+    done = {row["point"] for row in read_lines(out) if (row["windows"], row["length"]) == same}
     for row in measured(
         setting, [one for one in asked.points.split(",") if one not in done], with_plain=not asked.no_plain
     ):

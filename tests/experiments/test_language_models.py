@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from experiments.language_models import study
+from experiments.language_models.tiny import make_llama, make_wikitext
 from sparsefront.results.store import read_lines
 
 
@@ -27,8 +28,15 @@ def test_the_program_is_the_plain_version(rows: list[dict[str, str]]) -> None:
 def test_what_is_measured_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     monkeypatch.setattr(study, "measured", lambda setting, points, with_plain: asked.extend(points) or [])
-    (tmp_path / "tiny.csv").write_text(
-        ",".join(study.COLUMNS) + "\n" + "tiny,wanda" + "," * (len(study.COLUMNS) - 2) + "\n"
-    )
+    setting = study.Setting(make_llama(tmp_path / "tiny"), make_wikitext(tmp_path / "text"), 64, tmp_path)
+    known = [f"tiny,wanda,{len(setting.windows['test'])},1,64", "tiny,obs,10,1,64"]  # of other windows
+    lines = [line + "," * (len(study.COLUMNS) - 5) for line in known]
+    (tmp_path / "tiny.csv").write_text("\n".join([",".join(study.COLUMNS), *lines]) + "\n")
     study.main(["--tiny", str(tmp_path)])
     assert asked == [name for name in study.POINTS if name != "wanda"]
+
+
+def test_the_published_figures_are_within_their_bar() -> None:
+    rows = read_lines(study.PUBLISHED)
+    assert rows and all(float(row["apart"]) <= 0.02 and row["point"] in study.POINTS for row in rows)
+    assert study.page(rows) in (study.HERE / "README.md").read_text()

@@ -7,7 +7,14 @@ from sparsefront.results.candidates import candidates_of, points_lost
 from sparsefront.results.columns import COLUMNS, sort_results
 from sparsefront.results.comparable import split_comparable
 from sparsefront.results.page.comparison import headline, section_data, write_comparison
-from sparsefront.results.statistics import budget_sentences, candidate_table, pattern_ranking, verdicts, winners
+from sparsefront.results.statistics import (
+    budget_sentences,
+    candidate_table,
+    paired_difference,
+    pattern_ranking,
+    verdicts,
+    winners,
+)
 from sparsefront.results.tables import compact_table, results_table, run_table
 from sparsefront.search.space import objective
 from sparsefront.tasks.outcomes import Outcomes
@@ -101,6 +108,8 @@ def test_which_is_better_by_outcomes(run):
     def outcomes_of(result):
         return {"sparse": Outcomes("perplexity", kept[result.choice.pattern], None, "windows")}
 
+    found = paired_difference([outcomes_of(good)["sparse"]], [outcomes_of(bad)["sparse"]], same_seeds=True)
+    assert found.value < found.bound < found.high < 0, "at worst it is better by so much"
     (told,) = verdicts(candidates_of([good, bad]), outcomes_of)
     assert "uniform 128 is better (-34.51 perplexity on test" in told
 

@@ -99,7 +99,7 @@ def log_comparison(
                     columns=columns, data=[[line[name] for name in columns] for line in flat], allow_mixed_types=True
                 ),
                 "accuracy": wandb.plot.scatter(
-                    points, x="x", y="test", title=f"{groups[0].axis.label} and accuracy, %"
+                    points, x="x", y="test", title=f"{groups[0].axis.label} and {groups[0].quality_label}"
                 ),
                 "page": wandb.Html(str(page)),
             }
@@ -110,7 +110,7 @@ def log_comparison(
 
 
 def point_lines(group: ComparableResults) -> Iterator[list[Any]]:
-    """One line for each candidate, by `POINTS`: qualities in per cent, seeds as the number of runs."""
+    """One line for each candidate, by `POINTS`: qualities as they are shown, seeds as the number of runs."""
     front = set(group.front())
     for point in group.points():
         yield [

@@ -43,7 +43,7 @@ SIGMAS = 1.96  # half of a 95 % interval of something normal
 class Difference:
     """Metric of one choice minus that of another, as fractions; `low` and `high` are the ends of its 95 % interval.
 
-    `bound`: one-sided, the difference is above it with 95 %.
+    `bound`: one-sided, the difference is above it with 95 %; below it where less is better.
     `sample_error`: what the split being a sample does to it, over `samples`; `run_error`: what seeds do, over the fewer of both
     sides' `runs`; standard errors. Of one run each `run_error` is 0: nothing is known of it.
     """
@@ -92,7 +92,8 @@ def paired_difference(ours: Sequence[Outcomes], theirs: Sequence[Outcomes], *, s
         by_samples.append(our_scores.mean() - their_scores.mean())
     every = np.arange(n)
     our_scores, their_scores = _scores(ours, every), _scores(theirs, every)
-    low, bound, high = np.quantile(drawn, (0.025, 0.05, 0.975))
+    worst = 0.95 if Metric(ours[0].metric).less_is_better else 0.05
+    low, bound, high = np.quantile(drawn, (0.025, worst, 0.975))
     return Difference(
         float(our_scores.mean() - their_scores.mean()),
         float(low),
