@@ -66,6 +66,16 @@ def test_it_works_compiled_under_autocast_and_copied():
     torch.library.opcheck(torch.ops.sparsefront.blocked_training, operands)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_its_own_check_finds_a_wrong_kernel(dtype, monkeypatch):
+    layer = TrainableBlockedLinear.from_masked(nn.Linear(64, 96), drawn(96, 64, (32, 16)), (32, 16))
+    assert layer.largest_error(dtype, CPU, rows=33) < (1e-3 if dtype == torch.float16 else 1e-5)
+    monkeypatch.setattr(
+        training, "weight_gradient_reference", lambda dy, x, stored: 1.1 * weight_gradient_reference(dy, x, stored)
+    )
+    assert layer.largest_error(dtype, CPU, rows=33) > 0.05
+
+
 def test_a_weight_without_kept_blocks_gives_its_bias():
     layer = TrainableBlockedLinear.from_masked(nn.Linear(8, 4), torch.zeros(4, 8, dtype=torch.bool), (2, 4))
     x = torch.randn(3, 8, requires_grad=True)

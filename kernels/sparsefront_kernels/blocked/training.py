@@ -59,7 +59,7 @@ class TrainableBlockedLinear(nn.Module):
         self.bias = bias
         self._blocks = KeptBlocks(stored)
         # A tensor, so that layers of other blocks share compiled code, to which a number would be a constant.
-        self._handle = torch.tensor(self._blocks.handle)
+        self._handle = torch.tensor(self._blocks.handle, device="cpu")
 
     @classmethod
     def from_masked(cls, linear: nn.Linear, mask: Tensor, block: Sequence[int]) -> Self:
@@ -87,9 +87,30 @@ class TrainableBlockedLinear(nn.Module):
         y, _ = torch.ops.sparsefront.blocked_training(rows, self.weight, self.bias, self._handle, self.out_features)
         return y.reshape(*input.shape[:-1], self.out_features)
 
+    def largest_error(self, dtype: torch.dtype, device: torch.device, rows: int = 1000) -> float:
+        """Of Y, dX, dW and the bias's gradient, relative to the norm of each, against float64: of random operands and values."""
+        drawn, ops = torch.Generator(device).manual_seed(0), torch.ops.sparsefront
+        x, dy, values = (
+            torch.randn(*shape, generator=drawn, device=device).to(dtype)
+            for shape in ((rows, self.in_features), (rows, self.out_features), tuple(self.weight.shape))
+        )
+        y, transposed = ops.blocked_training(x, values.float(), None, self._handle, self.out_features)
+        dx = ops.blocked_training_dx(dy, transposed, self._handle, self.in_features)
+        dw, db = ops.blocked_training_dw(dy, x, values.float(), self._handle, True)
+        w = self._blocks.format_of(values.double()).to_dense()
+        kept = self._blocks.format_of(torch.ones_like(values)).to_dense().bool()
+        found = y, dx, self._blocks.format_of(dw).to_dense(), db
+        x, dy = x.double(), dy.double()
+        wanted = x @ w.t(), dy @ w, (dy.t() @ x) * kept, dy.sum(dim=0)
+        pairs = zip(found, wanted, strict=True)
+        return max(float((one - other).norm() / other.norm().clamp(min=1.0)) for one, other in pairs)
+
     def extra_repr(self) -> str:
         bn, bk = self._blocks.block
         return f"n={self.out_features}, k={self.in_features}, blocks={len(self.weight)} of {bn}x{bk}"
+
+
+MOST_DEALT_OUT_BEST = 4  # numbers of rows; beyond them a quick search has to do
 
 
 class KeptBlocks:
@@ -105,6 +126,7 @@ class KeptBlocks:
         self.shape, self.block, self.count = stored.shape, stored.block, len(stored.block_columns)
         self._stored = _without_values(stored.to("cpu"))
         self._made: dict[tuple[Any, ...], Any] = {}
+        self._numbers_of_rows: set[int] = set()
         self.handle = next(_HANDLES)
         _KEPT[self.handle] = self
 
@@ -133,6 +155,18 @@ class KeptBlocks:
             )
 
         return self._once(make, "panels", transposed, device)
+
+    def product_launch(self, transposed: bool, m: int, device: torch.device) -> tuple[sm90.BlockedLaunch, bool]:
+        """Of the product by `panels`, for so many rows, and whether its work is dealt out quickly rather than best: batches of
+        many lengths would wait for that.
+        """
+
+        def make() -> tuple[sm90.BlockedLaunch, bool]:
+            problem = sm90.BlockedProblem.of(self.panels(transposed, device), m)
+            self._numbers_of_rows.add(m)
+            return sm90.LAUNCHES.launch_for(problem, device), len(self._numbers_of_rows) > MOST_DEALT_OUT_BEST
+
+        return self._once(make, "launch", transposed, m, device)
 
     def targets(self, device: torch.device) -> Tensor:
         """Where panels come from and go, as `packed_panels` takes it."""
@@ -239,14 +273,15 @@ def _product(x: Tensor, packed: Tensor, bias: Tensor | None, kept: KeptBlocks, t
 
 
 def _sm90_product(x: Tensor, panels: Tensor, bias: Tensor | None, kept: KeptBlocks, transposed: bool) -> Tensor:
-    weight = replace(kept.panels(transposed, x.device), panels=panels)
     x = x if has_aligned_rows(x) else x.contiguous()
-    y = x.new_empty(len(x), weight.n)
-    if y.numel():
+    m, device = len(x), x.device
+    weight = replace(kept.panels(transposed, device), panels=panels)
+    y = x.new_empty(m, weight.n)
+    if m:
         with torch.cuda.device_of(x):
-            launch = sm90.LAUNCHES.launch_for(sm90.BlockedProblem.of(weight, len(x)), x.device)
-            layout = {"x_feature_major": False, "y_feature_major": False}
-            sm90.launch_blocked_sm90(x, y, weight, m=len(x), launch=launch, bias=bias_for_kernel(bias), **layout)
+            launch, quick = kept.product_launch(transposed, m, device)
+            layout = {"x_feature_major": False, "y_feature_major": False, "quick_schedule": quick}
+            sm90.launch_blocked_sm90(x, y, weight, m=m, launch=launch, bias=bias_for_kernel(bias), **layout)
     return y
 
 
@@ -329,18 +364,16 @@ def gradient_launch(m: int, itemsize: int, kept: KeptBlocks, device: torch.devic
 
 
 # Ops, each one node of eager, compiled and CUDA graphs. They get a handle instead of the blocks: see `TrainableBlockedLinear`.
+# `torch.library.custom_op` would add 22 us of Python to each call, and steps of small networks wait for Python.
+
+_LIBRARY = torch.library.Library("sparsefront", "FRAGMENT")
 
 
 def _kept(handle: Tensor) -> KeptBlocks:
     return _KEPT[int(handle)]
 
 
-@torch.library.custom_op(
-    "sparsefront::blocked_training",
-    mutates_args=(),
-    schema="(Tensor x, Tensor values, Tensor? bias, Tensor handle, SymInt n) -> (Tensor, Tensor)",
-)
-def blocked_training(x: Tensor, values: Tensor, bias: Tensor | None, handle: Tensor, n: int) -> tuple[Tensor, Tensor]:
+def _blocked_training(x: Tensor, values: Tensor, bias: Tensor | None, handle: Tensor, n: int) -> tuple[Tensor, Tensor]:
     """Y = X · Wᵀ + bias in x's dtype, differentiable; and Wᵀ for the backward pass.
 
     Args:
@@ -354,11 +387,6 @@ def blocked_training(x: Tensor, values: Tensor, bias: Tensor | None, handle: Ten
     return _product(x, packed, bias, kept, transposed=False), transposed.flatten()
 
 
-@torch.library.custom_op(
-    "sparsefront::blocked_training_dx",
-    mutates_args=(),
-    schema="(Tensor dy, Tensor transposed, Tensor handle, SymInt k) -> Tensor",
-)
 def _blocked_training_dx(dy: Tensor, transposed: Tensor, handle: Tensor, k: int) -> Tensor:
     kept = _kept(handle)
     on_sm90 = _runs_on_sm90(dy.dtype, dy.device, kept.block)
@@ -366,18 +394,11 @@ def _blocked_training_dx(dy: Tensor, transposed: Tensor, handle: Tensor, k: int)
     return _product(dy, transposed.view(shape), None, kept, transposed=True)
 
 
-@torch.library.custom_op(
-    "sparsefront::blocked_training_dw",
-    mutates_args=(),
-    schema="(Tensor dy, Tensor x, Tensor values, Tensor handle, bool bias) -> (Tensor, Tensor)",
-)
 def _blocked_training_dw(dy: Tensor, x: Tensor, values: Tensor, handle: Tensor, bias: bool) -> tuple[Tensor, Tensor]:
     """The gradients of kept blocks and, on request, of the bias."""
     kept = _kept(handle)
     if _runs_on_sm90(x.dtype, x.device, kept.block):
-        boxes = kept.boxes(x.device)
-        with torch.cuda.device_of(x):
-            gradient, of_bias = blocked_gradient_sm90(dy, x, boxes, kept.block, kept.count, bias=bias)
+        gradient, of_bias = blocked_gradient_sm90(dy, x, kept.boxes(x.device), kept.block, kept.count, bias=bias)
         return gradient.to(values.dtype), of_bias
     if x.device.type == "cpu":
         with torch.autocast("cpu", enabled=False):
@@ -388,18 +409,15 @@ def _blocked_training_dw(dy: Tensor, x: Tensor, values: Tensor, handle: Tensor, 
     return gradient.to(values.dtype), dy[:, : dy.shape[1] * bias].sum(dim=0, dtype=accumulation_dtype(dy.dtype))
 
 
-@blocked_training.register_fake
-def _(x: Tensor, values: Tensor, bias: Tensor | None, handle: Tensor, n: int) -> tuple[Tensor, Tensor]:
+def _fake(x: Tensor, values: Tensor, bias: Tensor | None, handle: Tensor, n: int) -> tuple[Tensor, Tensor]:
     return x.new_empty(x.shape[0], n), x.new_empty(values.numel())
 
 
-@_blocked_training_dx.register_fake
-def _(dy: Tensor, transposed: Tensor, handle: Tensor, k: int) -> Tensor:
+def _fake_dx(dy: Tensor, transposed: Tensor, handle: Tensor, k: int) -> Tensor:
     return dy.new_empty(dy.shape[0], k)
 
 
-@_blocked_training_dw.register_fake
-def _(dy: Tensor, x: Tensor, values: Tensor, handle: Tensor, bias: bool) -> tuple[Tensor, Tensor]:
+def _fake_dw(dy: Tensor, x: Tensor, values: Tensor, handle: Tensor, bias: bool) -> tuple[Tensor, Tensor]:
     gradient = torch.empty_like(values, memory_format=torch.contiguous_format)
     return gradient, dy.new_empty(dy.shape[1] * bias, dtype=accumulation_dtype(dy.dtype))
 
@@ -426,4 +444,22 @@ def _backward(ctx: Any, dy: Tensor | None, _: Tensor | None) -> tuple[Tensor | N
     return dx, dw, db.to(ctx.bias_dtype) if wants_bias else None, None, None
 
 
-blocked_training.register_autograd(_backward, setup_context=_setup_context)
+for _name, _schema, _run, _of_fakes in (
+    (
+        "",
+        "(Tensor x, Tensor values, Tensor? bias, Tensor handle, SymInt n) -> (Tensor, Tensor)",
+        _blocked_training,
+        _fake,
+    ),
+    ("_dx", "(Tensor dy, Tensor transposed, Tensor handle, SymInt k) -> Tensor", _blocked_training_dx, _fake_dx),
+    (
+        "_dw",
+        "(Tensor dy, Tensor x, Tensor values, Tensor handle, bool bias) -> (Tensor, Tensor)",
+        _blocked_training_dw,
+        _fake_dw,
+    ),
+):
+    _LIBRARY.define(f"blocked_training{_name}{_schema}", tags=torch.Tag.pt2_compliant_tag)
+    _LIBRARY.impl(f"blocked_training{_name}", _run, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"sparsefront::blocked_training{_name}", _of_fakes, lib=_LIBRARY)
+torch.library.register_autograd("sparsefront::blocked_training", _backward, setup_context=_setup_context, lib=_LIBRARY)
