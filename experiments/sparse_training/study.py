@@ -70,19 +70,20 @@ def products_of(k: int, n: int, sparsity: float, dtype: torch.dtype) -> dict[str
     """Microseconds of Y, dX and dW, dense and of kept blocks, packing included, and how much faster all three are."""
     torch.manual_seed(0)
     linear = nn.Linear(k, n, device="cuda")
-    kept = torch.rand(n // BLOCK, k // BLOCK, device="cuda").argsort(dim=None).argsort().view(n // BLOCK, k // BLOCK)
+    kept = torch.rand(n // BLOCK, k // BLOCK, device="cuda").flatten().argsort().argsort().view(n // BLOCK, k // BLOCK)
     mask = (kept < round(kept.numel() * (1 - sparsity))).repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)
     layer = TrainableBlockedLinear.from_masked(linear, mask, (BLOCK, BLOCK))
     xs, dys = ([torch.randn(ROWS, side, device="cuda", dtype=dtype) for _ in range(COPIES)] for side in (k, n))
     weight, ops = linear.weight.detach().to(dtype), torch.ops.sparsefront
     values, handle = layer.weight.detach(), layer._handle
+    _, transposed = ops.blocked_training(xs[0], values, None, handle, n)
     calls: dict[str, Callable[[Tensor, Tensor], Any]] = {
         "dense_y_us": lambda x, dy: F.linear(x, weight),
         "dense_dx_us": lambda x, dy: dy @ weight,
         "dense_dw_us": lambda x, dy: dy.t() @ x,
         "sparse_y_us": lambda x, dy: ops.blocked_training(x, values, None, handle, n),
-        "sparse_dx_us": lambda x, dy: ops.blocked_training_dx(dy, values, handle, k),
-        "sparse_dw_us": lambda x, dy: ops.blocked_training_dw(dy, x, values, handle),
+        "sparse_dx_us": lambda x, dy: ops.blocked_training_dx(dy, transposed, handle, k),
+        "sparse_dw_us": lambda x, dy: ops.blocked_training_dw(dy, x, values, handle, False),
     }
     with torch.no_grad():
         found = {

@@ -66,6 +66,16 @@ def test_it_works_compiled_under_autocast_and_copied():
     torch.library.opcheck(torch.ops.sparsefront.blocked_training, operands)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_its_own_check_finds_a_wrong_kernel(dtype, monkeypatch):
+    layer = TrainableBlockedLinear.from_masked(nn.Linear(64, 96), drawn(96, 64, (32, 16)), (32, 16))
+    assert layer.largest_error(dtype, CPU, rows=33) < (1e-3 if dtype == torch.float16 else 1e-5)
+    monkeypatch.setattr(
+        training, "weight_gradient_reference", lambda dy, x, stored: 1.1 * weight_gradient_reference(dy, x, stored)
+    )
+    assert layer.largest_error(dtype, CPU, rows=33) > 0.05
+
+
 def test_a_weight_without_kept_blocks_gives_its_bias():
     layer = TrainableBlockedLinear.from_masked(nn.Linear(8, 4), torch.zeros(4, 8, dtype=torch.bool), (2, 4))
     x = torch.randn(3, 8, requires_grad=True)
@@ -99,11 +109,14 @@ def test_boxes_of_the_hopper_kernel_cover_the_gradient(block):
     packed, found = layer._blocks.boxes(CPU), torch.full_like(layer.weight, torch.nan).detach()
     assert packed.counts == tuple(packed.sides[:, :, 2].sum(1).tolist()) and packed.sides[:, :, 2].max() <= 4
     flat = found.view(-1)
-    for output, first, count, _ in packed.sides.flatten(0, 1).tolist():
+    sums, sides = torch.zeros(384), packed.sides.flatten(0, 1).tolist()
+    for output, first, count, adds in sides:
+        sums[output : output + 64] += adds
         for input, place in packed.boxes[first : first + count].tolist():
             box = dy[:, output : output + 64].t() @ x[:, input : input + 64]
             flat.as_strided((64, 64), (block[1], 1), place).copy_(box)
     torch.testing.assert_close(found, weight_gradient_reference(dy, x, blocks))
+    assert torch.equal(sums, torch.ones(384))  # the bias of every output once
 
 
 @pytest.mark.parametrize("transposed", [False, True])
@@ -111,11 +124,14 @@ def test_boxes_of_the_hopper_kernel_cover_the_gradient(block):
 def test_panels_come_from_where_the_kernel_packs_them(block, transposed):
     layer = TrainableBlockedLinear.from_masked(nn.Linear(256, 256), drawn(256, 256, block), block)
     values, kept = layer.weight.detach(), layer._blocks
-    expected = pack_for_blocked_sm90(kept.format_of(values, transposed))
-    weight, sources = kept.panels(transposed, CPU)
-    tiles = torch.stack([values.reshape(-1).as_strided((64, 64), (block[1], 1), place) for place in sources.tolist()])
-    assert torch.equal(swizzled(tiles.transpose(1, 2).contiguous() if transposed else tiles), expected.panels)
+    expected, weight = pack_for_blocked_sm90(kept.format_of(values, transposed)), kept.panels(transposed, CPU)
+    panels = torch.full_like(expected.panels, torch.nan)
+    for place, *targets, _ in kept.targets(CPU).tolist():
+        tile = values.reshape(-1).as_strided((64, 64), (block[1], 1), place)
+        panels[targets[transposed]] = swizzled((tile.t() if transposed else tile).contiguous())
+    assert torch.equal(panels, expected.panels)
     assert weight.lengths == expected.lengths and torch.equal(weight.k_blocks, expected.k_blocks)
+    assert weight.panels.shape == expected.panels.shape and weight.panels.untyped_storage().nbytes() == 4
 
 
 @pytest.mark.gpu

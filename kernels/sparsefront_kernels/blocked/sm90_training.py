@@ -25,7 +25,8 @@ class GradientBoxes:
     """What the kernel reads of a weight.
 
     Args:
-        sides: int32 [pairs, 2, 4]: 64 outputs by up to four boxes of 64 inputs: first output, first box, how many boxes, 0.
+        sides: int32 [pairs, 2, 4]: 64 outputs by up to four boxes of 64 inputs: first output, first box, how many boxes, and 1
+            for one side of each 64 outputs, which sums up dY too.
         boxes: int32 [boxes, 2]: first input, and where the first of the box's 64 × 64 values lies in all values.
         counts: boxes of each pair.
     """
@@ -47,9 +48,9 @@ def boxes_for_gradient(stored: BlockedFormat, device: torch.device) -> GradientB
         for block, input in itertools.product(range(start, stop), range(0, bk, SIDE)):
             boxes.append((columns[block] * bk + input, (block * bn + part) * bk + input))
         count = len(boxes) - first
-        shares = -(-count // MOST_BOXES)
-        ends = [first + count * (share + 1) // shares for share in range(shares)]
-        sides += [(row * bn + part, begin, end - begin, 0) for begin, end in zip([first, *ends], ends)]
+        shares = max(1, -(-count // MOST_BOXES))
+        ends = [first, *(first + count * (share + 1) // shares for share in range(shares))]
+        sides += [(row * bn + part, begin, end - begin, int(begin == first)) for begin, end in itertools.pairwise(ends)]
     sides += [(0, 0, 0, 0)] * (len(sides) % 2)  # of the last pair the second, which does nothing
     pairs = torch.tensor(sides, dtype=torch.int32).view(-1, 2, 4)
     counts = pairs[:, :, 2].sum(1)
@@ -77,75 +78,80 @@ def splits_for(m: int, counts: tuple[int, ...], num_sms: int) -> int:
     return min(range(1, max(1, m // FEWEST_ROWS) + 1), key=cycles)
 
 
-def blocked_gradient_sm90(dy: Tensor, x: Tensor, packed: GradientBoxes, block: tuple[int, int], blocks: int) -> Tensor:
-    """dYᵀ · X of kept blocks, added up in float32.
+def blocked_gradient_sm90(
+    dy: Tensor, x: Tensor, packed: GradientBoxes, block: tuple[int, int], blocks: int, *, bias: bool
+) -> tuple[Tensor, Tensor]:
+    """dYᵀ · X of kept blocks, and the sum of dY over its rows, added up in float32.
 
     Args:
         dy: [M, N], x: [M, K], float16 or bfloat16; copied where their rows are not contiguous and begin at 16 bytes.
         block, blocks: (bn, bk), and how many.
+        bias: whether dY is summed up.
     Returns:
-        float32 [blocks, bn, bk].
+        float32 [blocks, bn, bk], and float32 [N], or [0] without `bias`.
     Raises:
         RuntimeError: the launch failed.
     """
     dy, x = (rows if has_aligned_rows(rows) else rows.contiguous() for rows in (dy, x))
-    m = len(x)
-    splits = splits_for(m, packed.counts, num_sms(x.device)) if packed.counts else 1
+    m, n, pairs = len(x), dy.shape[1], len(packed.counts)
+    splits = splits_for(m, packed.counts, num_sms(x.device))
     gradient = x.new_empty(blocks, *block, dtype=torch.float32)
-    sums = gradient if splits == 1 else gradient.new_empty(splits, gradient.numel())
-    if blocks:
-        error = _library().sparsefront_blocked_gradient_sm90(
-            *(tensor.data_ptr() for tensor in (dy, x, sums, gradient, packed.sides, packed.boxes)),
-            dy.stride(0),
-            x.stride(0),
-            gradient.numel(),
-            int(x.dtype == torch.bfloat16),
-            m,
-            dy.shape[1],
-            x.shape[1],
-            block[1],
-            len(packed.counts),
-            splits,
-            -(-m // (splits * ROWS)) * ROWS,
-            torch.cuda.current_stream(x.device).cuda_stream,
-        )
-        if error:
-            raise RuntimeError(f"{LIBRARY}: CUDA error {error} at launch")
-    return gradient
+    of_bias = gradient.new_empty(n if bias else 0)
+    sums = None if splits == 1 else gradient.new_empty(splits, gradient.numel() + of_bias.numel())
+    error = _library().sparsefront_blocked_gradient_sm90(
+        *(tensor.data_ptr() for tensor in (dy, x)),
+        None if sums is None else sums.data_ptr(),
+        gradient.data_ptr(),
+        of_bias.data_ptr() if bias else None,
+        *(tensor.data_ptr() for tensor in (packed.sides, packed.boxes)),
+        dy.stride(0),
+        x.stride(0),
+        gradient.numel(),
+        int(x.dtype == torch.bfloat16),
+        m,
+        n,
+        x.shape[1],
+        block[1],
+        pairs,
+        splits,
+        -(-m // (splits * ROWS)) * ROWS,
+        torch.cuda.current_stream(x.device).cuda_stream,
+    )
+    if error:
+        raise RuntimeError(f"{LIBRARY}: CUDA error {error} at launch")
+    return gradient, of_bias
 
 
-def packed_panels(values: Tensor, sources: Tensor, dtype: torch.dtype, *, transposed: bool) -> Tensor:
-    """Panels [panels, 64, 64] of `BlockedSm90Weight`.
+def packed_panels(values: Tensor, targets: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Panels [panels, 64, 64] of `BlockedSm90Weight`, of W and of Wᵀ.
 
     Args:
         values: [blocks, bn, bk], both multiples of 64, any float dtype.
-        sources: int64 [panels], of each panel the place of its first value.
+        targets: int32 [panels, 4]: where 64 × 64 values begin, their panel of W and of Wᵀ, 0.
         dtype: float16 or bfloat16, to which values are rounded.
-        transposed: whether panels are of Wᵀ.
     Raises:
         RuntimeError: the launch failed.
     """
-    panels = values.new_empty(len(sources), SIDE, SIDE, dtype=dtype)
-    if len(sources):
-        values = values.float().contiguous()
+    values = values.float().contiguous()
+    panels, transposed = (values.new_empty(len(targets), SIDE, SIDE, dtype=dtype) for _ in range(2))
+    if len(targets):
         error = _library().sparsefront_blocked_pack_sm90(
-            *(tensor.data_ptr() for tensor in (values, sources, panels)),
+            *(tensor.data_ptr() for tensor in (values, targets, panels, transposed)),
             int(dtype == torch.bfloat16),
-            int(transposed),
             values.shape[2],
-            len(sources),
+            len(targets),
             torch.cuda.current_stream(values.device).cuda_stream,
         )
         if error:
             raise RuntimeError(f"{LIBRARY}: CUDA error {error} at launch")
-    return panels
+    return panels, transposed
 
 
 @functools.cache
 def _library() -> ctypes.CDLL:
     library = cuda_library.load(LIBRARY)
     gradient, pack = library.sparsefront_blocked_gradient_sm90, library.sparsefront_blocked_pack_sm90
-    gradient.argtypes = [ctypes.c_void_p] * 6 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 8 + [ctypes.c_void_p]
-    pack.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int] * 4 + [ctypes.c_void_p]
+    gradient.argtypes = [ctypes.c_void_p] * 7 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 8 + [ctypes.c_void_p]
+    pack.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_int] * 3 + [ctypes.c_void_p]
     gradient.restype = pack.restype = ctypes.c_int
     return library

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from sparsefront_kernels.blocked import sm90, sm90_training
 from sparsefront_kernels.blocked.format import BlockedFormat
 from sparsefront_kernels.blocked.reference import blocked_reference
-from sparsefront_kernels.blocked.sm90 import BlockedSm90Weight, blocked_sm90, pack_for_blocked_sm90
+from sparsefront_kernels.blocked.sm90 import BlockedSm90Weight, pack_for_blocked_sm90
 from sparsefront_kernels.blocked.sm90_training import (
     GradientBoxes,
     blocked_gradient_sm90,
@@ -36,6 +36,7 @@ from sparsefront_kernels.blocked.triton import BlockedTritonWeight, blocked_trit
 from sparsefront_kernels.common.device_support import hopper_unsupported_reason, triton_unsupported_reason
 from sparsefront_kernels.common.epilogue import accumulation_dtype
 from sparsefront_kernels.common.launch import num_sms, power_of_two_within, supports_pdl
+from sparsefront_kernels.common.operands import bias_for_kernel, has_aligned_rows
 from sparsefront_kernels.problem import Problem
 
 
@@ -58,7 +59,7 @@ class TrainableBlockedLinear(nn.Module):
         self.bias = bias
         self._blocks = KeptBlocks(stored)
         # A tensor, so that layers of other blocks share compiled code, to which a number would be a constant.
-        self._handle = torch.tensor(self._blocks.handle)
+        self._handle = torch.tensor(self._blocks.handle, device="cpu")
 
     @classmethod
     def from_masked(cls, linear: nn.Linear, mask: Tensor, block: Sequence[int]) -> Self:
@@ -83,12 +84,33 @@ class TrainableBlockedLinear(nn.Module):
         device = input.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else input.dtype
         rows = input.reshape(-1, self.in_features).to(dtype)
-        y = torch.ops.sparsefront.blocked_training(rows, self.weight, self.bias, self._handle, self.out_features)
+        y, _ = torch.ops.sparsefront.blocked_training(rows, self.weight, self.bias, self._handle, self.out_features)
         return y.reshape(*input.shape[:-1], self.out_features)
+
+    def largest_error(self, dtype: torch.dtype, device: torch.device, rows: int = 1000) -> float:
+        """Of Y, dX, dW and the bias's gradient, relative to the norm of each, against float64: of random operands and values."""
+        drawn, ops = torch.Generator(device).manual_seed(0), torch.ops.sparsefront
+        x, dy, values = (
+            torch.randn(*shape, generator=drawn, device=device).to(dtype)
+            for shape in ((rows, self.in_features), (rows, self.out_features), tuple(self.weight.shape))
+        )
+        y, transposed = ops.blocked_training(x, values.float(), None, self._handle, self.out_features)
+        dx = ops.blocked_training_dx(dy, transposed, self._handle, self.in_features)
+        dw, db = ops.blocked_training_dw(dy, x, values.float(), self._handle, True)
+        w = self._blocks.format_of(values.double()).to_dense()
+        kept = self._blocks.format_of(torch.ones_like(values)).to_dense().bool()
+        found = y, dx, self._blocks.format_of(dw).to_dense(), db
+        x, dy = x.double(), dy.double()
+        wanted = x @ w.t(), dy @ w, (dy.t() @ x) * kept, dy.sum(dim=0)
+        pairs = zip(found, wanted, strict=True)
+        return max(float((one - other).norm() / other.norm().clamp(min=1.0)) for one, other in pairs)
 
     def extra_repr(self) -> str:
         bn, bk = self._blocks.block
         return f"n={self.out_features}, k={self.in_features}, blocks={len(self.weight)} of {bn}x{bk}"
+
+
+MOST_DEALT_OUT_BEST = 4  # numbers of rows; beyond them a quick search has to do
 
 
 class KeptBlocks:
@@ -104,6 +126,7 @@ class KeptBlocks:
         self.shape, self.block, self.count = stored.shape, stored.block, len(stored.block_columns)
         self._stored = _without_values(stored.to("cpu"))
         self._made: dict[tuple[Any, ...], Any] = {}
+        self._numbers_of_rows: set[int] = set()
         self.handle = next(_HANDLES)
         _KEPT[self.handle] = self
 
@@ -121,18 +144,47 @@ class KeptBlocks:
 
         return self._once(make, "blocks", transposed, device)
 
-    def panels(self, transposed: bool, device: torch.device) -> tuple[BlockedSm90Weight, Tensor]:
-        """W, or Wᵀ, as `blocked_sm90` reads it, but for its panels: of each the place of its first value, int64 [panels]."""
+    def panels(self, transposed: bool, device: torch.device) -> BlockedSm90Weight:
+        """W, or Wᵀ, as `blocked_sm90` reads it, with nothing in its panels."""
 
-        def make() -> tuple[BlockedSm90Weight, Tensor]:
-            numbers = torch.arange(self.count * self.block[0] * self.block[1])
-            numbered = self.format_of(numbers.view(-1, *self.block), transposed)
-            packed = pack_for_blocked_sm90(numbered)
-            sources, none = packed.panels[:, 0, 0].contiguous().to(device), torch.empty(0, device=device)
-            moved = {name: getattr(packed, name).to(device) for name in ("k_blocks", "outputs")}
-            return replace(packed, panels=none, **moved), sources
+        def make() -> BlockedSm90Weight:
+            packed = self._numbered_panels(transposed)
+            none = torch.zeros(1, 1, 1, device=device).expand(packed.panels.shape)
+            return replace(
+                packed, panels=none, **{name: getattr(packed, name).to(device) for name in ("k_blocks", "outputs")}
+            )
 
         return self._once(make, "panels", transposed, device)
+
+    def product_launch(self, transposed: bool, m: int, device: torch.device) -> tuple[sm90.BlockedLaunch, bool]:
+        """Of the product by `panels`, for so many rows, and whether its work is dealt out quickly rather than best: batches of
+        many lengths would wait for that.
+        """
+
+        def make() -> tuple[sm90.BlockedLaunch, bool]:
+            problem = sm90.BlockedProblem.of(self.panels(transposed, device), m)
+            self._numbers_of_rows.add(m)
+            return sm90.LAUNCHES.launch_for(problem, device), len(self._numbers_of_rows) > MOST_DEALT_OUT_BEST
+
+        return self._once(make, "launch", transposed, m, device)
+
+    def targets(self, device: torch.device) -> Tensor:
+        """Where panels come from and go, as `packed_panels` takes it."""
+
+        def make() -> Tensor:
+            # of each panel the number of its first value, which lies there in every swizzle
+            of_w, of_transposed = (self._numbered_panels(transposed).panels[:, 0, 0] for transposed in (False, True))
+            order, other = of_w.argsort(), of_transposed.argsort()
+            places = of_w[order]
+            assert torch.equal(places, of_transposed[other])
+            return torch.stack([places, order, other, torch.zeros_like(order)], dim=1).to(device, torch.int32)
+
+        return self._once(make, "targets", device)
+
+    def _numbered_panels(self, transposed: bool) -> BlockedSm90Weight:
+        """Packed values that are numbers: where each lies among all."""
+        numbers = torch.arange(self.count * self.block[0] * self.block[1])
+        return pack_for_blocked_sm90(self.format_of(numbers.view(-1, *self.block), transposed))
 
     def chunks(self, most: int, device: torch.device) -> Tensor:
         """Runs of at most so many blocks of one block row, int32 [chunks, 3]: block row, first block, how many."""
@@ -195,29 +247,47 @@ def training_unsupported_reason(dtype: torch.dtype, device: torch.device) -> str
     return triton_unsupported_reason(None, Problem(m=1, k=1, n=1, dtype=dtype, device=device))  # type: ignore[arg-type]
 
 
-# Y and dX: the product by W, or by its transpose.
+# Y and dX: the product by W, or by its transpose. What they read of both is made at once.
 
 
-def _product(x: Tensor, values: Tensor, bias: Tensor | None, kept: KeptBlocks, transposed: bool) -> Tensor:
+def _packed(values: Tensor, dtype: torch.dtype, kept: KeptBlocks) -> tuple[Tensor, Tensor]:
+    """Values of W and of Wᵀ as products read them, each as many numbers as `values`."""
+    if _runs_on_sm90(dtype, values.device, kept.block):
+        return packed_panels(values, kept.targets(values.device), dtype)
+    values = values.to(dtype)
+    return values, kept.format_of(values, transposed=True).values
+
+
+def _product(x: Tensor, packed: Tensor, bias: Tensor | None, kept: KeptBlocks, transposed: bool) -> Tensor:
     """[M, K] -> [M, N] by W; [M, N] -> [M, K] by Wᵀ."""
+    if _runs_on_sm90(x.dtype, x.device, kept.block):
+        return _sm90_product(x, packed, bias, kept, transposed)
+    stored = replace(kept.blocks(transposed, x.device), values=packed)
     if x.device.type == "cpu":
         with torch.autocast(
             "cpu", enabled=False
         ):  # which would round the products of 16-bit operands before they are added up
-            return blocked_reference(x, kept.format_of(values.to(x.dtype), transposed), bias)
-    if _runs_on_sm90(x.dtype, x.device, kept.block):
-        weight, sources = kept.panels(transposed, x.device)
-        panels = packed_panels(values, sources, x.dtype, transposed=transposed)
-        options = {"residual": None, "activation": "none", "x_feature_major": False, "y_feature_major": False}
-        return blocked_sm90(x, replace(weight, panels=panels), bias, **options)
-    stored = kept.format_of(values.to(x.dtype), transposed)
-    packed = BlockedTritonWeight(*stored.shape, stored.values, stored.row_pointers, stored.block_columns)
-    return blocked_triton(x, packed, bias)
+            return blocked_reference(x, stored, bias)
+    weight = BlockedTritonWeight(*stored.shape, stored.values, stored.row_pointers, stored.block_columns)
+    return blocked_triton(x, weight, bias)
+
+
+def _sm90_product(x: Tensor, panels: Tensor, bias: Tensor | None, kept: KeptBlocks, transposed: bool) -> Tensor:
+    x = x if has_aligned_rows(x) else x.contiguous()
+    m, device = len(x), x.device
+    weight = replace(kept.panels(transposed, device), panels=panels)
+    y = x.new_empty(m, weight.n)
+    if m:
+        with torch.cuda.device_of(x):
+            launch, quick = kept.product_launch(transposed, m, device)
+            layout = {"x_feature_major": False, "y_feature_major": False, "quick_schedule": quick}
+            sm90.launch_blocked_sm90(x, y, weight, m=m, launch=launch, bias=bias_for_kernel(bias), **layout)
+    return y
 
 
 @functools.cache
 def _runs_on_sm90(dtype: torch.dtype, device: torch.device, block: tuple[int, int]) -> bool:
-    """Whether W and Wᵀ can be packed for `blocked_sm90`, panel by panel."""
+    """Whether Hopper's kernels take W and Wᵀ, panel by panel."""
     if dtype not in (torch.float16, torch.bfloat16) or any(side % sm90.HALF for side in block):
         return False
     problem = Problem(m=1, k=1, n=1, dtype=dtype, device=device)
@@ -250,15 +320,8 @@ def weight_gradient_reference(dy: Tensor, x: Tensor, stored: BlockedFormat) -> T
     return torch.cat(products)
 
 
-def weight_gradient(dy: Tensor, x: Tensor, kept: KeptBlocks) -> Tensor:
-    """The same by a kernel, in float32."""
-    if _runs_on_sm90(x.dtype, x.device, kept.block):
-        return blocked_gradient_sm90(dy, x, kept.boxes(x.device), kept.block, kept.count)
-    return triton_weight_gradient(dy, x, kept)
-
-
 def triton_weight_gradient(dy: Tensor, x: Tensor, kept: KeptBlocks) -> Tensor:
-    """The same by the Triton kernel, on a GPU or in the interpreter."""
+    """The same by the Triton kernel, on a GPU or in the interpreter, in float32."""
     from sparsefront_kernels.blocked.triton_training import launch_weight_gradient
 
     stored = kept.blocks(False, x.device)
@@ -301,19 +364,17 @@ def gradient_launch(m: int, itemsize: int, kept: KeptBlocks, device: torch.devic
 
 
 # Ops, each one node of eager, compiled and CUDA graphs. They get a handle instead of the blocks: see `TrainableBlockedLinear`.
+# `torch.library.custom_op` would add 22 us of Python to each call, and steps of small networks wait for Python.
+
+_LIBRARY = torch.library.Library("sparsefront", "FRAGMENT")
 
 
 def _kept(handle: Tensor) -> KeptBlocks:
     return _KEPT[int(handle)]
 
 
-@torch.library.custom_op(
-    "sparsefront::blocked_training",
-    mutates_args=(),
-    schema="(Tensor x, Tensor values, Tensor? bias, Tensor handle, SymInt n) -> Tensor",
-)
-def blocked_training(x: Tensor, values: Tensor, bias: Tensor | None, handle: Tensor, n: int) -> Tensor:
-    """Y = X · Wᵀ + bias in x's dtype, differentiable.
+def _blocked_training(x: Tensor, values: Tensor, bias: Tensor | None, handle: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """Y = X · Wᵀ + bias in x's dtype, differentiable; and Wᵀ for the backward pass.
 
     Args:
         x: [M, K].
@@ -321,66 +382,84 @@ def blocked_training(x: Tensor, values: Tensor, bias: Tensor | None, handle: Ten
         bias: [N], any float dtype, or None.
         handle: int64, of `KeptBlocks`.
     """
-    return _product(x, values, bias, _kept(handle), transposed=False)
-
-
-@torch.library.custom_op(
-    "sparsefront::blocked_training_dx",
-    mutates_args=(),
-    schema="(Tensor dy, Tensor values, Tensor handle, SymInt k) -> Tensor",
-)
-def _blocked_training_dx(dy: Tensor, values: Tensor, handle: Tensor, k: int) -> Tensor:
-    return _product(dy, values, None, _kept(handle), transposed=True)
-
-
-@torch.library.custom_op(
-    "sparsefront::blocked_training_dw",
-    mutates_args=(),
-    schema="(Tensor dy, Tensor x, Tensor values, Tensor handle) -> Tensor",
-)
-def _blocked_training_dw(dy: Tensor, x: Tensor, values: Tensor, handle: Tensor) -> Tensor:
     kept = _kept(handle)
+    packed, transposed = _packed(values, x.dtype, kept)
+    return _product(x, packed, bias, kept, transposed=False), transposed.flatten()
+
+
+def _blocked_training_dx(dy: Tensor, transposed: Tensor, handle: Tensor, k: int) -> Tensor:
+    kept = _kept(handle)
+    on_sm90 = _runs_on_sm90(dy.dtype, dy.device, kept.block)
+    shape = (-1, sm90.HALF, sm90.K_BLOCK) if on_sm90 else (-1, *reversed(kept.block))
+    return _product(dy, transposed.view(shape), None, kept, transposed=True)
+
+
+def _blocked_training_dw(dy: Tensor, x: Tensor, values: Tensor, handle: Tensor, bias: bool) -> tuple[Tensor, Tensor]:
+    """The gradients of kept blocks and, on request, of the bias."""
+    kept = _kept(handle)
+    if _runs_on_sm90(x.dtype, x.device, kept.block):
+        gradient, of_bias = blocked_gradient_sm90(dy, x, kept.boxes(x.device), kept.block, kept.count, bias=bias)
+        return gradient.to(values.dtype), of_bias
     if x.device.type == "cpu":
         with torch.autocast("cpu", enabled=False):
             gradient = weight_gradient_reference(dy, x, kept.blocks(False, x.device))
     else:
         with torch.cuda.device_of(x):
-            gradient = weight_gradient(dy, x, kept)
-    return gradient.to(values.dtype)
+            gradient = triton_weight_gradient(dy, x, kept)
+    return gradient.to(values.dtype), dy[:, : dy.shape[1] * bias].sum(dim=0, dtype=accumulation_dtype(dy.dtype))
 
 
-@blocked_training.register_fake
-def _(x: Tensor, values: Tensor, bias: Tensor | None, handle: Tensor, n: int) -> Tensor:
-    return x.new_empty(x.shape[0], n)
+def _fake(x: Tensor, values: Tensor, bias: Tensor | None, handle: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape[0], n), x.new_empty(values.numel())
 
 
-@_blocked_training_dx.register_fake
-def _(dy: Tensor, values: Tensor, handle: Tensor, k: int) -> Tensor:
+def _fake_dx(dy: Tensor, transposed: Tensor, handle: Tensor, k: int) -> Tensor:
     return dy.new_empty(dy.shape[0], k)
 
 
-@_blocked_training_dw.register_fake
-def _(dy: Tensor, x: Tensor, values: Tensor, handle: Tensor) -> Tensor:
-    return torch.empty_like(values, memory_format=torch.contiguous_format)
+def _fake_dw(dy: Tensor, x: Tensor, values: Tensor, handle: Tensor, bias: bool) -> tuple[Tensor, Tensor]:
+    gradient = torch.empty_like(values, memory_format=torch.contiguous_format)
+    return gradient, dy.new_empty(dy.shape[1] * bias, dtype=accumulation_dtype(dy.dtype))
 
 
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     x, values, bias, handle, _ = inputs
-    ctx.save_for_backward(x, values, handle)
+    ctx.save_for_backward(x, values, output[1], handle)
+    ctx.set_materialize_grads(False)
     ctx.bias_dtype = None if bias is None else bias.dtype
 
 
-def _backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-    x, values, handle = ctx.saved_tensors
+def _backward(ctx: Any, dy: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    if dy is None:
+        return None, None, None, None, None
+    x, values, transposed, handle = ctx.saved_tensors
     wants_x, wants_values, wants_bias, *_ = ctx.needs_input_grad
     ops, dx, dw, db = torch.ops.sparsefront, None, None, None
     if wants_x:
-        dx = ops.blocked_training_dx(dy, values, handle, x.shape[1])
+        dx = ops.blocked_training_dx(dy, transposed, handle, x.shape[1])
     if wants_values:
-        dw = ops.blocked_training_dw(dy, x, values, handle)
-    if wants_bias:
-        db = dy.sum(dim=0, dtype=accumulation_dtype(dy.dtype)).to(ctx.bias_dtype)
-    return dx, dw, db, None, None
+        dw, db = ops.blocked_training_dw(dy, x, values, handle, wants_bias)
+    elif wants_bias:
+        db = dy.sum(dim=0, dtype=accumulation_dtype(dy.dtype))
+    return dx, dw, db.to(ctx.bias_dtype) if wants_bias else None, None, None
 
 
-blocked_training.register_autograd(_backward, setup_context=_setup_context)
+for _name, _schema, _run, _of_fakes in (
+    (
+        "",
+        "(Tensor x, Tensor values, Tensor? bias, Tensor handle, SymInt n) -> (Tensor, Tensor)",
+        _blocked_training,
+        _fake,
+    ),
+    ("_dx", "(Tensor dy, Tensor transposed, Tensor handle, SymInt k) -> Tensor", _blocked_training_dx, _fake_dx),
+    (
+        "_dw",
+        "(Tensor dy, Tensor x, Tensor values, Tensor handle, bool bias) -> (Tensor, Tensor)",
+        _blocked_training_dw,
+        _fake_dw,
+    ),
+):
+    _LIBRARY.define(f"blocked_training{_name}{_schema}", tags=torch.Tag.pt2_compliant_tag)
+    _LIBRARY.impl(f"blocked_training{_name}", _run, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"sparsefront::blocked_training{_name}", _of_fakes, lib=_LIBRARY)
+torch.library.register_autograd("sparsefront::blocked_training", _backward, setup_context=_setup_context, lib=_LIBRARY)

@@ -99,6 +99,7 @@ def _converted(round: Round) -> Iterator[MaskedWeights]:
     with ExitStack() as undo:
         for name in trained:
             undo.callback(_restore, net, name, _replace(net, name, masks[name], round))
+        _require_right(net, trained, _dtype(round), torch.device(round.setup.trainer.device))
         fast = [part for part in net.modules() if isinstance(part, nn.TransformerEncoderLayer)]
         for layer in fast:  # their fast path reads dense weights: see `inference.network_modules.leave_fast_path`
             undo.callback(setattr, layer, "activation_relu_or_gelu", layer.activation_relu_or_gelu)
@@ -146,6 +147,20 @@ def _replace(net: nn.Module, name: str, mask: Tensor, round: Round) -> nn.Linear
     net.set_submodule(name, layer)
     linear.weight.data, linear.weight.grad = linear.weight.new_empty(0), None  # its memory is free meanwhile
     return linear
+
+
+LARGEST_ERROR = {torch.bfloat16: 1e-2, torch.float16: 2e-3, torch.float32: 1e-4}
+
+
+def _require_right(net: nn.Module, layers: list[str], dtype: torch.dtype, device: torch.device) -> None:
+    """Raises InvalidSetting where kernels of the GPU at hand give another product or gradient of a layer than float64 does."""
+    for name in layers if device.type == "cuda" else ():
+        layer = net.get_submodule(name)
+        assert isinstance(layer, TrainableBlockedLinear)
+        error = layer.largest_error(dtype, device)
+        if not error <= LARGEST_ERROR[dtype]:
+            allowed = f"has kernels that are wrong on this GPU, by {error:.1e} of what {name} should give; use dense"
+            raise InvalidSetting(KEY, "sparse", allowed)
 
 
 @torch.no_grad()

@@ -3,7 +3,8 @@
 //
 // A side is 64 outputs by up to four boxes of 64 inputs that they keep. A block of the grid computes two sides for a part of the rows,
 // one in each warpgroup, from a pipeline of 32 rows of dY and X, both of which lie as they are in memory: outputs and inputs are
-// contiguous, and the rows are what products add up. Parts of the rows are added up by a second kernel. See ../README.md.
+// contiguous, and the rows are what products add up. While tensor cores multiply, one side of each 64 outputs adds up the rows of dY,
+// which is the gradient of the bias. Parts of the rows are added up by a second kernel. See ../README.md.
 #include <cstdint>
 
 #include "../../cuda/hopper.cuh"
@@ -29,13 +30,16 @@ static_assert(CONSUMERS * CONSUMER_REGISTERS + 128 * PRODUCER_REGISTERS <= THREA
 
 struct Problem {
     CUtensorMap dy, x;     // boxes of 32 rows x 64 outputs or inputs
-    const int4* sides;     // [pairs, 2]: first output, first box, number of boxes (0: there is no such side)
+    const int4* sides;     // [pairs, 2]: first output, first box, number of boxes, whether it adds up dY; the second may do neither
     const int2* boxes;     // first input, and where the first of its 64 x 64 values lies among all
-    float* sums;           // [splits, values]
-    long long values;
+    float* sums;           // of each split those of all values
+    float* bias;           // likewise of dY, or null
+    long long stride;      // from split to split
     int width;             // inputs of a block, from row to row of a gradient
     int rows, rows_per_split, pairs;
 };
+
+__device__ __forceinline__ bool works(const int4& side) { return side.z > 0 || side.w > 0; }
 
 // The stages of this block's rows.
 __device__ __forceinline__ int stages_of(const Problem& problem, int first_row) {
@@ -51,7 +55,7 @@ __device__ __forceinline__ void produce(const Problem& problem, int4 one, int4 o
         input[box] = box < one.z ? __ldg(problem.boxes + one.y + box).x : 0;
         input[MOST_BOXES + box] = box < other.z ? __ldg(problem.boxes + other.y + box).x : 0;
     }
-    const bool two_of_dy = other.z > 0 && other.x != one.x;
+    const bool two_of_dy = works(other) && other.x != one.x;
     const uint32_t bytes = (1 + two_of_dy + one.z + other.z) * BOX_BYTES;
     const int count = stages_of(problem, first_row);
     Ring ring;
@@ -70,11 +74,34 @@ __device__ __forceinline__ void produce(const Problem& problem, int4 one, int4 o
     }
 }
 
-// Adds up all stages; acc is zero where there are none.
+// The two numbers of a word.
+__device__ __forceinline__ float2 both(uint32_t word, __half) { return __half22float2(reinterpret_cast<const __half2&>(word)); }
+__device__ __forceinline__ float2 both(uint32_t word, __nv_bfloat16) {
+    return __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(word));
+}
+
+// Adds rows of dY of a stage to the sums of eight neighboring outputs: those of this thread, t % 8 of rows t / 8 and t / 8 + 16.
+template <typename T>
+__device__ __forceinline__ void add_rows(float (&rows)[8], uint32_t dy) {
+    const int eight = threadIdx.x % 8, first = threadIdx.x % 128 / 8;
+#pragma unroll
+    for (int row = first; row < ROWS; row += 16) {
+        const float4 loaded = load_16_bytes(dy + row * 128 + ((eight ^ row % 8) << 4));
+        const uint32_t words[4] = {__float_as_uint(loaded.x), __float_as_uint(loaded.y), __float_as_uint(loaded.z),
+                                   __float_as_uint(loaded.w)};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const float2 pair = both(words[i], T());
+            rows[2 * i] += pair.x, rows[2 * i + 1] += pair.y;
+        }
+    }
+}
+
+// Adds up all stages; acc is not set where there are none.
 template <typename T, int BOXES>
-__device__ __forceinline__ void add_up(float (&sums)[MOST_BOXES * SIDE / 2], int count, uint32_t stages, uint32_t full, uint32_t empty,
-                                       uint32_t dy_place, uint32_t x_place) {
-    constexpr int WIDTH = BOXES * SIDE;
+__device__ __forceinline__ void add_up(float (&sums)[MOST_BOXES * SIDE / 2], float (&rows)[8], bool adds_rows, int count, uint32_t stages,
+                                       uint32_t full, uint32_t empty, uint32_t dy_place, uint32_t x_place) {
+    constexpr int WIDTH = BOXES > 0 ? BOXES * SIDE : SIDE;
     auto& acc = reinterpret_cast<float(&)[WIDTH / 2]>(sums);
     const bool leads = threadIdx.x % 32 == 0;
     Ring ring;
@@ -82,32 +109,54 @@ __device__ __forceinline__ void add_up(float (&sums)[MOST_BOXES * SIDE / 2], int
     for (int i = 0; i < count; ++i) {
         const uint32_t stage = stages + ring.slot * STAGE_BYTES;
         barrier_wait(full + 8 * ring.slot, ring.phase);
-        wgmma_fence();
+        if constexpr (BOXES > 0) {
+            wgmma_fence();
 #pragma unroll
-        for (int sixteen = 0; sixteen < ROWS / 16; ++sixteen) {
-            constexpr uint32_t step = 16 * 128 >> 4;
-            wgmma<T, WIDTH>(acc, operand_descriptor(operand_place(stage + dy_place, BOX_BYTES) + sixteen * step),
-                            operand_descriptor(operand_place(stage + x_place, BOX_BYTES) + sixteen * step), i > 0 || sixteen > 0);
+            for (int sixteen = 0; sixteen < ROWS / 16; ++sixteen) {
+                constexpr uint32_t step = 16 * 128 >> 4;
+                wgmma<T, WIDTH>(acc, operand_descriptor(operand_place(stage + dy_place, BOX_BYTES) + sixteen * step),
+                                operand_descriptor(operand_place(stage + x_place, BOX_BYTES) + sixteen * step), i > 0 || sixteen > 0);
+            }
+            wgmma_commit();
         }
-        wgmma_commit();
-        wgmma_wait<1>();  // the stage before this one has been read
+        if (adds_rows) add_rows<T>(rows, stage + dy_place);
+        if constexpr (BOXES > 0) wgmma_wait<1>();  // the stage before this one has been read
+        __syncwarp();
         if (previous >= 0 && leads) barrier_arrive(empty + 8 * previous);
         previous = ring.slot;
         ring.advance(STAGES);
     }
-    wgmma_wait<0>();
-    fence_sums(acc);
+    if constexpr (BOXES > 0) {
+        wgmma_wait<0>();
+        fence_sums(acc);
+    }
+}
+
+// Writes the sums of dY of 64 outputs: those of four rows lie in each warp, of four warps.
+__device__ __forceinline__ void store_rows(float (&rows)[8], float* target, float* shared, uint32_t barrier) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+        rows[i] += __shfl_xor_sync(~0u, rows[i], 8);
+        rows[i] += __shfl_xor_sync(~0u, rows[i], 16);
+        if (threadIdx.x % 32 < 8) shared[threadIdx.x % 128 / 32 * SIDE + threadIdx.x % 8 * 8 + i] = rows[i];
+    }
+    warpgroup_sync(barrier);
+    const int output = threadIdx.x % 128;
+    if (output < SIDE) target[output] = shared[output] + shared[SIDE + output] + shared[2 * SIDE + output] + shared[3 * SIDE + output];
 }
 
 template <typename T, int BOXES>
-__device__ __forceinline__ void compute(const Problem& problem, float (&sums)[MOST_BOXES * SIDE / 2], const int4& side, int split, int count,
-                                        uint32_t stages, uint32_t full, uint32_t empty, uint32_t dy_place, uint32_t x_place) {
-    add_up<T, BOXES>(sums, count, stages, full, empty, dy_place, x_place);
+__device__ __forceinline__ void compute(const Problem& problem, float (&sums)[MOST_BOXES * SIDE / 2], const int4& side, int half, int split,
+                                        int count, uint32_t stages, uint32_t full, uint32_t empty, uint32_t dy_place, float* shared) {
+    const bool adds_rows = side.w > 0 && problem.bias != nullptr;
+    float rows[8] = {};
+    add_up<T, BOXES>(sums, rows, adds_rows, count, stages, full, empty, dy_place, X_BEGIN + half * MOST_BOXES * BOX_BYTES);
+    if (adds_rows) store_rows(rows, problem.bias + split * problem.stride + side.x, shared + half * 4 * SIDE, 1 + half);
     const int lane = threadIdx.x % 32, row = threadIdx.x / 32 % 4 * 16 + lane / 4, column = lane % 4 * 2;
 #pragma unroll
     for (int box = 0; box < BOXES; ++box) {
         const int place = __ldg(problem.boxes + side.y + box).y;
-        float* target = problem.sums + split * problem.values + place + static_cast<long long>(row) * problem.width + column;
+        float* target = problem.sums + split * problem.stride + place + static_cast<long long>(row) * problem.width + column;
 #pragma unroll
         for (int eight = 0; eight < SIDE / 8; ++eight)
 #pragma unroll
@@ -123,6 +172,7 @@ template <typename T>
 __global__ void __launch_bounds__(THREADS, 1) blocked_gradient_kernel(const __grid_constant__ Problem problem) {
     extern __shared__ uint8_t dynamic_shared[];
     __shared__ uint64_t barriers[2 * STAGES];
+    __shared__ float sums_of_dy[2 * 4 * SIDE];
     const uint32_t stages = warp_uniform((shared_address(dynamic_shared) + 1023) & ~1023u);  // the swizzle repeats every 1024 bytes
     const uint32_t full = warp_uniform(shared_address(barriers)), empty = full + 8 * STAGES;
     const int pair = blockIdx.x % problem.pairs, split = blockIdx.x / problem.pairs;
@@ -133,23 +183,26 @@ __global__ void __launch_bounds__(THREADS, 1) blocked_gradient_kernel(const __gr
         prefetch_tensor_map(&problem.x);
         for (int slot = 0; slot < STAGES; ++slot) {
             barrier_init(full + 8 * slot, 1);
-            barrier_init(empty + 8 * slot, (other.z > 0 ? 2 : 1) * 4);  // a lane of each warp that multiplies
+            barrier_init(empty + 8 * slot, (works(other) ? 2 : 1) * 4);  // a lane of each warp that multiplies
         }
         fence_barrier_init();
     }
     __syncthreads();
+    pdl_wait();
+    pdl_launch_dependents();
     if (threadIdx.x < CONSUMERS) {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
         const int half = static_cast<int>(warp_uniform(threadIdx.x / 128));
         const int4 side = half == 0 ? one : other;
-        const uint32_t dy_place = half == 1 && other.x != one.x ? BOX_BYTES : 0, x_place = X_BEGIN + half * MOST_BOXES * BOX_BYTES;
+        const uint32_t dy_place = half == 1 && other.x != one.x ? BOX_BYTES : 0;
         const int count = stages_of(problem, first_row);
         float sums[MOST_BOXES * SIDE / 2];
-        switch (side.z) {
-            case 4: compute<T, 4>(problem, sums, side, split, count, stages, full, empty, dy_place, x_place); break;
-            case 3: compute<T, 3>(problem, sums, side, split, count, stages, full, empty, dy_place, x_place); break;
-            case 2: compute<T, 2>(problem, sums, side, split, count, stages, full, empty, dy_place, x_place); break;
-            case 1: compute<T, 1>(problem, sums, side, split, count, stages, full, empty, dy_place, x_place); break;
+        switch (works(side) ? side.z : -1) {
+            case 4: compute<T, 4>(problem, sums, side, half, split, count, stages, full, empty, dy_place, sums_of_dy); break;
+            case 3: compute<T, 3>(problem, sums, side, half, split, count, stages, full, empty, dy_place, sums_of_dy); break;
+            case 2: compute<T, 2>(problem, sums, side, half, split, count, stages, full, empty, dy_place, sums_of_dy); break;
+            case 1: compute<T, 1>(problem, sums, side, half, split, count, stages, full, empty, dy_place, sums_of_dy); break;
+            case 0: compute<T, 0>(problem, sums, side, half, split, count, stages, full, empty, dy_place, sums_of_dy); break;
             default: break;
         }
     } else {
@@ -158,30 +211,47 @@ __global__ void __launch_bounds__(THREADS, 1) blocked_gradient_kernel(const __gr
     }
 }
 
-// The sums of all parts of the rows, in their order; four values to a thread.
-__global__ void __launch_bounds__(256) add_splits_kernel(const float4* sums, float4* gradient, long long fours, int splits) {
+// The sums of all parts of the rows, in their order; four of a thread. Those of values come first, then those of the bias.
+__global__ void __launch_bounds__(256) add_splits_kernel(const float4* sums, float4* gradient, float4* bias, long long of_values,
+                                                         long long all, int splits) {
+    pdl_wait();
+    pdl_launch_dependents();
     const long long i = static_cast<long long>(blockIdx.x) * 256 + threadIdx.x;
-    if (i >= fours) return;
+    if (i >= all) return;
     float4 total = sums[i];
+#pragma unroll 4
     for (int split = 1; split < splits; ++split) {
-        const float4 part = sums[split * fours + i];
+        const float4 part = sums[split * all + i];
         total.x += part.x, total.y += part.y, total.z += part.z, total.w += part.w;
     }
-    gradient[i] = total;
+    (i < of_values ? gradient[i] : bias[i - of_values]) = total;
+}
+
+// As a dependent launch: it waits by itself for what comes before it in the stream.
+template <typename... Types, typename... Arguments>
+cudaError_t launch_dependent(void (*kernel)(Types...), long long blocks, int threads, int bytes, cudaStream_t stream,
+                             Arguments... arguments) {
+    cudaLaunchAttribute attribute{};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(static_cast<unsigned>(blocks)), config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = bytes, config.stream = stream;
+    config.attrs = &attribute, config.numAttrs = 1;
+    return cudaLaunchKernelEx(&config, kernel, static_cast<Types>(arguments)...);
 }
 
 template <typename T>
-cudaError_t launch(const Problem& problem, float* gradient, int splits, cudaStream_t stream) {
+cudaError_t launch(const Problem& problem, float* gradient, float* bias, long long values, int splits, cudaStream_t stream) {
     const auto kernel = blocked_gradient_kernel<T>;
-    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, DYNAMIC_BYTES);
-    if (error != cudaSuccess) return error;
-    kernel<<<problem.pairs * splits, THREADS, DYNAMIC_BYTES, stream>>>(problem);
-    if (splits > 1) {
-        const long long fours = problem.values / 4;
-        add_splits_kernel<<<static_cast<unsigned>((fours + 255) / 256), 256, 0, stream>>>(
-            reinterpret_cast<const float4*>(problem.sums), reinterpret_cast<float4*>(gradient), fours, splits);
-    }
-    return cudaGetLastError();
+    cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, DYNAMIC_BYTES);
+    const long long blocks = static_cast<long long>(problem.pairs) * splits;
+    if (error == cudaSuccess) error = launch_dependent(kernel, blocks, THREADS, DYNAMIC_BYTES, stream, problem);
+    if (error == cudaSuccess && splits > 1)
+        error = launch_dependent(add_splits_kernel, (problem.stride / 4 + 255) / 256, 256, 0, stream,
+                                 reinterpret_cast<const float4*>(problem.sums), reinterpret_cast<float4*>(gradient),
+                                 reinterpret_cast<float4*>(bias), values / 4, problem.stride / 4, splits);
+    return error;
 }
 
 __device__ __forceinline__ uint32_t rounded(float a, float b, __half) {
@@ -194,30 +264,37 @@ __device__ __forceinline__ uint32_t rounded(float a, float b, __nv_bfloat16) {
     return reinterpret_cast<const uint32_t&>(pair);
 }
 
-// A panel of 64 x 64 values for each block of the grid, swizzled as wgmma reads it: eight neighbors c of row r lie at c ^ (r % 8).
-template <typename T, bool TRANSPOSED>
-__global__ void __launch_bounds__(256) pack_panels_kernel(const float* values, const long long* sources, uint4* panels, int width) {
+// Panels of W and of Wᵀ from 64 x 64 values for each block of the grid, swizzled as wgmma reads them: eight neighbors c of row r lie at
+// c ^ (r % 8). targets: where the values begin, and the panel of W and of Wᵀ.
+template <typename T>
+__global__ void __launch_bounds__(256) pack_panels_kernel(const float* values, const int4* targets, uint4* panels, uint4* transposed,
+                                                          int width) {
     __shared__ float tile[SIDE][SIDE + 1];
-    const float* source = values + sources[blockIdx.x];
-    if constexpr (TRANSPOSED) {
-        for (int i = threadIdx.x; i < SIDE * SIDE; i += 256)
-            tile[i / SIDE][i % SIDE] = source[static_cast<long long>(i / SIDE) * width + i % SIDE];
-        __syncthreads();
-    }
-    for (int i = threadIdx.x; i < SIDE * SIDE / 8; i += 256) {
-        const int row = TRANSPOSED ? i % SIDE : i / 8, eight = TRANSPOSED ? i / SIDE : i % 8;
-        float v[8];
-        if constexpr (TRANSPOSED) {
+    constexpr int EIGHTS = SIDE * SIDE / 8;
+    pdl_wait();
+    pdl_launch_dependents();
+    const int4 target = targets[blockIdx.x];
+    const float* source = values + target.x;
 #pragma unroll
-            for (int j = 0; j < 8; ++j) v[j] = tile[eight * 8 + j][row];
-        } else {
-            const float4* fours = reinterpret_cast<const float4*>(source + static_cast<long long>(row) * width + eight * 8);
-            const float4 first = fours[0], second = fours[1];
-            v[0] = first.x, v[1] = first.y, v[2] = first.z, v[3] = first.w;
-            v[4] = second.x, v[5] = second.y, v[6] = second.z, v[7] = second.w;
-        }
+    for (int i = threadIdx.x; i < EIGHTS; i += 256) {
+        const int row = i / 8, eight = i % 8;
+        const float4* fours = reinterpret_cast<const float4*>(source + static_cast<long long>(row) * width + eight * 8);
+        const float4 a = fours[0], b = fours[1];
+        const float v[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+#pragma unroll
+        for (int j = 0; j < 8; ++j) tile[row][eight * 8 + j] = v[j];
         const uint4 packed{rounded(v[0], v[1], T()), rounded(v[2], v[3], T()), rounded(v[4], v[5], T()), rounded(v[6], v[7], T())};
-        panels[static_cast<long long>(blockIdx.x) * (SIDE * SIDE / 8) + row * 8 + (eight ^ row % 8)] = packed;
+        panels[static_cast<long long>(target.y) * EIGHTS + row * 8 + (eight ^ row % 8)] = packed;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = threadIdx.x; i < EIGHTS; i += 256) {
+        const int row = i / 8, eight = i % 8;  // of the transpose
+        float v[8];
+#pragma unroll
+        for (int j = 0; j < 8; ++j) v[j] = tile[eight * 8 + j][row];
+        const uint4 packed{rounded(v[0], v[1], T()), rounded(v[2], v[3], T()), rounded(v[4], v[5], T()), rounded(v[6], v[7], T())};
+        transposed[static_cast<long long>(target.z) * EIGHTS + row * 8 + (eight ^ row % 8)] = packed;
     }
 }
 
@@ -225,8 +302,9 @@ __global__ void __launch_bounds__(256) pack_panels_kernel(const float* values, c
 
 // Returns a cudaError_t. The caller checks shapes and alignment: dY and X begin at a multiple of 16 bytes, and their rows are a
 // multiple of 8 elements apart; n, k and `width` are multiples of 64. Strides are in elements.
-// sums: [splits, values], the gradient itself where there is one split.
-extern "C" int sparsefront_blocked_gradient_sm90(const void* dy, const void* x, void* sums, void* gradient, const void* sides,
+// gradient: one float32 for each of `values`; bias: [n], the sums of dY, or null. sums: where there are several splits, for each of
+// them all values and, if there is a bias, n more; else null.
+extern "C" int sparsefront_blocked_gradient_sm90(const void* dy, const void* x, void* sums, void* gradient, void* bias, const void* sides,
                                                  const void* boxes, long long dy_stride, long long x_stride, long long values,
                                                  int is_bfloat16, int m, int n, int k, int width, int pairs, int splits,
                                                  int rows_per_split, void* stream) {
@@ -235,24 +313,22 @@ extern "C" int sparsefront_blocked_gradient_sm90(const void* dy, const void* x, 
     cudaError_t error = make_tensor_map(problem.dy, Matrix{dy, m, n, dy_stride}, ROWS, SIDE);
     if (error == cudaSuccess) error = make_tensor_map(problem.x, Matrix{x, m, k, x_stride}, ROWS, SIDE);
     if (error != cudaSuccess) return error;
+    const auto of_values = static_cast<float*>(gradient), of_bias = static_cast<float*>(bias), parts = static_cast<float*>(sums);
     problem.sides = static_cast<const int4*>(sides);
     problem.boxes = static_cast<const int2*>(boxes);
-    problem.sums = static_cast<float*>(sums);
-    problem.values = values, problem.width = width;
+    problem.sums = splits > 1 ? parts : of_values;
+    problem.bias = bias == nullptr ? nullptr : splits > 1 ? parts + values : of_bias;
+    problem.stride = values + (bias == nullptr ? 0 : n), problem.width = width;
     problem.rows = m, problem.rows_per_split = rows_per_split, problem.pairs = pairs;
     const auto queue = static_cast<cudaStream_t>(stream);
-    const auto target = static_cast<float*>(gradient);
-    return is_bfloat16 ? launch<__nv_bfloat16>(problem, target, splits, queue) : launch<__half>(problem, target, splits, queue);
+    return is_bfloat16 ? launch<__nv_bfloat16>(problem, of_values, of_bias, values, splits, queue)
+                       : launch<__half>(problem, of_values, of_bias, values, splits, queue);
 }
 
-// Panels [panels, 64, 64] of W, or of Wᵀ where `transposed`, from values whose rows of a block are `width` apart. sources: of each
-// panel the place of its first value. Returns a cudaError_t.
-extern "C" int sparsefront_blocked_pack_sm90(const void* values, const void* sources, void* panels, int is_bfloat16, int transposed,
-                                             int width, int count, void* stream) {
-    using Kernel = void (*)(const float*, const long long*, uint4*, int);
-    const Kernel kernels[2][2] = {{pack_panels_kernel<__half, false>, pack_panels_kernel<__half, true>},
-                                  {pack_panels_kernel<__nv_bfloat16, false>, pack_panels_kernel<__nv_bfloat16, true>}};
-    kernels[is_bfloat16][transposed]<<<count, 256, 0, static_cast<cudaStream_t>(stream)>>>(
-        static_cast<const float*>(values), static_cast<const long long*>(sources), static_cast<uint4*>(panels), width);
-    return cudaGetLastError();
+// Panels [boxes, 64, 64] of W and of Wᵀ, from values whose rows of a block are `width` apart. Returns a cudaError_t.
+extern "C" int sparsefront_blocked_pack_sm90(const void* values, const void* targets, void* panels, void* transposed, int is_bfloat16,
+                                             int width, int boxes, void* stream) {
+    const auto kernel = is_bfloat16 ? pack_panels_kernel<__nv_bfloat16> : pack_panels_kernel<__half>;
+    return launch_dependent(kernel, boxes, 256, 0, static_cast<cudaStream_t>(stream), static_cast<const float*>(values),
+                            static_cast<const int4*>(targets), static_cast<uint4*>(panels), static_cast<uint4*>(transposed), width);
 }
