@@ -25,10 +25,11 @@ PRUNABLE = {
     "resnet50": 52,
     "timm": 12 * 4,
     "torchvision": 19,
+    "vgg16": 12,
     "vit": 6 * 12,
     "vit_small": 6 * 4,
 }
-HEAD = {"bert": 2, "huggingface": 2, "resnet50": 1, "timm": 1, "torchvision": 1, "vit": 1, "vit_small": 1}
+HEAD = {"bert": 2, "huggingface": 2, "resnet50": 1, "timm": 1, "torchvision": 1, "vgg16": 1, "vit": 1, "vit_small": 1}
 
 
 @cache
@@ -47,7 +48,7 @@ def smaller(name: str) -> dict[str, object]:
     """What makes a model of this YAML quick to build."""
     if name == "huggingface":
         return {"path": saved_bert()}
-    return {"bert": {"size": "tiny"}}.get(name, {})
+    return {"bert": {"size": "tiny"}, "vgg16": {"small_images": True}}.get(name, {})
 
 
 def settings(file: Path, **changes: object) -> Model:
