@@ -37,6 +37,7 @@ from sparsefront.pruning.layers import (
     nothing_fits,
     plan_pruning,
     require_matches,
+    require_no_groups,
     require_whole_groups,
 )
 from sparsefront.pruning.masked_weights import require_none_dense, require_none_shared
@@ -503,7 +504,16 @@ def _check_pattern(experiment: Experiment) -> None:
         return
     _call("recipe", require_matches, experiment.recipe.ignore, net, prunable)
     ignored = experiment.recipe.ignored(prunable)
-    plan = plan_pruning(net, prunable, pattern=pattern, sparsity=experiment.sparsity, ignored=ignored)
+    plan = plan_pruning(
+        net,
+        prunable,
+        pattern=pattern,
+        sparsity=experiment.sparsity,
+        ignored=ignored,
+        reads_inputs=experiment.pruning.reads_inputs,
+    )
+    if experiment.recovery.reads_inputs:
+        require_no_groups(net, plan.layers, experiment.recovery.name)
     try:
         require_whole_groups(plan, pattern, ignored)
     except InvalidSetting as error:
