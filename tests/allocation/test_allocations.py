@@ -7,6 +7,7 @@ from sparsefront.allocation.global_threshold import GlobalThreshold
 from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.block_wise import BlockWise
+from sparsefront.patterns.channel import Channel
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.tile_wise import SOURCES, TileWise
 from sparsefront.pruning.make_masks import make_masks
@@ -38,6 +39,27 @@ def test_global_threshold_breaks_ties_by_layer_and_index():
     importance = {"a": torch.ones(2, 2), "b": torch.ones(2, 2)}
     masks = make_masks(importance, ElementWise(), GlobalThreshold(), 0.625)
     assert masks["a"].tolist() == [[True, True], [True, False]] and not masks["b"].any()
+
+
+def test_layer_groups_have_a_threshold_each():
+    importance = layers(1.0, 3.0, 0.2, 5.0)  # ranked together, layers 0 and 2 would be empty
+    allocation = GlobalThreshold(layer_groups=["r[01]$", "r2$"])
+    masks = make_masks(importance, BlockWise(granularity=4), allocation, 0.5)
+    for names in (["layer0", "layer1"], ["layer2"], ["layer3"]):
+        alone = make_masks({name: importance[name] for name in names}, BlockWise(granularity=4), GlobalThreshold(), 0.5)
+        assert all(torch.equal(masks[name], alone[name]) for name in names)
+
+
+def test_layer_groups_that_find_nothing_or_overlap_are_rejected():
+    shapes = {"conv1": (8, 9), "conv2": (8, 72)}
+    for groups, message in (
+        (["fc"], "fc finds no layer .* conv1, conv2"),
+        (["1", "conv"], "1 and conv both find .*conv1"),
+    ):
+        with pytest.raises(InvalidSetting, match=f"layer_groups=.*{message}"):
+            GlobalThreshold(layer_groups=groups).check_layers(ElementWise(), shapes, 0.5)
+    with pytest.raises(InvalidSetting, match="ranks them apart, and the pattern ties layers"):
+        GlobalThreshold(layer_groups=["conv"]).check_pattern(Channel(axis="width"))
 
 
 def test_per_layer_gives_every_layer_its_share():

@@ -1,5 +1,6 @@
-"""CIFAR-10 from an .npz and from torchvision's files."""
+"""CIFAR-10 from an .npz, from a JPEG edition and from torchvision's files."""
 
+import io
 import pickle
 import time
 from pathlib import Path
@@ -100,6 +101,58 @@ def test_a_split_without_rows(tmp_path: Path) -> None:
 
 def test_folder_without_cifar(tmp_path: Path) -> None:
     with pytest.raises(InvalidSetting, match="has no CIFAR-10; set dataset.path to a folder that holds"):
+        Cifar10(path=str(tmp_path)).check()
+
+
+def jpeg_record(label: int, gray: int, side: int = 32) -> bytes:
+    from PIL import Image
+
+    Image.new("RGB", (side, side), (gray, gray, gray)).save(written := io.BytesIO(), "JPEG")
+    return bytes([label]) + len(written.getvalue()).to_bytes(2, "little") + written.getvalue()
+
+
+def jpeg_edition(folder: Path) -> Path:
+    """40 and 20 images of one gray each, sorted by class as the edition is."""
+    for part, count in (("train", 40), ("test", 20)):
+        records = [jpeg_record(row * 10 // count, 100 + row) for row in range(count)]
+        (folder / f"{part}.bin").write_bytes(b"".join(records))
+    return folder
+
+
+def test_jpeg_edition_is_decoded_once_and_evaluated_in_mixed_order(tmp_path: Path, monkeypatch, opened) -> None:
+    from PIL import Image
+
+    settings = Cifar10(path=str(jpeg_edition(tmp_path)))
+    settings.check()
+    assert settings.content().keys() == {"train.bin", "test.bin"} and settings.libraries == ("pillow",)
+    data = opened(settings)
+    test = data.part("test")
+    grays, labels = test.images[:, 0, 5, 5] - 100, test.labels
+    assert torch.equal(grays.sort().values, torch.arange(20)) and torch.equal(labels, grays // 2)
+    assert len(labels[:8].unique()) > 4, "the first few are of several classes"
+    monkeypatch.setattr(Image, "open", reject)
+    assert torch.equal(opened(settings).part("test").images, test.images)
+    assert [len(data.part(split)) for split in ("train", "val")] == [36, 4]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (jpeg_record(3, 9)[:-9], "record 0 of train.bin cannot be read"),
+        (jpeg_record(3, 9) + b"no image", "record 1 of train.bin cannot be read"),
+        (jpeg_record(3, 9, side=16), "16 x 16 pixels, not 32 x 32"),
+        (b"", "train.bin has no rows"),
+        (jpeg_record(10, 9), "10: whole numbers from 0 to 9"),
+    ],
+    ids=["cut short", "no image", "size", "empty", "label"],
+)
+def test_a_damaged_jpeg_edition_is_named(tmp_path: Path, opened, content: bytes, message: str) -> None:
+    (jpeg_edition(tmp_path) / "train.bin").write_bytes(content)
+    with pytest.raises(InvalidSetting, match=f"^dataset.path=.*{message}") as rejected:
+        opened(Cifar10(path=str(tmp_path))).part("train")
+    assert "\n" not in str(rejected.value)
+    (tmp_path / "train.bin").unlink()
+    with pytest.raises(InvalidSetting, match="path=.*has test.bin alone of train.bin and test.bin"):
         Cifar10(path=str(tmp_path)).check()
 
 

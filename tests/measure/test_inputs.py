@@ -35,6 +35,13 @@ def test_too_few_samples_are_repeated():
     assert build(images(1, 1), batch_size=5)["x"][:, 0, 0, 0].tolist() == [0, 1, 0, 1, 0]
 
 
+@pytest.mark.parametrize("side", [None, 1, 2, 5])
+def test_images_are_brought_to_a_size(side):
+    x = build(images(3), batch_size=2, image_size=side)["x"]
+    assert x.shape == (2, 1, side or 2, side or 2) and not x.any()
+    assert build([tokens(2, 3)], batch_size=2, image_size=side)["input_ids"].shape == (2, 3)
+
+
 @pytest.mark.parametrize(("length", "expected"), [(2, [0, 1]), (3, [0, 1, 2]), (5, [0, 1, 2, 0, 1])])
 def test_tokens_are_cut_or_repeated(length, expected):
     inputs = build([tokens(2, 3)], batch_size=2, sequence_length=length)

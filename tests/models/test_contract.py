@@ -27,10 +27,11 @@ PRUNABLE = {
     "resnet50": 52,
     "timm": 12 * 4,
     "torchvision": 19,
+    "vgg16": 12,
     "vit": 6 * 12,
     "vit_small": 6 * 4,
 }
-HEAD = dict.fromkeys(("huggingface_lm", "resnet50", "timm", "torchvision", "vit", "vit_small"), 1)
+HEAD = dict.fromkeys(("huggingface_lm", "resnet50", "timm", "torchvision", "vgg16", "vit", "vit_small"), 1)
 HEAD |= {"bert": 2, "huggingface": 2}
 
 
@@ -60,7 +61,7 @@ def smaller(name: str) -> dict[str, object]:
         return {"path": saved_bert()}
     if name == "huggingface_lm":
         return {"path": saved_llama()}
-    return {"bert": {"size": "tiny"}}.get(name, {})
+    return {"bert": {"size": "tiny"}, "vgg16": {"small_images": True}}.get(name, {})
 
 
 def settings(file: Path, **changes: object) -> Model:

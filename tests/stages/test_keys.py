@@ -45,6 +45,7 @@ CHANGES = {
     "measure.batch_size=8": {"dense_quality"} | FROM_SWAP,
     "measure.batch_size=[32,8]": FROM_SWAP,  # the first, at which accuracy is measured, is as it was
     "measure.autotune_seconds=5": FROM_MEASURE,
+    "measure.image_size=8": FROM_SWAP,
     "measure.dtype=bf16": {"dense_quality"} | FROM_SWAP,
     "measure.evaluate_limit=10": {"dense_quality"} | FROM_MEASURE,
     "kernel=none": FROM_SWAP,

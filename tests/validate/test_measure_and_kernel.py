@@ -16,6 +16,16 @@ REJECTED = {
         r"measure\.batch_size=.*must be a whole number of at least 1 or a list",
     ),
     "lengths of images": (["measure.sequence_length=[16,32]"], r"measure\.sequence_length=\[16, 32\]: images"),
+    "timed images of another size than positions": (
+        ["measure.image_size=16"],
+        r"measure\.image_size=16: model vit_small for",
+    ),
+    "timed images of no pixel": (["measure.image_size=0"], r"measure\.image_size=0"),
+    "timed images smaller than poolings": (
+        ["model=vgg16", "dataset=cifar10", "dataset.path=null", "measure.image_size=16"],
+        r"measure\.image_size=16: model vgg16 for images of 32 pixels cannot take these",
+    ),
+    "images smaller than poolings": (["model=vgg16"], r"model\.small_images=False: halves .* 32 pixels .* have 8"),
     "unknown variant": (["measure.variants=[fused_mlp]"], r"measure\.variants=.*fused_qkv"),
     "time without end": (["measure.autotune_seconds=inf"], r"^measure\.autotune_seconds=inf: must be a finite number"),
     "unknown kernel": (["kernel.name=gathered_fpga"], r"kernel\.name=gathered_fpga: .*gathered_triton"),
@@ -38,6 +48,8 @@ def test_texts_longer_than_the_network_takes(composed, tmp_path, lengths):
         (tmp_path / "SST-2" / f"{split}.tsv").write_text("sentence\tlabel\ngood\t1\nbad\t0\n")
     bert = ["model=bert", "model.size=tiny", "dataset=glue", f"dataset.path={tmp_path}", "trainer=cpu"]
     validate(composed(*bert, "measure.sequence_length=[128,512]"))
+    with pytest.raises(InvalidSetting, match=r"measure\.image_size=64: is for images; glue holds text"):
+        validate(composed(*bert, "measure.image_size=64"))
     with pytest.raises(InvalidSetting, match=r"measure\.sequence_length=.*513.*model bert takes at most 512 tokens"):
         validate(composed(*bert, f"measure.sequence_length={lengths}"))
 

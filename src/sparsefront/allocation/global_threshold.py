@@ -1,16 +1,19 @@
 """One threshold for the whole network."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import replace
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import field, replace
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 from torch import Tensor
 
 from sparsefront.allocation.base import GlobalAllocation
+from sparsefront.errors import InvalidSetting
 from sparsefront.masks.groups import Groups, budget, follow_guides, keep_best, select_in_layer
-from sparsefront.settings_class import Share, settings_class
+from sparsefront.patterns.base import Pattern
+from sparsefront.settings_class import Expression, ListOf, Share, settings_class
 
 
 @settings_class()
@@ -24,14 +27,48 @@ class GlobalThreshold(GlobalAllocation):
         min_density_share: every layer keeps at least this share of the density that the network is pruned to, up to one
             group: at sparsity 0.9 a share of 0.2 leaves 0.02 of each layer. Of a pattern with several steps it holds after
             each. 0 leaves a threshold free to empty a layer, as in the sources; 1 gives all layers the same density.
+        layer_groups: regular expressions of layer names. The layers that one finds have a threshold of their own, at which
+            they reach the target; all others share one. The Tile-Wise authors prune the convolutions of VGG-16 so, in five
+            groups between the poolings. Empty: one threshold.
     Source: "Global Weight Pruning" in Guo et al., Tile-Wise Sparsity, 2020; global magnitude pruning in the uniform
         sparsity paper. The minimum is an addition.
     """
 
     min_density_share: Annotated[Share, Field(description="of the target density")] = 0.0
+    layer_groups: ListOf[Expression] = field(default_factory=list)
     name: ClassVar[str] = "global_threshold"
 
+    def mismatch(self, pattern: Pattern) -> str | None:
+        if self.layer_groups and pattern.tied:
+            return "with layer_groups ranks them apart, and the pattern ties layers"
+        return super().mismatch(pattern)
+
+    def check_layers(self, pattern: Pattern, shapes: Mapping[str, tuple[int, int]], sparsity: float) -> None:
+        for expression, layers in zip(self.layer_groups, self._grouped(shapes), strict=False):
+            if not layers:
+                allowed = f"{expression} finds no layer that is pruned; there are {', '.join(shapes)}"
+                raise InvalidSetting("layer_groups", self.layer_groups, allowed)
+        for layer in shapes:
+            if len(found := [one for one in self.layer_groups if re.search(one, layer)]) > 1:
+                raise InvalidSetting(
+                    "layer_groups", self.layer_groups, f"{' and '.join(found)} both find layer {layer}"
+                )
+
     def select(self, groups: Mapping[str, Groups], numel: Mapping[str, int], target: float) -> dict[str, Tensor]:
+        kept: dict[str, Tensor] = {}
+        for layers in filter(None, self._grouped(groups)):
+            kept |= self._select({layer: groups[layer] for layer in layers}, numel, target)
+        return kept
+
+    def _grouped(self, layers: Iterable[str]) -> list[list[str]]:
+        """The layers of each expression, then the others."""
+        found: list[list[str]] = [[] for _ in (*self.layer_groups, "others")]
+        for layer in layers:
+            places = (place for place, one in enumerate(self.layer_groups) if re.search(one, layer))
+            found[next(places, len(self.layer_groups))].append(layer)
+        return found
+
+    def _select(self, groups: Mapping[str, Groups], numel: Mapping[str, int], target: float) -> dict[str, Tensor]:
         ranked = [self._protected(group, numel[layer], target) for layer, group in groups.items()]
         total = sum(numel[layer] for layer in groups)
         ranked = follow_guides(ranked, total, target)

@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
@@ -25,9 +26,10 @@ from sparsefront.config.settings import (
     plain,
     searched_folders,
 )
-from sparsefront.errors import InvalidSetting, did_you_mean
+from sparsefront.errors import InvalidSetting, did_you_mean, first_line
 from sparsefront.inference.precision import MULTIPLE, unsupported_reason
 from sparsefront.models.base import prunable_layers
+from sparsefront.networks import in_eval_mode
 from sparsefront.patterns.depth import Depth
 from sparsefront.pruning.block_by_block import require_chain
 from sparsefront.pruning.collapse import require_effect
@@ -36,6 +38,7 @@ from sparsefront.pruning.layers import (
     nothing_fits,
     plan_pruning,
     require_matches,
+    require_no_groups,
     require_whole_groups,
 )
 from sparsefront.pruning.masked_weights import require_none_dense, require_none_shared
@@ -423,6 +426,7 @@ def _check_timed_lengths(experiment: Experiment) -> None:
     """Every sequence length that is timed must be one that the network takes; for images one is ignored, several rejected."""
     info, measure = experiment.dataset.info, experiment.measure
     key, lengths = "measure.sequence_length", measure.sequence_lengths
+    _check_timed_image_size(experiment)
     if info.sequence_length is None:
         if len(lengths) > 1:
             raise InvalidSetting(key, measure.sequence_length, "images have no length to time: leave it null")
@@ -434,6 +438,25 @@ def _check_timed_lengths(experiment: Experiment) -> None:
     if longest is not None and any(length is not None and length > longest for length in lengths):
         model = experiment.choices["model"]
         raise InvalidSetting(key, measure.sequence_length, f"model {model} takes at most {longest} tokens")
+
+
+def _check_timed_image_size(experiment: Experiment) -> None:
+    """The network must take images of that size: followed on the meta device."""
+    info, size = experiment.dataset.info, experiment.measure.image_size
+    if size is None:
+        return
+    key, model = "measure.image_size", experiment.choices["model"]
+    if info.image_size is None:
+        raise InvalidSetting(key, size, f"is for images; {experiment.choices['dataset']} holds text: leave it null")
+    net = _call("model", experiment.model.skeleton, info)
+    try:
+        with in_eval_mode(net), torch.no_grad():
+            net(x=torch.empty(2, info.channels, size, size, device="meta"))
+    except NotImplementedError:  # an operator without shapes of its own: the run itself will tell
+        return
+    except (RuntimeError, ValueError, AssertionError) as error:
+        why = f"model {model} for images of {info.image_size} pixels cannot take these ({first_line(error)})"
+        raise InvalidSetting(key, size, f"{why}; leave it null or set dataset.image_size") from error
 
 
 def _check_recovery(experiment: Experiment) -> None:
@@ -482,7 +505,16 @@ def _check_pattern(experiment: Experiment) -> None:
         return
     _call("recipe", require_matches, experiment.recipe.ignore, net, prunable)
     ignored = experiment.recipe.ignored(prunable)
-    plan = plan_pruning(net, prunable, pattern=pattern, sparsity=experiment.sparsity, ignored=ignored)
+    plan = plan_pruning(
+        net,
+        prunable,
+        pattern=pattern,
+        sparsity=experiment.sparsity,
+        ignored=ignored,
+        reads_inputs=experiment.pruning.reads_inputs,
+    )
+    if experiment.recovery.reads_inputs:
+        require_no_groups(net, plan.layers, experiment.recovery.name)
     try:
         require_whole_groups(plan, pattern, ignored)
     except InvalidSetting as error:

@@ -195,6 +195,7 @@ def _elements(tensor: Tensor) -> range:
 
 # The batch that is timed: real samples, brought to the size that was asked for.
 
+IMAGES = "x"  # [batch, channels, height, width]
 TOKENS = ("input_ids", "attention_mask", "token_type_ids")  # [batch, tokens]
 
 
@@ -204,6 +205,7 @@ def timed_inputs(
     *,
     batch_size: int,
     sequence_length: int | None,
+    image_size: int | None = None,
     device: torch.device,
     dtype: torch.dtype,
 ) -> dict[str, Tensor]:
@@ -216,6 +218,7 @@ def timed_inputs(
         task: gives net_inputs(batch).
         batches: a loader, or any iterable of batches; batches of different token counts are brought to the first's.
         sequence_length: tokens per sample; None = as the loader gives them. Ignored for images.
+        image_size: side of images, which are interpolated; None = as the loader gives them. Ignored for text.
     Returns:
         name -> tensor with `batch_size` rows on `device`, floating ones in `dtype`.
     Raises:
@@ -234,6 +237,9 @@ def timed_inputs(
         raise ValueError("there is no sample to time the network on")
     rotation = torch.arange(batch_size) % rows
     together = {name: torch.cat([part[name] for part in collected])[rotation] for name in collected[0]}
+    if image_size is not None and IMAGES in together and together[IMAGES].shape[-1] != image_size:
+        size = (image_size, image_size)
+        together[IMAGES] = F.interpolate(together[IMAGES], size=size, mode="bilinear", antialias=True)
     return cast_inputs(together, device=device, dtype=dtype)
 
 

@@ -32,6 +32,8 @@ class Measure:
         batch_size: samples per timed forward, and per batch of an evaluation. Of a list the first value makes the result's
             latency, the others points of its curve.
         sequence_length: tokens per sample in the timed forward; null = the dataset's. A list as of `batch_size`.
+        image_size: pixels of a side in the timed forward; null = the dataset's. Images are enlarged or reduced for it, weights
+            stay: a network whose convolutions take any size is evaluated on small images and timed on large ones.
         lengths: fixed: `sequence_length` alone is timed; dataset: the batches of the evaluation set too, each of its own
             length, in `latency_*_dataset_ms`; see `stages.latency.dataset_latency`.
         warmup: untimed rounds before the samples of a repeat.
@@ -53,6 +55,7 @@ class Measure:
     dtype: Literal["auto", Dtype] = "auto"
     batch_size: Sizes = 32
     sequence_length: Sizes | None = None
+    image_size: PositiveInt | None = None
     lengths: Literal["fixed", "dataset"] = "fixed"
     warmup: NonNegativeInt = 10
     samples: Samples = 30

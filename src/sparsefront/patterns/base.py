@@ -213,6 +213,13 @@ class Pattern(ABC):
         return None
 
     @property
+    def outputs_together(self) -> int | None:
+        """The neighboring outputs, counted from a layer's first, that weights of one group lie in. A convolution in groups obeys
+        the pattern group by group where that many divide the outputs of each. None: outputs from anywhere in a layer go together.
+        """
+        return None
+
+    @property
     def sizes(self) -> dict[str, tuple[int, int]]:
         """Setting that fixes the size of a group -> the (outputs, inputs) that a layer has at least, to hold a whole one."""
         return {}

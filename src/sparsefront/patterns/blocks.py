@@ -78,6 +78,10 @@ class BlockPattern(Pattern):
         """(outputs, inputs) of a group."""
 
     @property
+    def outputs_together(self) -> int | None:
+        return self.block[0]
+
+    @property
     def sizes(self) -> dict[str, tuple[int, int]]:
         sizes = {"granularity": self.block} if self.uses_granularity else {}
         m = self.window_settings["m"] if self.balanced else None

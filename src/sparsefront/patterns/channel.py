@@ -48,6 +48,10 @@ class Channel(Pattern):
         return self.axis == "width"
 
     @property
+    def outputs_together(self) -> int | None:
+        return 1 if self.axis == "outputs" else None
+
+    @property
     def any_sparsity(self) -> bool:
         return not self.tied
 

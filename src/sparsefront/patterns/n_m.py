@@ -314,6 +314,10 @@ class NM(BlockPattern):
             )
         super().check_sparsity(sparsity)
 
+    @property
+    def outputs_together(self) -> int | None:
+        return SIDE if self.transposable else 1
+
     def unsupported_reason(self, shape: tuple[int, int], sparsity: float) -> str | None:
         if self.transposable and shape[0] % SIDE:
             return f"outputs {shape[0]} are not a multiple of {SIDE}, the side of a transposable tile"

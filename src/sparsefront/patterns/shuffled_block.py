@@ -154,6 +154,10 @@ class ShuffledBlock(BlockPattern):
         return self.granularity, 1
 
     @property
+    def outputs_together(self) -> int | None:
+        return None
+
+    @property
     def order_searched_by(self) -> str | None:
         return "pattern"
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -42,7 +42,13 @@ class PruningPlan:
 
 
 def plan_pruning(
-    net: nn.Module, prunable: list[str], *, pattern: Pattern, sparsity: float, ignored: Mapping[str, str]
+    net: nn.Module,
+    prunable: list[str],
+    *,
+    pattern: Pattern,
+    sparsity: float,
+    ignored: Mapping[str, str],
+    reads_inputs: str | None = None,
 ) -> PruningPlan:
     """Sort the prunable layers into pruned and dense.
 
@@ -50,6 +56,7 @@ def plan_pruning(
         net: also on the meta device: only shapes are read.
         prunable: names of Linear and Conv2d layers.
         ignored: those of them that stay dense because somebody wants it -> why.
+        reads_inputs: the part that looks at what a layer multiplies, such as "importance=wanda": see `_grouped_reason`.
     Raises:
         InvalidSetting: a pattern that ties layers, and a sparsity that takes nothing of any of them.
     """
@@ -63,8 +70,8 @@ def plan_pruning(
             reasons[name] = ignored[name]
         elif not has_own_weight(module):
             reasons[name] = "its weight is computed from other parameters"  # zeros in it would not last
-        elif getattr(module, "groups", 1) != 1:
-            reasons[name] = f"convolution in {module.groups} groups"
+        elif in_groups(module) and (reason := _grouped_reason(module, pattern, reads_inputs)) is not None:
+            reasons[name] = reason
         elif (reason := pattern.unsupported_reason(shapes[name], sparsity)) is not None:
             reasons[name] = reason
     if not pattern.tied:
@@ -75,6 +82,43 @@ def plan_pruning(
     if ties:
         units_to_prune(ties, plan.pruned_shapes, sparsity)
     return plan
+
+
+def in_groups(module: nn.Module) -> bool:
+    """Whether it is a convolution whose groups of outputs read groups of inputs, each its own."""
+    return getattr(module, "groups", 1) != 1
+
+
+def _grouped_reason(module: Any, pattern: Pattern, reads_inputs: str | None) -> str | None:
+    """Why a convolution in groups stays dense, or None where each of its groups [N / groups, K] can obey the pattern."""
+    outputs, what = module.out_channels // module.groups, f"convolution in {module.groups} groups"
+    if module.in_channels == module.groups:
+        return f"{what} of one input channel"
+    if (together := pattern.outputs_together) is None:
+        return f"{what}, whose outputs read different inputs and cannot go together in pattern {pattern.name}"
+    if outputs % together:
+        return f"{what} of {outputs} outputs, which {together} do not divide"
+    if reads_inputs is not None:
+        return f"{what}, whose inputs {reads_inputs} does not tell apart"
+    return None
+
+
+def require_no_groups(net: nn.Module, layers: Iterable[str], recovery: str) -> None:
+    """Raise InvalidSetting where a recovery that looks at what pruned layers multiply would get a convolution in groups.
+
+    Args:
+        layers: names of those that are pruned.
+        recovery: its name.
+    """
+    found = [name for name in layers if in_groups(net.get_submodule(name))]
+    if found:
+        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        allowed = (
+            f"looks at the inputs of layers, and does not tell those of convolution groups apart ({found[0]}{more})"
+        )
+        raise InvalidSetting(
+            "recovery", recovery, f"{allowed}: leave these dense, by recipe.ignore, or take another recovery"
+        )
 
 
 def has_own_weight(module: nn.Module) -> bool:

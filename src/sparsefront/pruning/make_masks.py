@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from sparsefront.allocation.base import Allocation, GlobalAllocation
+from sparsefront.allocation.base import Allocation, GlobalAllocation, MeasuringAllocation
 from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.errors import InvalidSetting
 from sparsefront.importance.base import Importance
@@ -43,6 +43,13 @@ class PruningSettings:
     importance: Importance = field(default_factory=Magnitude)
     allocation: Allocation = field(default_factory=PerLayer)
     schedule: Schedule = field(default_factory=OneShot)
+
+    @property
+    def reads_inputs(self) -> str | None:
+        """The part that looks at what layers multiply with their weights; None where none does."""
+        if self.importance.source == "inputs":
+            return f"importance={self.importance.name}"
+        return f"allocation={self.allocation.name}" if isinstance(self.allocation, MeasuringAllocation) else None
 
     @property
     def first_sparsity(self) -> float:

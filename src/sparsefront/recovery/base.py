@@ -113,6 +113,7 @@ class Recovery(ABC):
         several_rounds: it may be called again, with new masks for the weights that it left.
         mask_updates: it lets masks change while it trains, as `ApplyMasks` does.
         repeats: every round trains for the whole budget, by definition; otherwise the rounds share it.
+        reads_inputs: it looks at what pruned layers multiply with their weights.
     """
 
     name: ClassVar[str]
@@ -125,6 +126,7 @@ class Recovery(ABC):
     several_rounds: ClassVar[bool] = False
     mask_updates: ClassVar[bool] = False
     repeats: ClassVar[bool] = False
+    reads_inputs: ClassVar[bool] = False
     trains_as_found: ClassVar[bool] = False
     """Whether it trains the network that it is given, and so also one that whole blocks were taken out of."""
     reads_logits: ClassVar[bool] = False

@@ -62,6 +62,7 @@ class ObsUpdate(Recovery):
     needs: ClassVar[tuple[str, ...]] = ("dense_net",)
     starts_dense: ClassVar[bool] = True
     several_rounds: ClassVar[bool] = True
+    reads_inputs: ClassVar[bool] = True
 
     def check(self, setup: RecoverySetup) -> None:
         pattern, importance = setup.pruning.pattern, setup.pruning.importance

@@ -20,7 +20,7 @@ from sparsefront.networks import in_eval_mode, keep_modes, unwrapped
 from sparsefront.options import option, program_command
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.pruning.calibration import asked_batches
-from sparsefront.pruning.layers import weighted_layers
+from sparsefront.pruning.layers import require_no_groups, weighted_layers
 from sparsefront.pruning.make_masks import PruningSettings
 from sparsefront.pruning.masked_weights import require_none_dense
 from sparsefront.pruning.masks import Masks, masks_left, require_masks_of
@@ -130,6 +130,8 @@ def recover(
             )
     _require_weights(epoch_weights)
     chosen.check_pattern(pruning.pattern)
+    if chosen.reads_inputs:
+        require_no_groups(net, held, chosen.name)
     for name in chosen.needs:
         if given[name] is None:
             raise InvalidSetting(name, None, f"recovery={chosen.name} needs it: see sf.recover")

@@ -56,6 +56,7 @@ class SparseSwaps(Recovery):
     needs: ClassVar[tuple[str, ...]] = ("dense_net",)
     starts_dense: ClassVar[bool] = True
     several_rounds: ClassVar[bool] = True
+    reads_inputs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.along == "none" and self.epochs is not None:

@@ -394,6 +394,8 @@ def conditions(result: Result) -> dict[str, str]:
         found[BUDGET] = _budget(result)
     if result.speed.latency_device is not None:
         found["search"] = _search(result)
+    if result.speed.timed_image_size is not None:
+        found["image size"] = f"timed at {result.speed.timed_image_size} pixels"
     if result.speed.latency_device == "cpu":
         found["processor"] = processor_text(result)
     return found

@@ -175,6 +175,7 @@ SAME = (
     "layout",
     "batch_size",
     "sequence_length",
+    "timed_image_size",
     "kernel_mode",
 )
 

@@ -20,9 +20,9 @@ from sparsefront.results.field_types import CheckedFields, check_entries, from_c
 # layers, what decides whether two results are comparable, checkpoint. 5: names of today. 6: metrics of the
 # held-out part, the seed of the recovery, outcomes, budgets, the dense network trained on, val_seen. 7: digests of masks, files
 # and record. 8: digest of the data. 9: kernels of norms. 10: the version of the split, the dense network trained on with the
-# teacher, latency over the data set's own batches, precision. 11: low precision, and dense in it. Fields are only ever added: a
-# result of an older version is read unless it has a name of before 5.
-SCHEMA_VERSION = 11
+# teacher, latency over the data set's own batches, precision. 11: low precision, and dense in it. 12: the size of timed
+# images. Fields are only ever added: a result of an older version is read unless it has a name of before 5.
+SCHEMA_VERSION = 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,7 +227,8 @@ class Speed(CheckedFields):
     `speedup_low_precision`: of the sparse network over it, with its interval, and `*_dataset` of both.
     `samples_file`, relative to the run's folder, holds every sample: `samples_per_repeat` in each of `repeats` repeats, after
     `warmup_rounds`. `modes_autotuned`, `variants_autotuned`: what was tried to find the fastest way, in about `autotune_seconds`
-    for each network. `latency_predicted_ms`: of the sparse one, by the search that chose its patterns, before its recovery.
+    for each network. `timed_image_size`: side in pixels, where it was chosen apart from the data set's.
+    `latency_predicted_ms`: of the sparse one, by the search that chose its patterns, before its recovery.
     """
 
     latency_dense_ms: float | None = None
@@ -270,6 +271,7 @@ class Speed(CheckedFields):
     fused_dense_latency_ms: float | None = None
     batch_size: int | None = None
     sequence_length: int | None = None
+    timed_image_size: int | None = None
     dtype: str | None = None
     precision: str | None = None
     layout: str | None = None

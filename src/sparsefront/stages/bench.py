@@ -54,6 +54,7 @@ class EvalContext:
             self.data.test_dataloader(),
             batch_size=batch_size,
             sequence_length=sequence_length or self.experiment.dataset.info.sequence_length,
+            image_size=self.experiment.measure.image_size,
             device=self.device,
             dtype=self.dtype,
         )
@@ -117,6 +118,7 @@ class EvalContext:
             "latency_device": self.device.type,
             "batch_size": self.batch_size,
             "sequence_length": self.sequence_length,
+            "timed_image_size": self.experiment.measure.image_size,
             "layout": "row_major",
             **self.experiment.measure.protocol,
         }

@@ -173,6 +173,7 @@ def _stage_keys(experiment: Experiment) -> StageKeys:
         "kernel": _settings(experiment, "kernel"),
         "precision": _precision(experiment),
         "batch": [experiment.measure.batch_sizes, experiment.measure.sequence_lengths],
+        "image_size": experiment.measure.image_size,
         "place": place,
     }
     dense_quality = {

@@ -72,13 +72,16 @@ def storage_granularity(family: str, parameters: Mapping[str, Any]) -> int | Non
     return None
 
 
-def shape_inputs(info: DataInfo, *, batch_size: int, sequence_length: int | None) -> dict[str, Tensor]:
+def shape_inputs(
+    info: DataInfo, *, batch_size: int, sequence_length: int | None, image_size: int | None = None
+) -> dict[str, Tensor]:
     """Keyword arguments of the net for one measured batch, on the meta device: shapes without data.
 
     Text comes without its attention mask, whose values a network may look at.
     """
     if info.image_size is not None:
-        return {"x": torch.empty(batch_size, info.channels, info.image_size, info.image_size, device="meta")}
+        side = image_size or info.image_size
+        return {"x": torch.empty(batch_size, info.channels, side, side, device="meta")}
     shape = (batch_size, sequence_length or info.sequence_length)
     return {name: torch.empty(shape, dtype=torch.int64, device="meta") for name in ("input_ids", "token_type_ids")}
 
@@ -97,7 +100,12 @@ def _problems(experiment: Experiment) -> dict[str, LayerInput]:
     )
     # a convolution's dense time is not that of a product, so the tables say nothing about it
     layers = [name for name in plan.layers if isinstance(net.get_submodule(name), nn.Linear)]
-    inputs = shape_inputs(info, batch_size=measure.batch_sizes[0], sequence_length=measure.sequence_lengths[0])
+    inputs = shape_inputs(
+        info,
+        batch_size=measure.batch_sizes[0],
+        sequence_length=measure.sequence_lengths[0],
+        image_size=measure.image_size,
+    )
     try:
         return observe_problems(net, inputs, layers)
     except Exception as error:  # a network may look at values, which are not here; a prediction is worth no failed run
