@@ -20,7 +20,6 @@ from experiments.harness.page import fill, table
 from experiments.harness.rows import Row, text, where_and_when
 from experiments.harness.runs import QUIET, folders_below, record_of
 from experiments.language_models import plain, tiny
-from sparsefront.data.text_windows import WindowData
 from sparsefront.data.wikitext2 import Wikitext2
 from sparsefront.models.huggingface_lm import HuggingFaceLM
 from sparsefront.results.record import Result
@@ -29,7 +28,7 @@ from sparsefront.results.store import append_line, read_lines
 HERE = Path(__file__).resolve().parent
 PUBLISHED = HERE / "smollm2.csv"
 MARKS = ("<!-- perplexities -->", "<!-- end of perplexities -->")
-BATCH_SIZES, EVALUATED_AT_ONCE = (8, 7), 2
+BATCH_SIZE, EVALUATED_AT_ONCE = 8, 2
 OF_FOUR = ("pattern=n_m", "pattern.m=4")
 MAGNITUDE = ("importance=magnitude", "~importance.batches", "~importance.sequential")
 OBS = (*MAGNITUDE, "recovery=obs_update", "recovery.reselect=true")
@@ -75,19 +74,13 @@ class Setting:
         self.model, self.folder = HuggingFaceLM(path=str(model)), folder
         own_text = None if train_text is None else str(train_text)
         self.dataset = Wikitext2(path=str(data), sequence_length=length, train_text=own_text)
-        self.batch_size, opened = next(
-            (size, data)
-            for size in BATCH_SIZES
-            if len((data := self._data(size, folder)).part("train")) % size != 1  # a lone window would be dropped
+        opened = self.dataset.data_module(
+            batch_size=BATCH_SIZE, seed=0, cache_dir=folder / "cache" / "data", tokenizer_from=self.model.tokenizer
         )
         self.batches = len(opened.train_dataloader())
         self.windows = {split: _windows(opened.part(split)) for split in ("train", "test")}
         self.limit = windows
         self.windows["test"] = self.windows["test"][:windows]
-
-    def _data(self, batch_size: int, folder: Path) -> WindowData:
-        places = {"cache_dir": folder / "cache" / "data", "tokenizer_from": self.model.tokenizer}
-        return self.dataset.data_module(batch_size=batch_size, seed=0, **places)
 
     def overrides(self, own: Sequence[str]) -> list[str]:
         """Of a point's run, all calibration windows once."""
@@ -96,7 +89,7 @@ class Setting:
             "kernel=none",
             "measure.latency=false",
             "measure.dtype=fp32",
-            f"recipe.batch_size={self.batch_size}",
+            f"recipe.batch_size={BATCH_SIZE}",
             *QUIET,
         ]
         always += [f"measure.batch_size={EVALUATED_AT_ONCE}", f"dataset.sequence_length={self.dataset.sequence_length}"]

@@ -64,6 +64,12 @@ def test_splits_of_the_files(tiny: Any, opened: Any, tokenizer: Any, tmp_path: P
     assert opened(other).source.text("val") == source.text("val")
 
 
+def test_a_lone_window_is_trained_on(tiny: Any, opened: Any) -> None:
+    data = opened(tiny("wikitext2"))
+    data.batch_size = len(data.part("train")) - 1
+    assert [len(batch["input_ids"]) for batch in data.train_dataloader()] == [data.batch_size, 1]
+
+
 def test_bad_input_names_the_key(tiny: Any, opened: Any, tmp_path: Path) -> None:
     short = tmp_path / "short.txt"
     short.write_text("few words here, less than a window " * 2)

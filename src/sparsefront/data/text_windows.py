@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
+from torch.utils.data import Sampler
 
 from sparsefront.data.base import TokenizerFrom
 from sparsefront.data.split_data import NoRows, Part
@@ -94,6 +95,10 @@ class WindowData(TextData):
             num_workers=num_workers,
         )
         self._length, self._stride = length, stride
+
+    def training_batches(self, part: Part, *, drop_last: bool, generator: torch.Generator) -> Sampler[list[int]]:
+        """With the last one, also where it is one window: there is no batch normalization that it would stop."""
+        return super().training_batches(part, drop_last=False, generator=generator)
 
     def _load_part(self, split: str) -> Part:
         if split == "val" and not self._holds_out:
