@@ -73,7 +73,15 @@ def imagenet(folder: Path) -> list[str]:
     return [f"dataset.path={folder}", "dataset.image_size=64", "dataset.num_workers=0"]
 
 
+def wikitext2(folder: Path) -> list[str]:
+    from experiments.language_models.tiny import make_llama, make_wikitext
+
+    model = make_llama(folder.parent / "llama", hidden=32)
+    return [f"model.path={model}", f"dataset.path={make_wikitext(folder)}", "dataset.sequence_length=16"]
+
+
 LOCAL_DATA = {
+    "wikitext2": wikitext2,
     "glue": glue,
     "squad": squad,
     "cifar10": cifar10,
