@@ -1,7 +1,7 @@
 """Layers that keep the weights of Linears otherwise, rebuilt as Linears, so that they are pruned and swapped as others are.
 
-`Conv1D` of transformers, in GPT-2, stores [K, N]. `nn.MultiheadAttention` packs three weights into one parameter. Outputs stay
-the same, but for rounding.
+`Conv1D` of transformers, in GPT-2, stores [K, N]. `nn.MultiheadAttention` packs three weights into one parameter. Attention of
+torchvision's Swin reads the weights of its Linears and calls none. Outputs stay the same, but for rounding.
 """
 
 from collections.abc import Collection
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparsefront.models.attention import PROJECTIONS, replace_modules, split_multihead_attention
+from sparsefront.models.attention import PROJECTIONS, WindowAttention, replace_modules, split_multihead_attention
 from sparsefront.networks import has_forward_hooks
 
 
@@ -53,7 +53,10 @@ def as_linears(net: nn.Module, layers: Collection[str] | None = None) -> list[st
     Returns:
         the names of the modules that were replaced.
     """
-    if not any(_is_conv1d(module) or isinstance(module, nn.MultiheadAttention) for module in net.modules()):
+    if not any(
+        _is_conv1d(module) or _is_window_attention(module) or isinstance(module, nn.MultiheadAttention)
+        for module in net.modules()
+    ):
         return []
     nested = {
         attention
@@ -65,6 +68,8 @@ def as_linears(net: nn.Module, layers: Collection[str] | None = None) -> list[st
     def made(name: str, module: nn.Module) -> nn.Module | None:
         if _is_conv1d(module) and (layers is None or name in layers):
             return _linear_of(module)
+        if _is_window_attention(module):
+            return WindowAttention(module)
         if not isinstance(module, nn.MultiheadAttention) or module in nested or not _can_be_split(module):
             return None
         parts = [f"{name}.{part}" for part in (*PROJECTIONS, "out")]
@@ -76,6 +81,12 @@ def as_linears(net: nn.Module, layers: Collection[str] | None = None) -> list[st
 def _is_conv1d(module: nn.Module) -> bool:
     kind = type(module)
     return kind.__name__ == "Conv1D" and kind.__module__.startswith("transformers.") and not has_forward_hooks(module)
+
+
+def _is_window_attention(module: nn.Module) -> bool:
+    kind = f"{type(module).__module__}.{type(module).__name__}"
+    known = kind == "torchvision.models.swin_transformer.ShiftedWindowAttention"
+    return known and not any(map(has_forward_hooks, module.modules()))
 
 
 def _can_be_split(packed: nn.MultiheadAttention) -> bool:
