@@ -15,6 +15,7 @@ from sparsefront.models.attention import (
     split_packed_projections,
 )
 from sparsefront.models.linears import as_linears
+from sparsefront.patterns.width import find_ties
 
 
 def relative_error(found: Tensor, expected: Tensor) -> float:
@@ -57,6 +58,8 @@ def test_torchvision_vit_keeps_its_outputs_to_1e_6(training: bool):
         assert relative_error(net(x), expected) < 1e-6
     assert replaced == [f"encoder.layers.encoder_layer_{i}.self_attention" for i in range(3)]
     assert not any(isinstance(module, nn.MultiheadAttention) for module in net.modules())
+    layers = [name for name, module in net.named_modules() if isinstance(module, nn.Linear)]
+    assert {tie.attention for tie in find_ties(net, layers)} >= set(replaced)  # whole heads can be pruned
 
 
 def test_every_projection_is_called_in_inference():

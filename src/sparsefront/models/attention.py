@@ -65,7 +65,7 @@ class SplitAttention(nn.Module):
 
     def __init__(self, packed: nn.MultiheadAttention) -> None:
         super().__init__()
-        self.embed_dim, self.num_heads, self.head_dim = packed.embed_dim, packed.num_heads, packed.head_dim
+        self.embed_dim, self.heads, self.head_dim = packed.embed_dim, packed.num_heads, packed.head_dim
         self.kdim, self.vdim = packed.kdim, packed.vdim
         self.dropout, self.batch_first = packed.dropout, packed.batch_first
         bias, width = packed.in_proj_bias is not None, packed.embed_dim
@@ -74,6 +74,10 @@ class SplitAttention(nn.Module):
         self.k = nn.Linear(packed.kdim, width, bias=bias, device="meta")
         self.v = nn.Linear(packed.vdim, width, bias=bias, device="meta")
         self.out = nn.Linear(width, width, bias=bias, device="meta")
+
+    @property
+    def num_heads(self) -> int:
+        return self.heads
 
     def forward(
         self,
@@ -110,14 +114,14 @@ class SplitAttention(nn.Module):
         return y if self.batch_first else y.transpose(0, 1), weights
 
     def _by_head(self, x: Tensor) -> Tensor:  # [B, T, width] -> [B, heads, T, width / heads]
-        return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
+        return x.unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
 
     def _added(self, attn_mask: Tensor | None, padding: Tensor | None, q: Tensor) -> Tensor | None:
         """What is added to the scores [B, heads, L, S]."""
         added = None
         if attn_mask is not None:
             added = _additive(attn_mask, q.dtype)
-            added = added if added.dim() == 2 else added.unflatten(0, (-1, self.num_heads))
+            added = added if added.dim() == 2 else added.unflatten(0, (-1, self.heads))
         if padding is not None:
             hidden = _additive(padding, q.dtype)[:, None, None]
             added = hidden if added is None else added + hidden
