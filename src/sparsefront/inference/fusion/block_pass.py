@@ -13,7 +13,14 @@ from torch import Tensor, nn
 from sparsefront.errors import InvalidSetting, failure_reason
 from sparsefront.gpu import alone, give_way
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion.calls import BlockCall, Unfusable, find_chains, observe_calls, observe_traced_calls
+from sparsefront.inference.fusion.calls import (
+    BlockCall,
+    Unfusable,
+    call_tensors,
+    find_chains,
+    observe_calls,
+    observe_traced_calls,
+)
 from sparsefront.inference.fusion.fused import FusedBlock, FusedResidualNorm
 from sparsefront.inference.fusion.fused_product import activation_in_layout
 from sparsefront.inference.fusion.norms import NormChooser, observed_norms
@@ -186,10 +193,10 @@ class _Compiled(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self._compiled:
             return self._call(*args, **kwargs)
-        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+        device = call_tensors(args, kwargs)[0].device
         # rewritten blocks of all networks have one forward: past its limit Dynamo would run it eagerly and say nothing
         with torch._dynamo.config.patch(recompile_limit=MOST_BLOCKS):
-            found = first_call(lambda: self._call(*args, **kwargs), tensors[0].device)
+            found = first_call(lambda: self._call(*args, **kwargs), device)
         self._compiled = True
         return found
 
