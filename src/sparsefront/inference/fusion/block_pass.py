@@ -465,12 +465,14 @@ def fuse_blocks(
     timed: TimedProducts | None = None,
     precision: Precision = IN_16_BITS,
 ) -> FusionReport:
-    """Give every encoder block of the net fused products in the layout that is fastest, in place.
+    """Give every block of an encoder or decoder fused products in the layout that is fastest, in place.
 
     A block (an element of a ModuleList or Sequential that holds Linears) is exported to a graph of operators and
-    rewritten: query, key and value are one product; activation, bias and residual belong to the product before them; the
-    residual stream is feature-major; hidden features that are pruned vanish. The block's forward keeps its signature.
-    Blocks that cannot be exported or rewritten stay as they are, with the reason in the report.
+    rewritten: query, key and value are one product, and so are the two of a gated activation, which an elementwise pass
+    follows; activation, bias and residual belong to the product before them; the residual stream is feature-major, but where
+    norms are no LayerNorms; hidden features that are pruned vanish. The block's forward keeps its signature; calls with a cache
+    of keys and values run its own code around the products. Blocks that cannot be exported or rewritten stay as they are,
+    with the reason in the report.
 
     On a CUDA device products are checked and timed, and per chain of blocks the fastest way is kept that `choice` allows, the
     blocks as they are among them where dense is allowed. On a CPU references run, feature-major, and nothing is timed.
