@@ -43,13 +43,14 @@ class Conv1DLinear(nn.Linear):
             state_dict[name] = given
 
 
-def as_linears(net: nn.Module, layers: Collection[str] | None = None) -> list[str]:
+def as_linears(net: nn.Module, layers: Collection[str] | None = None, *, copies: bool = False) -> list[str]:
     """Rebuild such layers in place; parameters of a Conv1D stay the same objects.
 
     Those with forward hooks, with added keys, or in an `nn.TransformerEncoder` that makes nested tensors stay as they are.
 
     Args:
         layers: only those that are needed for these names of Linears; None: all.
+        copies: whether a Conv1D gets parameters of its own, as in a network that shares its weights with another.
     Returns:
         the names of the modules that were replaced.
     """
@@ -67,7 +68,7 @@ def as_linears(net: nn.Module, layers: Collection[str] | None = None) -> list[st
 
     def made(name: str, module: nn.Module) -> nn.Module | None:
         if _is_conv1d(module) and (layers is None or name in layers):
-            return _linear_of(module)
+            return _linear_of(module, copies)
         if _is_window_attention(module):
             return WindowAttention(module)
         if not isinstance(module, nn.MultiheadAttention) or module in nested or not _can_be_split(module):
@@ -95,12 +96,15 @@ def _can_be_split(packed: nn.MultiheadAttention) -> bool:
 
 
 @torch.no_grad()
-def _linear_of(module: nn.Module) -> Conv1DLinear:
+def _linear_of(module: nn.Module, copies: bool) -> Conv1DLinear:
     weight, bias = module.weight, module.bias
     assert isinstance(weight, nn.Parameter) and isinstance(bias, nn.Parameter)
     inputs, outputs = weight.shape
     linear = Conv1DLinear(inputs, outputs, device="meta")
-    weight.grad = None
-    weight.data = weight.data.t().contiguous()
+    if copies:
+        weight = nn.Parameter(weight.t().contiguous(), requires_grad=weight.requires_grad)
+    else:
+        weight.grad = None
+        weight.data = weight.data.t().contiguous()
     linear.weight, linear.bias = weight, bias
     return linear.train(module.training)

@@ -49,6 +49,7 @@ from sparsefront.measure.execution_mode import compile_unshared, first_call
 from sparsefront.measure.problems import LayerInput, observe_problems
 from sparsefront.measure.timers import time_layer
 from sparsefront.measure.variants import DoesNotApply, copy_sharing_weights, fuse_linears
+from sparsefront.models.linears import as_linears
 from sparsefront.progress import counted
 
 # Which way a chain of blocks runs: as it is, with fused row-major products, or feature-major; by the time of whole
@@ -543,6 +544,7 @@ def fused_dense_graph(
     require_supported(chosen, next(iter(inputs.values())).device, network_dtype(net))
     shorten_compiler_messages()
     fused = copy_sharing_weights(net)
+    as_linears(fused, copies=True)
     linears = called_linears(fused, inputs) if chosen.is_low else {}
     report = fuse_dense(fused, inputs, precision=chosen)
     reasons = quantize_linears(fused, linears, report.product_of, chosen)
