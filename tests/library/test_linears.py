@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 import sparsefront as sf
 from sparsefront.export.checkpoint import read_export
+from sparsefront.inference.fusion.block_pass import fused_dense_graph
+from sparsefront.inference.fusion.fused import FusedBlock
 from sparsefront.models.linears import Conv1DLinear, as_linears
 from sparsefront.verify.stored import _check_layer
 
@@ -126,3 +128,16 @@ def test_what_stays():
     assert as_linears(net, ["encoder.layers.0.linear1", "decoder.layers.0.self_attn.k"]) == [
         "decoder.layers.0.self_attn"
     ]
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_dense_baseline_is_rewritten_too(name):
+    torch.manual_seed(0)
+    make, _, blocks = NETWORKS[name]
+    net, inputs = make()
+    expected = outputs(net.eval(), inputs)
+    fused = fused_dense_graph(net, inputs)
+    assert sum(isinstance(module, FusedBlock) for module in fused.modules()) == blocks
+    for model in (fused, net):  # which shares its weights
+        torch.testing.assert_close(outputs(model, inputs), expected, atol=1e-5, rtol=1e-4)
+    assert not any(isinstance(module, Conv1DLinear) for module in net.modules())

@@ -3,15 +3,19 @@
 import pytest
 import torch
 from torch import Tensor, nn
+from torchvision.models.swin_transformer import ShiftedWindowAttention
 from torchvision.models.vision_transformer import VisionTransformer
 
 from sparsefront.models.attention import (
     SelfAttention,
     SplitAttention,
+    WindowAttention,
     replace_multihead_attention,
     split_multihead_attention,
     split_packed_projections,
 )
+from sparsefront.models.linears import as_linears
+from sparsefront.patterns.width import find_ties
 
 
 def relative_error(found: Tensor, expected: Tensor) -> float:
@@ -54,6 +58,8 @@ def test_torchvision_vit_keeps_its_outputs_to_1e_6(training: bool):
         assert relative_error(net(x), expected) < 1e-6
     assert replaced == [f"encoder.layers.encoder_layer_{i}.self_attention" for i in range(3)]
     assert not any(isinstance(module, nn.MultiheadAttention) for module in net.modules())
+    layers = [name for name, module in net.named_modules() if isinstance(module, nn.Linear)]
+    assert {tie.attention for tie in find_ties(net, layers)} >= set(replaced)  # whole heads can be pruned
 
 
 def test_every_projection_is_called_in_inference():
@@ -142,3 +148,18 @@ def test_every_way_of_calling_attention(options: dict, need_weights: bool):
         )
         assert relative_error(found[0], expected[0]) < 1e-6
         assert not need_weights or relative_error(found[1], expected[1]) < 1e-6
+
+
+@pytest.mark.parametrize("size", [(8, 8), (7, 10), (4, 9), (3, 3)])
+@pytest.mark.parametrize("shift", [0, 2])
+def test_windows_of_swin_through_linears_that_are_called(size: tuple[int, int], shift: int):
+    torch.manual_seed(0)
+    given = ShiftedWindowAttention(16, [4, 4], [shift, shift], 2).eval()
+    nn.init.normal_(given.relative_position_bias_table)
+    net = nn.Sequential(given)
+    x = torch.randn(2, *size, 16)
+    with torch.no_grad():
+        expected = net(x)
+        assert as_linears(net) == ["0"] and isinstance(net[0], WindowAttention)
+        assert relative_error(net(x), expected) < 1e-6
+    assert net[0].state_dict().keys() == given.state_dict().keys()

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sparsefront.data.base import DataInfo
 from sparsefront.errors import InvalidSetting
+from sparsefront.export.checkpoint import write_export
 from sparsefront.models.bert import Bert
 from sparsefront.models.huggingface import HuggingFace
 
@@ -227,3 +228,25 @@ def test_a_new_head_has_the_names_of_the_data_and_no_order_to_join(classifier, c
     assert net.config.id2label == {0: "yes", 1: "no"} and not any("joined" in text for text in caplog.messages)
     net = Bert(size="tiny").build(named("yes", "no"))
     assert net.config.label2id == {"yes": 0, "no": 1}
+
+
+def test_conv1d_of_gpt2_is_prunable(tmp_path: Path):
+    """Weights are read and written as transformers has them, [K, N]."""
+    from transformers import GPT2Config, GPT2ForSequenceClassification, GPT2Model
+
+    from sparsefront.models.bert import train_wordpiece
+
+    ends = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+    original = GPT2Model(GPT2Config(vocab_size=200, n_positions=40, n_embd=16, n_layer=2, n_head=2, **ends))
+    original.save_pretrained(tmp_path / "gpt2")
+    train_wordpiece(["red green blue"], vocabulary_size=100, max_length=32).save_pretrained(tmp_path / "gpt2")
+    model = HuggingFace(path=str(tmp_path / "gpt2"))
+    net = model.build(SENTENCES)
+    layers = model.prunable(model.skeleton(SENTENCES))
+    assert layers == model.prunable(net) and len(layers) == 2 * 4
+    weight, stored = net.transformer.h[0].attn.c_attn.weight, original.h[0].attn.c_attn.weight
+    assert weight.shape == (48, 16) and torch.equal(weight.t(), stored)
+    write_export(tmp_path, net, {layers[0]: torch.ones_like(weight, dtype=torch.bool)}, pattern=None, sparsity=0.0)
+    assert model.architecture(SENTENCES, tmp_path).load_state_dict(load_file(tmp_path / "model.safetensors"))
+    opened = GPT2ForSequenceClassification.from_pretrained(tmp_path)
+    assert torch.equal(opened.transformer.h[0].attn.c_attn.weight, stored)

@@ -6,7 +6,8 @@ rebuilds such modules, `split_packed_projections` does the same to a checkpoint.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -64,7 +65,7 @@ class SplitAttention(nn.Module):
 
     def __init__(self, packed: nn.MultiheadAttention) -> None:
         super().__init__()
-        self.embed_dim, self.num_heads, self.head_dim = packed.embed_dim, packed.num_heads, packed.head_dim
+        self.embed_dim, self.heads, self.head_dim = packed.embed_dim, packed.num_heads, packed.head_dim
         self.kdim, self.vdim = packed.kdim, packed.vdim
         self.dropout, self.batch_first = packed.dropout, packed.batch_first
         bias, width = packed.in_proj_bias is not None, packed.embed_dim
@@ -73,6 +74,10 @@ class SplitAttention(nn.Module):
         self.k = nn.Linear(packed.kdim, width, bias=bias, device="meta")
         self.v = nn.Linear(packed.vdim, width, bias=bias, device="meta")
         self.out = nn.Linear(width, width, bias=bias, device="meta")
+
+    @property
+    def num_heads(self) -> int:
+        return self.heads
 
     def forward(
         self,
@@ -109,14 +114,14 @@ class SplitAttention(nn.Module):
         return y if self.batch_first else y.transpose(0, 1), weights
 
     def _by_head(self, x: Tensor) -> Tensor:  # [B, T, width] -> [B, heads, T, width / heads]
-        return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
+        return x.unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
 
     def _added(self, attn_mask: Tensor | None, padding: Tensor | None, q: Tensor) -> Tensor | None:
         """What is added to the scores [B, heads, L, S]."""
         added = None
         if attn_mask is not None:
             added = _additive(attn_mask, q.dtype)
-            added = added if added.dim() == 2 else added.unflatten(0, (-1, self.num_heads))
+            added = added if added.dim() == 2 else added.unflatten(0, (-1, self.heads))
         if padding is not None:
             hidden = _additive(padding, q.dtype)[:, None, None]
             added = hidden if added is None else added + hidden
@@ -198,3 +203,70 @@ def split_packed_projections(weights: dict[str, Tensor]) -> dict[str, Tensor]:
         owner, _, kind = key.rpartition("out_proj.")
         result[f"{owner}out.{kind}" if kind and owner in packed else key] = tensor
     return result
+
+
+class WindowAttention(nn.Module):
+    """What torchvision's `ShiftedWindowAttention` computes, of Swin, which reads the weights of its Linears and calls none.
+
+    Args:
+        given: whose parameters, buffers and settings it takes; their names stay.
+    """
+
+    relative_position_index: Tensor
+
+    def __init__(self, given: nn.Module) -> None:
+        super().__init__()
+        settings: Any = given
+        self.window_size, self.shift_size = tuple(settings.window_size), tuple(settings.shift_size)
+        self.num_heads = settings.num_heads
+        self.attention_dropout, self.dropout = settings.attention_dropout, settings.dropout
+        self.qkv, self.proj = settings.qkv, settings.proj
+        self.relative_position_bias_table = settings.relative_position_bias_table
+        self.register_buffer("relative_position_index", settings.relative_position_index)
+        self.train(given.training)
+
+    def forward(self, x: Tensor) -> Tensor:  # [B, H, W, width] -> [B, H, W, width]
+        batch, height, width = x.shape[:3]
+        rows, columns = self.window_size
+        x = F.pad(x, (0, 0, 0, -width % columns, 0, -height % rows))
+        sizes = x.shape[1:3]
+        shift = [
+            0 if window >= size else by
+            for by, window, size in zip(self.shift_size, self.window_size, sizes, strict=True)
+        ]
+        if any(shift):
+            x = x.roll((-shift[0], -shift[1]), (1, 2))
+        y = self._mixed(self._windows(x), self._hidden(x, shift) if any(shift) else None)
+        y = y.view(batch, sizes[0] // rows, sizes[1] // columns, rows, columns, -1).transpose(2, 3)
+        y = y.reshape(batch, *sizes, -1)
+        if any(shift):
+            y = y.roll((shift[0], shift[1]), (1, 2))
+        return y[:, :height, :width].contiguous()
+
+    def _mixed(self, windows: Tensor, hidden: Tensor | None) -> Tensor:  # [B * windows, L, width], the same
+        q, k, v = self.qkv(windows).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        tokens = windows.shape[1]
+        bias = self.relative_position_bias_table[self.relative_position_index].view(tokens, tokens, -1).permute(2, 0, 1)
+        scores = q * q.shape[-1] ** -0.5 @ k.transpose(-2, -1) + bias
+        if hidden is not None:  # [windows, L, L]
+            scores = (scores.unflatten(0, (-1, len(hidden))) + hidden[:, None]).flatten(0, 1)
+        weights = F.dropout(scores.softmax(-1), self.attention_dropout, self.training)
+        mixed = (weights @ v).transpose(1, 2).flatten(2)
+        return F.dropout(self.proj(mixed), self.dropout, self.training)
+
+    def _windows(self, x: Tensor) -> Tensor:  # [B, H, W, width] -> [B * windows, L, width]
+        rows, columns = self.window_size
+        cut = x.unflatten(2, (-1, columns)).unflatten(1, (-1, rows)).transpose(2, 3)
+        return cut.reshape(-1, rows * columns, x.shape[-1])
+
+    def _hidden(self, x: Tensor, shift: Sequence[int]) -> Tensor:
+        """[windows, L, L], to be added: pixels that the shift brought from the other side see each other alone."""
+        sides = []
+        for size, window, by in zip(x.shape[1:3], self.window_size, shift, strict=True):
+            place = torch.arange(size, device=x.device)
+            sides.append(
+                (place >= size - window).long() + (place >= size - by).long() if by else torch.zeros_like(place)
+            )
+        region = self._windows((3 * sides[0][:, None] + sides[1])[None, :, :, None])
+        apart = region != region.transpose(1, 2)
+        return torch.zeros_like(apart, dtype=x.dtype).masked_fill(apart, -100.0)

@@ -1,7 +1,7 @@
 """Layers that keep the weights of Linears otherwise, rebuilt as Linears, so that they are pruned and swapped as others are.
 
-`Conv1D` of transformers, in GPT-2, stores [K, N]. `nn.MultiheadAttention` packs three weights into one parameter. Outputs stay
-the same, but for rounding.
+`Conv1D` of transformers, in GPT-2, stores [K, N]. `nn.MultiheadAttention` packs three weights into one parameter. Attention of
+torchvision's Swin reads the weights of its Linears and calls none. Outputs stay the same, but for rounding.
 """
 
 from collections.abc import Collection
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparsefront.models.attention import PROJECTIONS, replace_modules, split_multihead_attention
+from sparsefront.models.attention import PROJECTIONS, WindowAttention, replace_modules, split_multihead_attention
 from sparsefront.networks import has_forward_hooks
 
 
@@ -43,17 +43,21 @@ class Conv1DLinear(nn.Linear):
             state_dict[name] = given
 
 
-def as_linears(net: nn.Module, layers: Collection[str] | None = None) -> list[str]:
+def as_linears(net: nn.Module, layers: Collection[str] | None = None, *, copies: bool = False) -> list[str]:
     """Rebuild such layers in place; parameters of a Conv1D stay the same objects.
 
     Those with forward hooks, with added keys, or in an `nn.TransformerEncoder` that makes nested tensors stay as they are.
 
     Args:
         layers: only those that are needed for these names of Linears; None: all.
+        copies: whether a Conv1D gets parameters of its own, as in a network that shares its weights with another.
     Returns:
         the names of the modules that were replaced.
     """
-    if not any(_is_conv1d(module) or isinstance(module, nn.MultiheadAttention) for module in net.modules()):
+    if not any(
+        _is_conv1d(module) or _is_window_attention(module) or isinstance(module, nn.MultiheadAttention)
+        for module in net.modules()
+    ):
         return []
     nested = {
         attention
@@ -64,7 +68,9 @@ def as_linears(net: nn.Module, layers: Collection[str] | None = None) -> list[st
 
     def made(name: str, module: nn.Module) -> nn.Module | None:
         if _is_conv1d(module) and (layers is None or name in layers):
-            return _linear_of(module)
+            return _linear_of(module, copies)
+        if _is_window_attention(module):
+            return WindowAttention(module)
         if not isinstance(module, nn.MultiheadAttention) or module in nested or not _can_be_split(module):
             return None
         parts = [f"{name}.{part}" for part in (*PROJECTIONS, "out")]
@@ -78,18 +84,27 @@ def _is_conv1d(module: nn.Module) -> bool:
     return kind.__name__ == "Conv1D" and kind.__module__.startswith("transformers.") and not has_forward_hooks(module)
 
 
+def _is_window_attention(module: nn.Module) -> bool:
+    kind = f"{type(module).__module__}.{type(module).__name__}"
+    known = kind == "torchvision.models.swin_transformer.ShiftedWindowAttention"
+    return known and not any(map(has_forward_hooks, module.modules()))
+
+
 def _can_be_split(packed: nn.MultiheadAttention) -> bool:
     plain = type(packed) is nn.MultiheadAttention and packed.bias_k is None and not packed.add_zero_attn
     return plain and not has_forward_hooks(packed) and not has_forward_hooks(packed.out_proj)
 
 
 @torch.no_grad()
-def _linear_of(module: nn.Module) -> Conv1DLinear:
+def _linear_of(module: nn.Module, copies: bool) -> Conv1DLinear:
     weight, bias = module.weight, module.bias
     assert isinstance(weight, nn.Parameter) and isinstance(bias, nn.Parameter)
     inputs, outputs = weight.shape
     linear = Conv1DLinear(inputs, outputs, device="meta")
-    weight.grad = None
-    weight.data = weight.data.t().contiguous()
+    if copies:
+        weight = nn.Parameter(weight.t().contiguous(), requires_grad=weight.requires_grad)
+    else:
+        weight.grad = None
+        weight.data = weight.data.t().contiguous()
     linear.weight, linear.bias = weight, bias
     return linear.train(module.training)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from sparsefront import progress
 from sparsefront.errors import InvalidSetting, first_line
-from sparsefront.models.attention import replace_multihead_attention, split_packed_projections
+from sparsefront.models.attention import split_packed_projections
 from sparsefront.models.base import Model, linear_and_conv_layers
 from sparsefront.models.checkpoint import (
     load_weights,
@@ -19,6 +19,7 @@ from sparsefront.models.checkpoint import (
     weights_file,
     weights_fingerprint,
 )
+from sparsefront.models.linears import as_linears
 from sparsefront.networks import in_eval_mode
 from sparsefront.settings_class import settings_class
 
@@ -173,7 +174,7 @@ class TorchvisionClassifier(Model):
     def prunable(self, net: nn.Module) -> list[str]:
         """Every Linear and Conv2d but the first convolution, which reads the image, and the head unless prune_head.
 
-        Projections of shifted-window attention (Swin) stay dense: torchvision multiplies by their weights without calling
+        Projections of shifted-window attention of Swin V2 stay dense: torchvision multiplies by their weights without calling
         them, so that no kernel could run there.
         """
         layers = linear_and_conv_layers(net, inside=("",))
@@ -193,7 +194,7 @@ class TorchvisionClassifier(Model):
             net = get_model(self.name, weights=None, num_classes=info.num_classes, **arguments)
         except (ValueError, AssertionError) as error:  # torch._assert, of a size that patches do not divide
             raise InvalidSetting("name", self.name, f"cannot be built for this data: {error}") from error
-        replace_multihead_attention(net)
+        as_linears(net)
         _read_channels(net, info.channels)
         return net
 
@@ -220,7 +221,7 @@ def _head(net: nn.Module) -> str:
 
 
 def _uncalled(net: nn.Module) -> set[str]:
-    """Query, key and value as one Linear, and the output projection, of every shifted-window attention."""
+    """Query, key and value as one Linear, and the output projection, of attention that torchvision runs itself."""
     from torchvision.models.swin_transformer import ShiftedWindowAttention
 
     attentions = [name for name, module in net.named_modules() if isinstance(module, ShiftedWindowAttention)]

@@ -7,7 +7,8 @@ from torch import nn
 from torch.nn.functional import gelu
 
 from sparsefront.export.packed_layers import store
-from sparsefront.inference.fusion.sites import ProductWeight, compacted, join
+from sparsefront.inference.fusion.constant_features import compacted
+from sparsefront.inference.fusion.sites import ProductWeight, join
 from sparsefront.patterns.n_m import NM
 from sparsefront.patterns.shuffled_block import ShuffledBlock
 from sparsefront.patterns.tile_2_4 import Tile24

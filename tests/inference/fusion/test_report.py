@@ -16,12 +16,17 @@ def test_a_line_for_each_layout_and_for_each_reason_against_one():
     kernels = ["gathered_2_4_reference", "dense_linear", "gathered_2_4_reference", "csr", "ell"]
     blocks = {f"blocks.{number}": BlockReport("feature_major", list(map(product, kernels)), 2) for number in range(24)}
     blocks |= {name: BlockReport("row_major", [product("csr")], 0) for name in ("last", "kept")}
-    report = FusionReport(blocks, unsupported={"odd": "runs twice"}, faster_dense={"kept": "they take 1.00 ms"})
+    report = FusionReport(
+        blocks,
+        unsupported={"odd": "runs twice", "other": "runs twice", "last": "is called with a Cache"},
+        faster_dense={"kept": "they take 1.00 ms"},
+    )
     assert report.headlines() == [
         "24 blocks rewritten, feature_major: 48 products by gathered_2_4_reference, 24 by dense_linear, 48 by others",
         "1 block rewritten, row_major: 1 product by csr",
         "1 block left as before: they take 1.00 ms",
-        "1 block not rewritten: it runs twice",
+        "2 blocks not rewritten, odd and 1 more: it runs twice",
+        "1 block not rewritten, last: it is called with a Cache",
     ]
 
 

@@ -13,7 +13,14 @@ from torch import Tensor, nn
 from sparsefront.errors import InvalidSetting, failure_reason
 from sparsefront.gpu import alone, give_way
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion.calls import BlockCall, Unfusable, find_chains, observe_calls, observe_traced_calls
+from sparsefront.inference.fusion.calls import (
+    BlockCall,
+    Unfusable,
+    call_tensors,
+    find_chains,
+    observe_calls,
+    observe_traced_calls,
+)
 from sparsefront.inference.fusion.fused import FusedBlock, FusedResidualNorm
 from sparsefront.inference.fusion.fused_product import activation_in_layout
 from sparsefront.inference.fusion.norms import NormChooser, observed_norms
@@ -43,6 +50,7 @@ from sparsefront.measure.problems import LayerInput, observe_problems
 from sparsefront.measure.search_time import BLOCK, begun, too_late
 from sparsefront.measure.timers import time_layer
 from sparsefront.measure.variants import DoesNotApply, copy_sharing_weights, fuse_linears
+from sparsefront.models.linears import as_linears
 from sparsefront.progress import counted
 
 # Which way a chain of blocks runs: as it is, with fused row-major products, or feature-major; by the time of whole
@@ -195,10 +203,10 @@ class _Compiled(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self._compiled:
             return self._call(*args, **kwargs)
-        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+        device = call_tensors(args, kwargs)[0].device
         # rewritten blocks of all networks have one forward: past its limit Dynamo would run it eagerly and say nothing
         with torch._dynamo.config.patch(recompile_limit=MOST_BLOCKS):
-            found = first_call(lambda: self._call(*args, **kwargs), tensors[0].device)
+            found = first_call(lambda: self._call(*args, **kwargs), device)
         self._compiled = True
         return found
 
@@ -467,12 +475,14 @@ def fuse_blocks(
     timed: TimedProducts | None = None,
     precision: Precision = IN_16_BITS,
 ) -> FusionReport:
-    """Give every encoder block of the net fused products in the layout that is fastest, in place.
+    """Give every block of an encoder or decoder fused products in the layout that is fastest, in place.
 
     A block (an element of a ModuleList or Sequential that holds Linears) is exported to a graph of operators and
-    rewritten: query, key and value are one product; activation, bias and residual belong to the product before them; the
-    residual stream is feature-major; hidden features that are pruned vanish. The block's forward keeps its signature.
-    Blocks that cannot be exported or rewritten stay as they are, with the reason in the report.
+    rewritten: query, key and value are one product, and so are the two of a gated activation, which an elementwise pass
+    follows; activation, bias and residual belong to the product before them; the residual stream is feature-major, but where
+    norms are no LayerNorms; hidden features that are pruned vanish. The block's forward keeps its signature; calls with a cache
+    of keys and values run its own code around the products. Blocks that cannot be exported or rewritten stay as they are,
+    with the reason in the report.
 
     On a CUDA device products are checked and timed, and per chain of blocks the fastest way is kept that `choice` allows, the
     blocks as they are among them where dense is allowed. On a CPU references run, feature-major, and nothing is timed.
@@ -543,6 +553,7 @@ def fused_dense_graph(
     require_supported(chosen, next(iter(inputs.values())).device, network_dtype(net))
     shorten_compiler_messages()
     fused = copy_sharing_weights(net)
+    as_linears(fused, copies=True)
     linears = called_linears(fused, inputs) if chosen.is_low else {}
     report = fuse_dense(fused, inputs, precision=chosen)
     reasons = quantize_linears(fused, linears, report.product_of, chosen)

@@ -278,18 +278,27 @@ class FusionReport:
 
     def summary(self) -> dict[str, int]:
         """A line per distinct rewriting, or reason against one -> number of blocks."""
-        unfused = Counter(f"cannot be rewritten: the block {why}" for why in self.unsupported.values())
+        unfused = {f"cannot be rewritten, {which}: the block {why}": count for which, why, count in self._unsupported()}
         kept = Counter(f"as they are: {why}" for why in self.faster_dense.values())
         done = Counter(block.describe() for block in self.rewritten.values())
-        return dict(done + kept + unfused)
+        return dict(done + kept) | unfused
 
     def headlines(self) -> list[str]:
         """The same in short, for a terminal: of rewritten blocks how many have which layout, and what runs their products."""
         layouts = Counter(block.layout for block in self.rewritten.values())
         counts = {f"rewritten, {layout}: {self._kernels_of(layout)}": count for layout, count in layouts.items()}
         counts |= Counter(f"left as before: {why}" for why in self.faster_dense.values())
-        counts |= Counter(f"not rewritten: it {why}" for why in self.unsupported.values())
+        counts |= {f"not rewritten, {which}: it {why}": count for which, why, count in self._unsupported()}
         return [f"{counted(count, 'block')} {what}" for what, count in counts.items()]
+
+    def _unsupported(self) -> list[tuple[str, str, int]]:
+        """Of each reason its first block and how many more, the reason, and how many they are."""
+        named: dict[str, list[str]] = {}
+        for name, why in self.unsupported.items():
+            named.setdefault(why, []).append(name)
+        return [
+            (name + f" and {len(more)} more" * bool(more), why, 1 + len(more)) for why, (name, *more) in named.items()
+        ]
 
     def _kernels_of(self, layout: str) -> str:
         """`12 products by gathered_sm90, 4 by dense_linear, 2 by others`."""

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from sparsefront.inference.fusion.calls import BlockCall, Key, Unfusable, call_key, call_tensors
 from sparsefront.inference.fusion.capture import Captured, capture, plain_attributes, skeleton, structure
+from sparsefront.inference.fusion.constant_features import compacted, value_projection, without_constants
 from sparsefront.inference.fusion.plan import ALL_PARTS, FusionParts
 from sparsefront.inference.fusion.sites import (
     ProductSite,
     ProductWeight,
-    compacted,
     find_sites,
     hidden_pairs,
     is_feature_major,
@@ -22,8 +22,6 @@ from sparsefront.inference.fusion.sites import (
     merge_candidates,
     merged,
     stored_parameters,
-    value_projection,
-    without_constants,
 )
 from sparsefront.networks import has_forward_hooks
 
