@@ -109,6 +109,7 @@ def measure(name: str, device: torch.device, kernel: str, seconds: float, settin
         "speedup_high": high,
         "sparse_flops_share": report.sparse_flops_share,
         "blocks_rewritten": len(report.fusion.rewritten),
+        "execution_modes": " ".join(settings.execution_modes),
         "search_seconds": seconds,
         "swap_s": swapped - start,
         "benchmark_s": time.monotonic() - swapped,

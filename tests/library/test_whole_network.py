@@ -47,7 +47,7 @@ def gpu(monkeypatch):
         monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
         monkeypatch.setattr(whole_network, "time_pair", time_pair)
         monkeypatch.setattr(whole_network, "Measure", lambda **settings: SimpleNamespace(**settings))
-        monkeypatch.setattr(swapping, "_known_swaps", {})
+        monkeypatch.setattr(swapping, "known_swaps", {})
         return seen
 
     return pretend

@@ -1,5 +1,7 @@
 """Masks that mask nothing are left out of what is recorded or compiled, and attention in the math path is named."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -7,9 +9,11 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from transformers import BertConfig, BertModel, ViTConfig, ViTModel, masking_utils
 
-from sparsefront.measure import execution_mode
+from sparsefront.measure import end_to_end, execution_mode
 from sparsefront.measure.attention import in_math_path, no_mask_stays_none, without_full_masks
-from sparsefront.measure.execution_mode import fastest_execution_mode
+from sparsefront.measure.execution_mode import FastestMode, fastest_execution_mode
+from sparsefront.measure.fastest import Execution
+from sparsefront.measure.settings import Measure
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 CPU = torch.device("cpu")
@@ -138,6 +142,21 @@ def test_attention_in_the_math_path_is_named():
     assert in_math_path(attention, {"x": x}) == told
     net, inputs = vit()
     assert in_math_path(net, inputs) is None
+
+
+def test_a_network_whose_attention_is_slow_is_named(monkeypatch, caplog):
+    """On a GPU alone, which is made up here."""
+    net, inputs = Heads().eval(), {"x": torch.randn(2, 3, 5, 8)}
+    for device, told in ((CPU, 0), (torch.device("cuda"), 1)):
+        monkeypatch.setattr(end_to_end, "_device", lambda inputs, device=device: device)
+        monkeypatch.setattr(end_to_end, "sharing", lambda device: nullcontext())
+        way = Execution(FastestMode("eager", net, lambda: None))
+        monkeypatch.setattr(end_to_end, "fastest_execution", lambda *given, way=way, **more: way)
+        end_to_end.find_execution(net, inputs, Measure(device="cpu"))
+        assert len(caplog.messages) == told
+    assert caplog.messages[0].startswith(
+        "Heads: 1 of 1 attentions run in PyTorch's math path, which is slow: 1 x float32"
+    )
 
 
 def test_values_that_are_no_tensors_go_with_the_inputs():

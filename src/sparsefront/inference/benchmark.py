@@ -11,6 +11,7 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.inference.fusion.block_pass import fused_dense_graph
 from sparsefront.measure.correctness import NETWORK_ERROR_LIMIT, floating_tensors
 from sparsefront.measure.end_to_end import EndToEnd, time_pair
+from sparsefront.measure.execution_mode import quiet_copies
 from sparsefront.measure.search_time import MOST_SECONDS, SearchTime, Tell, searching
 from sparsefront.measure.settings import DTYPES, FEWEST_REPEATS, Dtype, Measure
 from sparsefront.measure.speedup import ratio_apart
@@ -161,7 +162,7 @@ def benchmark(
             raise InvalidSetting("net", given, f"must give outputs of the shapes of dense_net's, {expected}")
         on = "cpu" if device.type == "cpu" else torch.cuda.get_device_name(device)
         tell(f"benchmark: the fastest execution mode of each network on {on}, {search.limit()}")
-        with searching(search):
+        with searching(search), quiet_copies():
             timed = time_pair(dense_net.eval(), net.eval(), inputs, settings, fuse=fuse)
         tell(f"benchmark: {search.summary()}")
     return Comparison(on, timed)

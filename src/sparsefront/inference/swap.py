@@ -1,7 +1,7 @@
 """Swap sparse kernels into a pruned network: `sf.swap`, and the swap of each layer."""
 
 from collections.abc import Callable, Collection, Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ from sparsefront.inference.precision import (
     require_supported,
 )
 from sparsefront.inference.swap_report import LayerSwap, SwapReport, fused_layer
-from sparsefront.inference.whole_network import BeforeSwap, Decision, kept_dense
+from sparsefront.inference.whole_network import BeforeSwap, KnownSwap, kept_dense, known_swaps, swap_key
 from sparsefront.measure.correctness import (
     LOW_PRECISION_ERROR_LIMIT,
     floating_tensors,
@@ -58,6 +58,7 @@ from sparsefront.measure.correctness import (
     network_error_limit,
     output_error,
 )
+from sparsefront.measure.execution_mode import quiet_copies
 from sparsefront.measure.memory import stored_bytes
 from sparsefront.measure.problems import LayerInput, observe_problems, theoretical_dense_flops, weight_flops
 from sparsefront.measure.search_time import LAYER, SearchTime, Tell, begun, current, searching, too_late
@@ -68,9 +69,7 @@ from sparsefront.networks import (
     layer_weight,
     load_state,
     modes_back_on_error,
-    network_in_words,
     remove_blocks,
-    tensors_digest,
     unwrapped,
 )
 from sparsefront.progress import bar, counted
@@ -450,12 +449,12 @@ def swap(
     if device_of(net).type != "cuda" or choice.swaps_nothing:
         return swap_network(net, masks, example_inputs, **given)
     before = BeforeSwap.of(net) if choice.dense_allowed else None
-    with searching(search):
+    with searching(search), quiet_copies():
         what = "kernels, then the whole network beside the dense one" if before else "kernels"
         tell(
             f"swap: {counted(len(masks), 'layer')} on {torch.cuda.get_device_name(device_of(net))}: {what}, {search.limit()}"
         )
-        known = _known_swaps.get(key := _swap_key(net, masks, example_inputs, given))
+        known = known_swaps.get(key := swap_key(net, masks, example_inputs, given))
         known = None if known is None or known.good_for < seconds else known
         with search.part(1.0 if before is None else KERNELS_SHARE, "kernels"):
             report = swap_network(net, masks, example_inputs, **given, plan=None if known is None else known.plan)
@@ -463,7 +462,7 @@ def swap(
         if before is not None and decision is None and (report.sparse_flops_share or report.fusion.rewritten):
             decision = before.compare(named_inputs_on(net, example_inputs), search.left / 2)
         if known is None:
-            _known_swaps[key] = _KnownSwap(report.plan, decision, search.good_for)
+            known_swaps[key] = KnownSwap(report.plan, decision, search.good_for)
         if decision is not None:
             tell(f"swap: {decision.text}")
             report = replace(report, whole_network=decision.text)
@@ -475,24 +474,6 @@ def swap(
 
 
 KERNELS_SHARE = 0.5  # of a search's time, the rest is for whole networks
-
-
-@dataclass(frozen=True)
-class _KnownSwap:
-    """What this process found for a network, its masks and the shapes of its inputs."""
-
-    plan: FusionPlan
-    decision: Decision | None
-    good_for: float
-
-
-_known_swaps: dict[str, _KnownSwap] = {}
-
-
-def _swap_key(net: nn.Module, masks: Mapping[str, Tensor], example_inputs: object, given: Mapping[str, object]) -> str:
-    inputs = inputs_in_words(named_inputs_on(net, example_inputs))
-    settings = repr({name: value for name, value in given.items() if name != "packed"})
-    return "\n".join((network_in_words(net), tensors_digest(masks), inputs, settings))
 
 
 def swap_network(

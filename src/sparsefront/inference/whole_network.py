@@ -2,6 +2,7 @@
 
 import copy
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -12,12 +13,15 @@ from sparsefront.errors import failure_reason
 from sparsefront.inference.autotune import dense_name
 from sparsefront.inference.benchmark import measured_dtype
 from sparsefront.inference.fusion.block_pass import fused_dense_graph
+from sparsefront.inference.fusion.plan import FusionPlan
 from sparsefront.inference.swap_report import LayerSwap, SwapReport
 from sparsefront.measure.end_to_end import time_pair
 from sparsefront.measure.memory import stored_bytes
 from sparsefront.measure.search_time import MOST_SECONDS
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.variants import copy_sharing_weights
+from sparsefront.networks import network_in_words, tensors_digest
+from sparsefront.tasks.plain_task import inputs_in_words, named_inputs_on
 
 log = logging.getLogger(__name__)
 SLOWEST = 0.98  # speedup over the fastest dense version below which kernel=auto takes no kernels
@@ -150,3 +154,34 @@ class BeforeSwap:
 def _copied(state: dict[str, Any]) -> dict[str, Any]:
     """Attributes of a module, with dicts of its own, such as those of its parameters, modules and hooks."""
     return {name: copy.copy(value) if isinstance(value, dict | set) else value for name, value in state.items()}
+
+
+# What this process found, for another call with the same network, masks and shapes.
+
+
+@dataclass(frozen=True)
+class KnownSwap:
+    """Of one swap.
+
+    Args:
+        decision: None where nothing was compared.
+        good_for: seconds of the longest search that would find nothing else.
+    """
+
+    plan: FusionPlan
+    decision: Decision | None
+    good_for: float
+
+
+known_swaps: dict[str, KnownSwap] = {}
+
+
+def swap_key(net: nn.Module, masks: Mapping[str, Tensor], example_inputs: object, given: Mapping[str, object]) -> str:
+    """Under which a swap is kept in `known_swaps`; raises as `named_inputs_on`.
+
+    Args:
+        given: the other arguments of the call.
+    """
+    inputs = inputs_in_words(named_inputs_on(net, example_inputs))
+    settings = repr({name: value for name, value in given.items() if name != "packed"})
+    return "\n".join((network_in_words(net), tensors_digest(masks), inputs, settings))

@@ -2,8 +2,8 @@
 
 import logging
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,15 +34,17 @@ def compile_unshared(net: nn.Module) -> Callable[..., Any]:
 
 def first_call(call: Callable[[], Any], device: torch.device) -> Any:
     """What a compiled network gives at its first call, in which its code is made, while other processes may time on the GPU."""
-    with aside(device), warnings.catch_warnings():
-        # torch 2.11 copies its own descriptions of outputs by a way that it calls deprecated
-        warnings.filterwarnings(
-            "ignore",
-            message=r".isinstance\(treespec, LeafSpec\). is deprecated",
-            category=FutureWarning,
-            module="copyreg",
-        )
+    with aside(device), quiet_copies():
         return call()
+
+
+@contextmanager
+def quiet_copies() -> Iterator[None]:
+    """torch 2.11 copies its own descriptions of outputs by a way that it calls deprecated: inside, nothing is said of it."""
+    with warnings.catch_warnings():
+        told = r".isinstance\(treespec, LeafSpec\). is deprecated"
+        warnings.filterwarnings("ignore", message=told, category=FutureWarning, module="copyreg")
+        yield
 
 
 def _inductor(graph: fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:

@@ -1,7 +1,7 @@
 """Where a block's graph multiplies by weights: products, constant inputs, hidden features without a weight."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -69,7 +69,13 @@ def find_sites(graph: fx.Graph, block: nn.Module, parts: FusionParts = ALL_PARTS
         layer = _layer_of(node, block)
         if layer is not None:
             rows = layer_weight(block.get_submodule(layer)).shape[0]
-            sites.append(_with_epilogue(node, layer, rows, taken, parts))
+            scaled = _only_user(node)
+            scale = None if scaled is None else _scale(scaled, node, rows)
+            if scaled is None or scale is None:
+                sites.append(_with_epilogue(node, layer, rows, taken, parts))
+                continue
+            site = _with_epilogue(scaled, layer, rows, taken, parts)
+            sites.append(replace(site, linears=(node,), x=node_argument(node, 0), scale=scale))
     return sites
 
 
@@ -79,7 +85,7 @@ def merge_candidates(sites: Iterable[ProductSite]) -> list[list[ProductSite]]:
     """
     groups: dict[fx.Node, list[ProductSite]] = {}
     for site in sites:
-        alone = site.activation == "none" and site.residual is None and site.scale is None
+        alone = site.activation == "none" and site.residual is None
         if alone and (not is_stream(site.users) or is_gated(site.linears[0])):
             groups.setdefault(site.x, []).append(site)
     return [group for group in groups.values() if len(group) > 1]
@@ -153,9 +159,6 @@ def _same_x(one: fx.Node | None, other: fx.Node | None) -> bool:
 def _with_epilogue(node: fx.Node, layer: str, rows: int, taken: set[fx.Node], parts: FusionParts) -> ProductSite:
     out, activation, residual = node, "none", None
     fuses = parts.activation and not (parts.joined and is_gated(node))
-    scale = None
-    if (user := _only_user(out)) is not None and (scale := _scale(user, out, rows)) is not None:
-        out = user
     if fuses and (user := _only_user(out)) is not None and (found := _activation(user)) is not None:
         out, activation = user, found
     user = _only_user(out) if parts.residual else None
@@ -165,7 +168,7 @@ def _with_epilogue(node: fx.Node, layer: str, rows: int, taken: set[fx.Node], pa
             out, residual = user, other[0]
             taken.add(user)  # of two products that are added up, one fuses the sum
     norm = _norm_of(out) if parts.residual_in_norm and residual is not None and activation == "none" else None
-    return ProductSite((node,), (layer,), (rows,), node_argument(node, 0), activation, residual, out, norm, scale)
+    return ProductSite((node,), (layer,), (rows,), node_argument(node, 0), activation, residual, out, norm)
 
 
 def is_stream_norm(node: fx.Node) -> bool:
@@ -210,8 +213,8 @@ def _only_user(node: fx.Node) -> fx.Node | None:
 
 
 def _scale(node: fx.Node, product: fx.Node, rows: int) -> str | None:
-    """The parameter [rows] by which a node multiplies a product, or None."""
-    if node.target is not aten.mul.Tensor or node.kwargs:
+    """The parameter [rows] by which a node multiplies a product for the residual stream, or None."""
+    if node.target is not aten.mul.Tensor or node.kwargs or not is_stream(node.users):
         return None
     others = [part for part in node.args if part is not product]
     if len(others) != 1 or not isinstance(others[0], fx.Node) or others[0].op != "get_attr":
