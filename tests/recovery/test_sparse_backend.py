@@ -94,6 +94,20 @@ def test_the_network_is_itself_afterwards_and_small_meanwhile():
     assert net[0].training and not net[3].training and net[0].weight.grad is None
 
 
+def test_layers_of_other_patterns_train_under_masks(caplog):
+    net, masks = pruned()
+    others = sf.prune(net, "n_m", 0.5, ignore=["0"], tell=len)
+    del masks["3"]
+    both = masks | others
+    with caplog.at_level(logging.INFO):
+        sparse, left = trained(net, both, backend="sparse", epochs=2, recipe=Recipe(gradient_clip=None))
+    assert "1 layer trained by kept blocks alone; 1 layer under dense masks: 3 is pruned by n_m" in caplog.text
+    dense, _ = trained(net, both, backend="dense", epochs=2, recipe=Recipe(gradient_clip=None))
+    for one, other in zip(sparse.parameters(), dense.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+    assert all(not sparse.get_submodule(name).weight[~mask].any() for name, mask in left.items())
+
+
 class Stop(pl.Callback):
     def on_train_epoch_start(self, trainer, module):
         if trainer.current_epoch == 2:
@@ -172,6 +186,8 @@ def test_it_says_before_training_what_it_cannot(given, message):
 def test_a_run_is_refused_when_it_is_composed(composed):
     with pytest.raises(InvalidSetting, match=r"^recovery\.backend=sparse: has kernels"):
         validate(composed("pattern=tile_wise", "recovery.backend=sparse"))
+    with pytest.raises(InvalidSetting, match=r"^recovery\.backend=sparse: has kernels .*, not for block_2_4"):
+        validate(composed("pattern=block_2_4", "granularity=16", "recovery.backend=sparse"))
     with pytest.raises(InvalidSetting, match=r"recovery\.backend=sparse: must be dense"):
         validate(composed("pattern=n_m", "recovery=sr_ste", "recovery.backend=sparse"))
     assert validate(composed("pattern=tile_wise", "recovery.backend=auto")).recovery.backend == "auto"
