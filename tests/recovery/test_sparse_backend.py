@@ -1,12 +1,14 @@
 """Training by kept blocks alone: it follows the masked one, resumes, leaves the network itself, and says what it cannot do."""
 
 import copy
+import json
 import logging
 
 import pytest
 import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
+from sparsefront_kernels.blocked.training import TrainableBlockedLinear
 from torch import nn
 from whole_calls import on_every_rank
 
@@ -14,6 +16,7 @@ import sparsefront as sf
 from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.block_wise import BlockWise
+from sparsefront.recovery import sparse_backend
 from sparsefront.recovery.distill import Distill
 from sparsefront.recovery.finetune import Finetune
 from sparsefront.recovery.rounds import RunContext
@@ -201,6 +204,30 @@ def test_a_cpu_says_what_it_runs(backend, told, caplog):
     with caplog.at_level(logging.INFO):
         trained(*pruned(), backend=backend, epochs=1)
     assert told in caplog.text
+
+
+@pytest.mark.parametrize("faster", ["dense", "sparse"])
+def test_auto_takes_the_faster_backend_and_nothing_else_changes(faster, monkeypatch, caplog, tmp_path):
+    timed, seconds = sparse_backend._step_seconds, []
+
+    def step_seconds(round, *given):
+        timed(round, *given)  # trains for a few steps
+        seconds.append(
+            1.0 if any(isinstance(part, TrainableBlockedLinear) for part in round.net) == (faster == "sparse") else 2.0
+        )
+        return seconds[-1]
+
+    monkeypatch.setattr(sparse_backend, "_has_kernels", lambda round: True)
+    monkeypatch.setattr(sparse_backend, "_step_seconds", step_seconds)
+    (net, masks), context = pruned(), RunContext(tmp_path, tmp_path / "resume", keep_finished=True)
+    keeping = TrainerSettings(accelerator="cpu", progress_bar=False)
+    with caplog.at_level(logging.INFO):
+        found, _ = trained(net, masks, backend="auto", epochs=2, trainer=keeping, context=context)
+    assert "auto: a step takes" in caplog.text and sorted(seconds) == [1.0, 2.0]
+    kept = json.loads(next(tmp_path.glob("resume/round_*/backend.json")).read_text())
+    expected, _ = trained(net, masks, backend=faster, epochs=2)
+    assert kept == faster
+    assert all(torch.equal(one, other) for one, other in zip(found.parameters(), expected.parameters(), strict=True))
 
 
 @pytest.mark.gpu

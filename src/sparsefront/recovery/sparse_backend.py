@@ -184,7 +184,7 @@ WARM_UP, STEPS = 3, 5
 
 
 def _chosen(backend: Backend, round: Round, optimization: Optimization, *, quantize: bool) -> Backend:
-    on_gpu = round.setup.trainer.on_gpu
+    on_gpu = _has_kernels(round)
     if backend == "dense":
         return backend
     if backend == "sparse":
@@ -208,6 +208,15 @@ def _chosen(backend: Backend, round: Round, optimization: Optimization, *, quant
         with whole_file(kept) as new:
             new.write_text(json.dumps(chosen), encoding="utf-8")
     return chosen
+
+
+def _has_kernels(round: Round) -> bool:
+    return round.setup.trainer.on_gpu
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def _dtype(round: Round) -> torch.dtype:
@@ -249,7 +258,7 @@ def _step_seconds(round: Round, optimization: Optimization, batch: Any, device: 
     batch = task.transfer_batch_to_device(batch, device, 0)
     dtype, seconds = _dtype(round), []
     for _ in range(WARM_UP + STEPS):
-        torch.cuda.synchronize(device)
+        _synchronize(device)
         start = time.perf_counter()
         with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
             output = task.call(net, with_square_mask(task.net_inputs(batch), net))
@@ -257,6 +266,6 @@ def _step_seconds(round: Round, optimization: Optimization, batch: Any, device: 
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        torch.cuda.synchronize(device)
+        _synchronize(device)
         seconds.append(time.perf_counter() - start)
     return statistics.median(seconds[WARM_UP:])
