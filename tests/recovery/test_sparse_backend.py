@@ -21,6 +21,7 @@ from sparsefront.recovery.distill import Distill
 from sparsefront.recovery.finetune import Finetune
 from sparsefront.recovery.rounds import RunContext
 from sparsefront.recovery.sr_ste import SrSte
+from sparsefront.training.compilation import CompileSteps
 from sparsefront.training.recipe import Recipe
 from sparsefront.training.trainer import TrainerSettings
 
@@ -111,6 +112,15 @@ def test_layers_of_other_patterns_train_under_masks(caplog):
     assert all(not sparse.get_submodule(name).weight[~mask].any() for name, mask in left.items())
 
 
+def test_blocks_of_a_network_are_found_for_compilation():
+    block = nn.Sequential(nn.Linear(16, 16), nn.GELU())
+    net = nn.ModuleDict({"blocks": nn.ModuleList([block, copy.deepcopy(block)]), "head": nn.Linear(16, 2)})
+    expected = CompileSteps("blocks")._modules(net).keys()
+    for part in net["blocks"]:
+        part[0] = TrainableBlockedLinear.from_masked(part[0], torch.ones(16, 16).bool(), (8, 8))
+    assert CompileSteps("blocks")._modules(net).keys() == expected == {"blocks.0", "blocks.1"}
+
+
 class Stop(pl.Callback):
     def on_train_epoch_start(self, trainer, module):
         if trainer.current_epoch == 2:
@@ -146,6 +156,10 @@ def test_two_ranks_end_with_the_weights_of_the_masked_training(bodies, served_ra
         torch.testing.assert_close(first[name], weight, rtol=1e-3, atol=1e-4)
 
 
+def split(masks):
+    masks["0"][0, 0] ^= True
+
+
 def frozen(net):
     net[3].weight.requires_grad_(False)
 
@@ -165,6 +179,10 @@ def shared(net):
         ({"schedule": "gradual"}, r"recovery\.backend=sparse: trains fixed masks"),
         ({"change": frozen}, r"recovery\.backend=sparse: trains weights, and that of 3 is frozen"),
         ({"change": shared}, r"recovery\.backend=sparse: trains each layer by itself, and 0, 3 share a weight"),
+        (
+            {"edit": split},
+            r"recovery\.backend=sparse: trains whole blocks, and the mask of 0 has others \(blocked: block \(0, ",
+        ),
         ({"recovery": Finetune(quantize=True)}, r"recovery\.backend=sparse: .*quantize"),
         ({"recovery": "sr_ste"}, r"backend=sparse: must be dense \(its update needs gradients of pruned weights"),
         ({"recovery": "none"}, r"backend=sparse: is a setting of recoveries that train"),
@@ -176,6 +194,8 @@ def test_it_says_before_training_what_it_cannot(given, message):
     net, masks = pruned(schedule=given.pop("schedule", "one_shot"))
     if pattern := given.pop("pattern", None):
         masks = sf.prune(net, pattern, 0.5, tell=len)
+    if edit := given.pop("edit", None):
+        edit(masks)
     if change := given.pop("change", None):
         change(net)
         masks = sf.Masks(

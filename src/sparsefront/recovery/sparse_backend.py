@@ -148,7 +148,12 @@ def _replace(net: nn.Module, name: str, mask: Tensor, round: Round) -> nn.Linear
     linear = net.get_submodule(name)
     assert isinstance(linear, nn.Linear)
     _, parameters = _pattern_of(name, round).storage(tuple(linear.weight.shape), round.sparsity)  # type: ignore[arg-type]
-    layer = TrainableBlockedLinear.from_masked(linear, mask, parameters["block"])
+    try:
+        layer = TrainableBlockedLinear.from_masked(linear, mask, parameters["block"])
+    except ValueError as error:  # somebody changed the masks
+        raise InvalidSetting(
+            KEY, "sparse", f"trains whole blocks, and the mask of {name} has others ({error}); use dense"
+        ) from error
     layer.train(linear.training)
     net.set_submodule(name, layer)
     linear.weight.data, linear.weight.grad = linear.weight.new_empty(0), None  # its memory is free meanwhile
