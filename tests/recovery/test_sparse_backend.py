@@ -121,6 +121,19 @@ def test_blocks_of_a_network_are_found_for_compilation():
     assert CompileSteps("blocks")._modules(net).keys() == expected == {"blocks.0", "blocks.1"}
 
 
+def test_blocks_are_found_in_masks_of_which_nothing_is_known():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(24, 64), nn.GELU(), nn.Linear(64, 32), nn.Linear(32, 5))
+    halves = torch.tensor([[True, False]]).repeat_interleave(32, 0).repeat_interleave(32, 1)
+    masks = {"0": torch.ones(64, 24).bool(), "2": halves}  # the first layer is whole, and no block divides it
+    with pytest.raises(InvalidSetting, match="not for element_wise"):
+        trained(net, masks | {"3": torch.rand(5, 32) < 0.5}, backend="sparse", epochs=1)
+    sparse, _ = trained(net, masks, backend="sparse", epochs=1, recipe=Recipe(gradient_clip=None))
+    dense, _ = trained(net, masks, backend="dense", epochs=1, recipe=Recipe(gradient_clip=None))
+    for one, other in zip(sparse.parameters(), dense.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+
+
 class Stop(pl.Callback):
     def on_train_epoch_start(self, trainer, module):
         if trainer.current_epoch == 2:

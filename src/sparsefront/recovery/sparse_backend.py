@@ -128,6 +128,8 @@ def _sorted_layers(net: nn.Module, masks: dict[str, Tensor], round: Round) -> tu
             dense[name] = "has hooks"
         elif not (pattern := _pattern_of(name, round)).trains_sparse:
             dense[name] = f"is pruned by {pattern.name}"
+        elif why := pattern.unsupported_reason((layer.out_features, layer.in_features), round.sparsity):
+            dense[name] = f"cannot be divided: {why}"
         elif len(sharing) > 1:
             raise InvalidSetting(
                 KEY, "sparse", f"trains each layer by itself, and {', '.join(sharing)} share a weight; use dense"
