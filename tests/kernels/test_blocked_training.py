@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from sparsefront_kernels.blocked import training
 from sparsefront_kernels.blocked.format import BlockedFormat
 from sparsefront_kernels.blocked.sm90 import pack_for_blocked_sm90
+from sparsefront_kernels.blocked.sm90_training import loadable
 from sparsefront_kernels.blocked.training import TrainableBlockedLinear, weight_gradient_reference
 from sparsefront_kernels.common.wgmma_layout import swizzled
 from torch import nn
@@ -132,6 +133,23 @@ def test_panels_come_from_where_the_kernel_packs_them(block, transposed):
     assert torch.equal(panels, expected.panels)
     assert weight.lengths == expected.lengths and torch.equal(weight.k_blocks, expected.k_blocks)
     assert weight.panels.shape == expected.panels.shape and weight.panels.untyped_storage().nbytes() == 4
+
+
+def test_what_the_copy_engine_cannot_read_is_copied():
+    rows = torch.randn(6, 64).half()
+    ways = (
+        rows.t(),
+        rows[:1].expand(6, 64),
+        rows[:1].as_strided((1, 64), (5, 1)),
+        rows[:, 1:],
+        rows.view(-1)[1:65].view(1, 64),
+    )
+    for given in ways:
+        found = loadable(given)
+        assert (
+            torch.equal(found, given) and found.stride() == (given.shape[1], 1) and found.data_ptr() != given.data_ptr()
+        )
+    assert loadable(rows) is rows and loadable(rows[::2]).data_ptr() == rows.data_ptr()
 
 
 @pytest.mark.gpu

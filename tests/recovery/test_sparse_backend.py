@@ -1,12 +1,14 @@
 """Training by kept blocks alone: it follows the masked one, resumes, leaves the network itself, and says what it cannot do."""
 
 import copy
+import json
 import logging
 
 import pytest
 import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
+from sparsefront_kernels.blocked.training import TrainableBlockedLinear
 from torch import nn
 from whole_calls import on_every_rank
 
@@ -14,10 +16,12 @@ import sparsefront as sf
 from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.block_wise import BlockWise
+from sparsefront.recovery import sparse_backend
 from sparsefront.recovery.distill import Distill
 from sparsefront.recovery.finetune import Finetune
 from sparsefront.recovery.rounds import RunContext
 from sparsefront.recovery.sr_ste import SrSte
+from sparsefront.training.compilation import CompileSteps
 from sparsefront.training.recipe import Recipe
 from sparsefront.training.trainer import TrainerSettings
 
@@ -94,6 +98,42 @@ def test_the_network_is_itself_afterwards_and_small_meanwhile():
     assert net[0].training and not net[3].training and net[0].weight.grad is None
 
 
+def test_layers_of_other_patterns_train_under_masks(caplog):
+    net, masks = pruned()
+    others = sf.prune(net, "n_m", 0.5, ignore=["0"], tell=len)
+    del masks["3"]
+    both = masks | others
+    with caplog.at_level(logging.INFO):
+        sparse, left = trained(net, both, backend="sparse", epochs=2, recipe=Recipe(gradient_clip=None))
+    assert "1 layer trained by kept blocks alone; 1 layer under dense masks: 3 is pruned by n_m" in caplog.text
+    dense, _ = trained(net, both, backend="dense", epochs=2, recipe=Recipe(gradient_clip=None))
+    for one, other in zip(sparse.parameters(), dense.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+    assert all(not sparse.get_submodule(name).weight[~mask].any() for name, mask in left.items())
+
+
+def test_blocks_of_a_network_are_found_for_compilation():
+    block = nn.Sequential(nn.Linear(16, 16), nn.GELU())
+    net = nn.ModuleDict({"blocks": nn.ModuleList([block, copy.deepcopy(block)]), "head": nn.Linear(16, 2)})
+    expected = CompileSteps("blocks")._modules(net).keys()
+    for part in net["blocks"]:
+        part[0] = TrainableBlockedLinear.from_masked(part[0], torch.ones(16, 16).bool(), (8, 8))
+    assert CompileSteps("blocks")._modules(net).keys() == expected == {"blocks.0", "blocks.1"}
+
+
+def test_blocks_are_found_in_masks_of_which_nothing_is_known():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(24, 64), nn.GELU(), nn.Linear(64, 32), nn.Linear(32, 5))
+    halves = torch.tensor([[True, False]]).repeat_interleave(32, 0).repeat_interleave(32, 1)
+    masks = {"0": torch.ones(64, 24).bool(), "2": halves}  # the first layer is whole, and no block divides it
+    with pytest.raises(InvalidSetting, match="not for element_wise"):
+        trained(net, masks | {"3": torch.rand(5, 32) < 0.5}, backend="sparse", epochs=1)
+    sparse, _ = trained(net, masks, backend="sparse", epochs=1, recipe=Recipe(gradient_clip=None))
+    dense, _ = trained(net, masks, backend="dense", epochs=1, recipe=Recipe(gradient_clip=None))
+    for one, other in zip(sparse.parameters(), dense.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+
+
 class Stop(pl.Callback):
     def on_train_epoch_start(self, trainer, module):
         if trainer.current_epoch == 2:
@@ -129,6 +169,10 @@ def test_two_ranks_end_with_the_weights_of_the_masked_training(bodies, served_ra
         torch.testing.assert_close(first[name], weight, rtol=1e-3, atol=1e-4)
 
 
+def split(masks):
+    masks["0"][0, 0] ^= True
+
+
 def frozen(net):
     net[3].weight.requires_grad_(False)
 
@@ -148,6 +192,10 @@ def shared(net):
         ({"schedule": "gradual"}, r"recovery\.backend=sparse: trains fixed masks"),
         ({"change": frozen}, r"recovery\.backend=sparse: trains weights, and that of 3 is frozen"),
         ({"change": shared}, r"recovery\.backend=sparse: trains each layer by itself, and 0, 3 share a weight"),
+        (
+            {"edit": split},
+            r"recovery\.backend=sparse: trains whole blocks, and the mask of 0 has others \(blocked: block \(0, ",
+        ),
         ({"recovery": Finetune(quantize=True)}, r"recovery\.backend=sparse: .*quantize"),
         ({"recovery": "sr_ste"}, r"backend=sparse: must be dense \(its update needs gradients of pruned weights"),
         ({"recovery": "none"}, r"backend=sparse: is a setting of recoveries that train"),
@@ -159,6 +207,8 @@ def test_it_says_before_training_what_it_cannot(given, message):
     net, masks = pruned(schedule=given.pop("schedule", "one_shot"))
     if pattern := given.pop("pattern", None):
         masks = sf.prune(net, pattern, 0.5, tell=len)
+    if edit := given.pop("edit", None):
+        edit(masks)
     if change := given.pop("change", None):
         change(net)
         masks = sf.Masks(
@@ -172,6 +222,8 @@ def test_it_says_before_training_what_it_cannot(given, message):
 def test_a_run_is_refused_when_it_is_composed(composed):
     with pytest.raises(InvalidSetting, match=r"^recovery\.backend=sparse: has kernels"):
         validate(composed("pattern=tile_wise", "recovery.backend=sparse"))
+    with pytest.raises(InvalidSetting, match=r"^recovery\.backend=sparse: has kernels .*, not for block_2_4"):
+        validate(composed("pattern=block_2_4", "granularity=16", "recovery.backend=sparse"))
     with pytest.raises(InvalidSetting, match=r"recovery\.backend=sparse: must be dense"):
         validate(composed("pattern=n_m", "recovery=sr_ste", "recovery.backend=sparse"))
     assert validate(composed("pattern=tile_wise", "recovery.backend=auto")).recovery.backend == "auto"
@@ -185,6 +237,30 @@ def test_a_cpu_says_what_it_runs(backend, told, caplog):
     with caplog.at_level(logging.INFO):
         trained(*pruned(), backend=backend, epochs=1)
     assert told in caplog.text
+
+
+@pytest.mark.parametrize("faster", ["dense", "sparse"])
+def test_auto_takes_the_faster_backend_and_nothing_else_changes(faster, monkeypatch, caplog, tmp_path):
+    timed, seconds = sparse_backend._step_seconds, []
+
+    def step_seconds(round, *given):
+        timed(round, *given)  # trains for a few steps
+        seconds.append(
+            1.0 if any(isinstance(part, TrainableBlockedLinear) for part in round.net) == (faster == "sparse") else 2.0
+        )
+        return seconds[-1]
+
+    monkeypatch.setattr(sparse_backend, "_has_kernels", lambda round: True)
+    monkeypatch.setattr(sparse_backend, "_step_seconds", step_seconds)
+    (net, masks), context = pruned(), RunContext(tmp_path, tmp_path / "resume", keep_finished=True)
+    keeping = TrainerSettings(accelerator="cpu", progress_bar=False)
+    with caplog.at_level(logging.INFO):
+        found, _ = trained(net, masks, backend="auto", epochs=2, trainer=keeping, context=context)
+    assert "auto: a step takes" in caplog.text and sorted(seconds) == [1.0, 2.0]
+    kept = json.loads(next(tmp_path.glob("resume/round_*/backend.json")).read_text())
+    expected, _ = trained(net, masks, backend=faster, epochs=2)
+    assert kept == faster
+    assert all(torch.equal(one, other) for one, other in zip(found.parameters(), expected.parameters(), strict=True))
 
 
 @pytest.mark.gpu

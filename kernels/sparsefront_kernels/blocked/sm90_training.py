@@ -78,6 +78,13 @@ def splits_for(m: int, counts: tuple[int, ...], num_sms: int) -> int:
     return min(range(1, max(1, m // FEWEST_ROWS) + 1), key=cycles)
 
 
+def loadable(rows: Tensor) -> Tensor:
+    """The matrix, copied where the copy engine cannot read it: rows are contiguous, apart, and begin at 16 bytes each."""
+    if has_aligned_rows(rows) and rows.stride(0) >= rows.shape[1]:
+        return rows
+    return rows.new_empty(rows.shape).copy_(rows)  # a contiguous copy of one row may keep any stride
+
+
 def blocked_gradient_sm90(
     dy: Tensor, x: Tensor, packed: GradientBoxes, block: tuple[int, int], blocks: int, *, bias: bool
 ) -> tuple[Tensor, Tensor]:
@@ -92,7 +99,7 @@ def blocked_gradient_sm90(
     Raises:
         RuntimeError: the launch failed.
     """
-    dy, x = (rows if has_aligned_rows(rows) else rows.contiguous() for rows in (dy, x))
+    dy, x = loadable(dy), loadable(x)
     m, n, pairs = len(x), dy.shape[1], len(packed.counts)
     splits = splits_for(m, packed.counts, num_sms(x.device))
     gradient = x.new_empty(blocks, *block, dtype=torch.float32)

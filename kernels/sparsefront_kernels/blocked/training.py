@@ -30,13 +30,14 @@ from sparsefront_kernels.blocked.sm90_training import (
     GradientBoxes,
     blocked_gradient_sm90,
     boxes_for_gradient,
+    loadable,
     packed_panels,
 )
 from sparsefront_kernels.blocked.triton import BlockedTritonWeight, blocked_triton
 from sparsefront_kernels.common.device_support import hopper_unsupported_reason, triton_unsupported_reason
 from sparsefront_kernels.common.epilogue import accumulation_dtype
 from sparsefront_kernels.common.launch import num_sms, power_of_two_within, supports_pdl
-from sparsefront_kernels.common.operands import bias_for_kernel, has_aligned_rows
+from sparsefront_kernels.common.operands import bias_for_kernel
 from sparsefront_kernels.problem import Problem
 
 
@@ -273,7 +274,7 @@ def _product(x: Tensor, packed: Tensor, bias: Tensor | None, kept: KeptBlocks, t
 
 
 def _sm90_product(x: Tensor, panels: Tensor, bias: Tensor | None, kept: KeptBlocks, transposed: bool) -> Tensor:
-    x = x if has_aligned_rows(x) else x.contiguous()
+    x = loadable(x)
     m, device = len(x), x.device
     weight = replace(kept.panels(transposed, device), panels=panels)
     y = x.new_empty(m, weight.n)

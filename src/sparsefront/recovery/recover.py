@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytorch_lightning as pl
 import torch
+from sparsefront_kernels import mask_structure
 from torch import Tensor, nn
 
 from sparsefront import distributed
@@ -18,6 +19,8 @@ from sparsefront.models.checkpoint import misfit_of
 from sparsefront.models.linears import as_linears
 from sparsefront.networks import in_eval_mode, keep_modes, unwrapped
 from sparsefront.options import option, program_command
+from sparsefront.patterns.base import Pattern
+from sparsefront.patterns.block_wise import BlockWise
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.pruning.calibration import asked_batches
 from sparsefront.pruning.layers import require_no_groups, weighted_layers
@@ -85,7 +88,7 @@ def recover(
             none, or one with its settings.
         epochs, lr: of the recipe: how long all rounds together (each one that rewinds) train, and at which peak rate. Not
             beside a recovery that has its own, nor one that trains nothing.
-        backend: of the recovery: dense, sparse (trains by kept blocks alone, of block_wise masks) or auto (the one whose step
+        backend: of the recovery: dense, sparse (trains by kept blocks alone, of masks of blocks) or auto (the one whose step
             takes less time); None = as the recovery has it, dense by default.
         recipe: optimizer, learning-rate curve, weight decay; None = AdamW, linear decay, 3 epochs at 1e-3. Rewinding reads it
             as that of the dense training.
@@ -121,7 +124,7 @@ def recover(
     if task is not None and not callable(task):
         raise InvalidSetting("task", type(task).__name__, "is a function (net, optimization) -> task, or None")
     known, chosen = Masks.of(masks), _with_backend(option("recovery", recovery, Recovery), backend)
-    pruning = known.pruning or PruningSettings(ElementWise(), known.sparsity)
+    pruning = known.pruning or PruningSettings(_pattern_of(held, chosen), known.sparsity)
     given = {"dense_net": dense_net, "initial_net": initial_net, "epoch_weights": epoch_weights}
     for name in ("dense_net", "initial_net"):
         if given[name] is not None and not isinstance(given[name], nn.Module):
@@ -194,6 +197,19 @@ def _with_backend(recovery: Recovery, backend: Backend | None) -> Recovery:
         allowed = f"is a setting of recoveries that train, which recovery={recovery.name} does not: leave it out"
         raise InvalidSetting("backend", backend, allowed)
     return replace(recovery, backend=backend)  # type: ignore[type-var,call-arg]  # a dataclass with that field
+
+
+def _pattern_of(masks: Mapping[str, Tensor], recovery: Recovery) -> Pattern:
+    """Of masks of which nothing is known: blocks, where kernels that train blocks are asked for and all masks consist of them;
+    else single weights.
+    """
+    if getattr(recovery, "backend", "dense") == "dense":
+        return ElementWise()
+    found = [mask_structure(mask.flatten(1)) for mask in masks.values()]
+    blocks = [parameters["block"] for family, parameters in found if family == "blocked"]
+    if not blocks or any(family not in ("blocked", "dense") for family, _ in found):
+        return ElementWise()
+    return BlockWise("x".join(str(min(sides)) for sides in zip(*blocks, strict=True)))
 
 
 def _data_of_round(

@@ -23,6 +23,7 @@ from sparsefront.artifacts.durable import whole_file
 from sparsefront.errors import InvalidSetting
 from sparsefront.networks import has_forward_hooks
 from sparsefront.options import options_where
+from sparsefront.patterns.base import Pattern
 from sparsefront.progress import counted
 from sparsefront.pruning.masked_weights import MaskedWeights, sharing_layers
 from sparsefront.recovery.base import RecoverySetup, Round
@@ -56,7 +57,7 @@ def check_backend(backend: Backend, setup: RecoverySetup, *, quantize: bool) -> 
 
 def _unsupported_reason(setup: RecoverySetup, *, quantize: bool) -> str | None:
     pattern, schedule, importance = setup.pruning.pattern, setup.pruning.schedule, setup.pruning.importance
-    if not pattern.trains_sparse:
+    if not any(part.trains_sparse for part in (pattern.parts if pattern.mixed else (pattern,))):
         trained = ", ".join(options_where("sparsefront.patterns", lambda other: other.trains_sparse))
         return f"has kernels with a backward pass for pattern={trained}, not for {pattern.name}"
     if schedule.in_training:
@@ -90,7 +91,7 @@ def sparse_layers(
 @contextmanager
 def _converted(round: Round) -> Iterator[MaskedWeights]:
     net, masks = round.net, round.masked.masks()
-    trained, dense = _sorted_layers(net, masks)
+    trained, dense = _sorted_layers(net, masks, round)
     if not trained:
         first, reason = next(iter(dense.items()))
         raise InvalidSetting(KEY, "sparse", f"trains Linear layers, and finds none: {first} {reason}; use dense")
@@ -112,7 +113,7 @@ def _first(dense: dict[str, str]) -> str:
     return f"{name} {reason}"
 
 
-def _sorted_layers(net: nn.Module, masks: dict[str, Tensor]) -> tuple[list[str], dict[str, str]]:
+def _sorted_layers(net: nn.Module, masks: dict[str, Tensor], round: Round) -> tuple[list[str], dict[str, str]]:
     """Layers that are trained sparse, and those that stay dense under their masks -> why.
 
     Raises:
@@ -125,6 +126,10 @@ def _sorted_layers(net: nn.Module, masks: dict[str, Tensor]) -> tuple[list[str],
             dense[name] = f"is {type(layer).__name__}"
         elif has_forward_hooks(layer):
             dense[name] = "has hooks"
+        elif not (pattern := _pattern_of(name, round)).trains_sparse:
+            dense[name] = f"is pruned by {pattern.name}"
+        elif why := pattern.unsupported_reason((layer.out_features, layer.in_features), round.sparsity):
+            dense[name] = f"cannot be divided: {why}"
         elif len(sharing) > 1:
             raise InvalidSetting(
                 KEY, "sparse", f"trains each layer by itself, and {', '.join(sharing)} share a weight; use dense"
@@ -136,13 +141,21 @@ def _sorted_layers(net: nn.Module, masks: dict[str, Tensor]) -> tuple[list[str],
     return trained, dense
 
 
+def _pattern_of(layer: str, round: Round) -> Pattern:
+    return round.spec.pattern_of(layer, round.setup.pruning.pattern)
+
+
 def _replace(net: nn.Module, name: str, mask: Tensor, round: Round) -> nn.Linear:
     """Put what is trained in a layer's place, whose weight it takes; the layer as it was."""
     linear = net.get_submodule(name)
     assert isinstance(linear, nn.Linear)
-    pattern = round.spec.pattern_of(name, round.setup.pruning.pattern)
-    _, parameters = pattern.storage(tuple(linear.weight.shape), round.sparsity)  # type: ignore[arg-type]
-    layer = TrainableBlockedLinear.from_masked(linear, mask, parameters["block"])
+    _, parameters = _pattern_of(name, round).storage(tuple(linear.weight.shape), round.sparsity)  # type: ignore[arg-type]
+    try:
+        layer = TrainableBlockedLinear.from_masked(linear, mask, parameters["block"])
+    except ValueError as error:  # somebody changed the masks
+        raise InvalidSetting(
+            KEY, "sparse", f"trains whole blocks, and the mask of {name} has others ({error}); use dense"
+        ) from error
     layer.train(linear.training)
     net.set_submodule(name, layer)
     linear.weight.data, linear.weight.grad = linear.weight.new_empty(0), None  # its memory is free meanwhile
@@ -178,7 +191,7 @@ WARM_UP, STEPS = 3, 5
 
 
 def _chosen(backend: Backend, round: Round, optimization: Optimization, *, quantize: bool) -> Backend:
-    on_gpu = round.setup.trainer.on_gpu
+    on_gpu = _has_kernels(round)
     if backend == "dense":
         return backend
     if backend == "sparse":
@@ -202,6 +215,15 @@ def _chosen(backend: Backend, round: Round, optimization: Optimization, *, quant
         with whole_file(kept) as new:
             new.write_text(json.dumps(chosen), encoding="utf-8")
     return chosen
+
+
+def _has_kernels(round: Round) -> bool:
+    return round.setup.trainer.on_gpu
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def _dtype(round: Round) -> torch.dtype:
@@ -243,7 +265,7 @@ def _step_seconds(round: Round, optimization: Optimization, batch: Any, device: 
     batch = task.transfer_batch_to_device(batch, device, 0)
     dtype, seconds = _dtype(round), []
     for _ in range(WARM_UP + STEPS):
-        torch.cuda.synchronize(device)
+        _synchronize(device)
         start = time.perf_counter()
         with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
             output = task.call(net, with_square_mask(task.net_inputs(batch), net))
@@ -251,6 +273,6 @@ def _step_seconds(round: Round, optimization: Optimization, batch: Any, device: 
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        torch.cuda.synchronize(device)
+        _synchronize(device)
         seconds.append(time.perf_counter() - start)
     return statistics.median(seconds[WARM_UP:])

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from sparsefront_kernels.blocked.training import TrainableBlockedLinear
 from torch import nn
 from torch.nn.utils import parametrize
 from torch.utils import deterministic as debugging
@@ -127,7 +128,8 @@ class CompileSteps(pl.Callback):
     def _modules(self, net: nn.Module) -> dict[str, nn.Module]:
         if self.what == "network":
             return {"": net}
-        weighted = [name for name, part in net.named_modules() if isinstance(part, nn.Linear | nn.modules.conv._ConvNd)]
+        kinds = nn.Linear | nn.modules.conv._ConvNd | TrainableBlockedLinear
+        weighted = [name for name, part in net.named_modules() if isinstance(part, kinds)]
         names = block_names(net, weighted)
         if not names:
             log.warning(
