@@ -33,6 +33,7 @@ from sparsefront.inference.low_precision import (
 )
 from sparsefront.inference.network_modules import (
     SparseConv2d,
+    join_groups,
     leave_fast_path,
     release_formats,
     replace_module,
@@ -47,6 +48,7 @@ from sparsefront.inference.precision import (
     require_supported,
 )
 from sparsefront.inference.swap_report import LayerSwap, SwapReport, fused_layer
+from sparsefront.masks.weight_view import as_matrix
 from sparsefront.measure.correctness import (
     LOW_PRECISION_ERROR_LIMIT,
     floating_tensors,
@@ -71,6 +73,7 @@ from sparsefront.pruning.layers import (
     KEEPS_ALL,
     UNREACHED,
     dense_weights,
+    in_groups,
     layer_unsupported_reason,
     nested_tensor_reason,
 )
@@ -134,12 +137,13 @@ def swap_layers(
         reason = narrower.get(name) or _stays_dense(layer, export, name, choice, called=name in problems)
         reason = reason or nested_tensor_reason(net, name)
         if reason is None:
-            ending = endings.get(name)
-            tuned = _try(layer, export, name, problems[name], choice, plan, precision, adds_shortcut=ending)
+            ending, received = endings.get(name), _of_one_product(layer, problems[name])
+            tuned = _try(layer, export, name, received, choice, plan, precision, adds_shortcut=ending)
         else:
+            received = problems.get(name)
             tuned = try_low_dense(net, name, linears, choice, plan, precision)
         chosen = tuned.fastest(dense_allowed=choice.dense_allowed or reason is not None)
-        layers[name] = record_layer(layer, tuned, chosen, problems.get(name), density=density)
+        layers[name] = record_layer(layer, tuned, chosen, received, density=density)
         if chosen is None:
             dense_layers[name] = reason or tuned.why_dense()
         else:
@@ -208,6 +212,14 @@ def _stays_dense(
     return None if called else UNREACHED
 
 
+def _of_one_product(layer: nn.Module, received: LayerInput) -> LayerInput:
+    """What the layer receives, with the inputs of all groups of a convolution: see `join_groups`."""
+    if not in_groups(layer):
+        return received
+    problem = replace(received.problem, k=received.problem.k * layer.groups)
+    return replace(received, problem=problem)
+
+
 def _try(
     layer: nn.Linear | nn.Conv2d,
     export: PackedWeights,
@@ -220,7 +232,9 @@ def _try(
     adds_shortcut: bool | None,
 ) -> Autotuned:
     device = layer.weight.device
-    stored = export.format(name).to(device=device, dtype=layer.weight.dtype)
+    stored, mask = export.format(name).to(device=device, dtype=layer.weight.dtype), export.masks[name].to(device)
+    if in_groups(layer):
+        stored, mask = join_groups(stored, as_matrix(mask), layer.groups, layer.weight[0, 0].numel())
     wants = partial(choice.wants, canonical=stored.family, device=device)
     if plan is not None:
         planned = plan.layers.get(name, dense_name(layer))
@@ -236,7 +250,7 @@ def _try(
         low = ()
     else:
         x_scale = precision.x_scale([name])
-    candidates = find_candidates(stored, export.masks[name].to(device), received.problem, wants, low)
+    candidates = find_candidates(stored, mask, received.problem, wants, low)
     candidates.unsupported.update(reasons)
     return autotune_layer(layer, candidates, received, timed=plan is None, adds_shortcut=adds_shortcut, x_scale=x_scale)
 

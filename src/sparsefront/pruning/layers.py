@@ -376,8 +376,6 @@ def layer_unsupported_reason(layer: nn.Module) -> str | None:
 
 def conv_unsupported_reason(layer: nn.Conv2d) -> str | None:
     """Why this convolution cannot be one product, or None."""
-    if layer.groups != 1:
-        return f"convolution in {layer.groups} groups"
     if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
         return (
             f"convolution with padding {layer.padding} of mode {layer.padding_mode}: only zeros, given as numbers, work"
