@@ -136,11 +136,11 @@ def swap_layers(
             continue
         reason = narrower.get(name) or _stays_dense(layer, export, name, choice, called=name in problems)
         reason = reason or nested_tensor_reason(net, name)
+        received = problems.get(name)
         if reason is None:
-            ending, received = endings.get(name), _of_one_product(layer, problems[name])
+            received, ending = _of_one_product(layer, problems[name]), endings.get(name)
             tuned = _try(layer, export, name, received, choice, plan, precision, adds_shortcut=ending)
         else:
-            received = problems.get(name)
             tuned = try_low_dense(net, name, linears, choice, plan, precision)
         chosen = tuned.fastest(dense_allowed=choice.dense_allowed or reason is not None)
         layers[name] = record_layer(layer, tuned, chosen, received, density=density)
@@ -214,10 +214,9 @@ def _stays_dense(
 
 def _of_one_product(layer: nn.Module, received: LayerInput) -> LayerInput:
     """What the layer receives, with the inputs of all groups of a convolution: see `join_groups`."""
-    if not in_groups(layer):
+    if not isinstance(layer, nn.Conv2d):
         return received
-    problem = replace(received.problem, k=received.problem.k * layer.groups)
-    return replace(received, problem=problem)
+    return replace(received, problem=replace(received.problem, k=received.problem.k * layer.groups))
 
 
 def _try(
@@ -233,7 +232,7 @@ def _try(
 ) -> Autotuned:
     device = layer.weight.device
     stored, mask = export.format(name).to(device=device, dtype=layer.weight.dtype), export.masks[name].to(device)
-    if in_groups(layer):
+    if isinstance(layer, nn.Conv2d) and in_groups(layer):
         stored, mask = join_groups(stored, as_matrix(mask), layer.groups, layer.weight[0, 0].numel())
     wants = partial(choice.wants, canonical=stored.family, device=device)
     if plan is not None:
