@@ -66,7 +66,6 @@ def test_conv_is_the_same_product(settings):
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"groups": 2}, "2 groups"),
         ({"padding": "same"}, "same"),
         ({"padding": 1, "padding_mode": "reflect"}, "reflect"),
     ],

@@ -32,6 +32,8 @@ CASES = {
     "shuffled_block": ({"granularity": 4}, 0.75, "cannot go together in pattern shuffled_block"),
 }
 
+FAMILIES = {"vector_wise": "gathered", "block_wise": "blocked", "uniform": "ell"}  # others are stored as single weights
+
 
 def network() -> tuple[nn.Sequential, torch.Tensor]:
     torch.manual_seed(0)
@@ -56,9 +58,11 @@ def test_each_group_obeys_the_pattern_or_the_layer_is_dense(case: str):
         assert 1 - masks["1"].float().mean().item() == pytest.approx(sparsity, abs=0.06)
     swapped = copy.deepcopy(net)
     report = sf.swap(swapped, masks, (x,))
+    if reason is None:
+        assert report.layers["1"].family == FAMILIES.get(pattern.name, "csr")
     with torch.no_grad():
         torch.testing.assert_close(swapped(x), net(x), atol=1e-5, rtol=1e-5)
-    assert report.layers.keys() == masks.keys()
+    assert report.layers.keys() == masks.keys() and all(layer.is_sparse for layer in report.layers.values())
 
 
 def test_what_looks_at_inputs_leaves_groups_dense_or_is_rejected():

@@ -2,11 +2,12 @@
 
 import copy
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Self
 
 import torch
-from sparsefront_kernels import KernelEntry, SparseFormat
+from sparsefront_kernels import FORMATS, KernelEntry, SparseFormat
 from sparsefront_kernels.problem import Convolution, Convolving
 from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
@@ -59,6 +60,7 @@ def release_formats(net: nn.Module) -> None:
 class SparseConv2d(SparseLayer):
     """Takes [B, C_in, H, W] and gives [B, C_out, H', W'] (channels last in memory), as nn.Conv2d does.
 
+    A convolution in groups is one product as well, with zeros where outputs do not read an input channel: see `join_groups`.
     A 1x1 filter with stride 1 reads channels_last pixels as they are. Others are left to a kernel that reads images itself,
     where it can; elsewhere they go through im2col, whose copy is part of the layer's time.
     """
@@ -70,7 +72,7 @@ class SparseConv2d(SparseLayer):
         self.in_channels, self.out_channels = layer.in_channels, layer.out_channels
         self.kernel_size, self.stride = layer.kernel_size, layer.stride
         self.padding, self.dilation = _pair(layer.padding), layer.dilation
-        self.padding_mode, self.groups = layer.padding_mode, layer.groups
+        self.padding_mode, self.groups = layer.padding_mode, 1
         self.relu = False
         self.convolution = Convolution(*map(_pair, (layer.kernel_size, layer.stride, layer.padding, layer.dilation)))
 
@@ -137,6 +139,36 @@ class SparseConv2d(SparseLayer):
     def _pixels(self, x: Tensor) -> Tensor:
         """[B * H' * W', kh * kw * C_in]: what each output pixel sees."""
         return pixel_rows(x, self.kernel_size, dilation=self.dilation, padding=self.padding, stride=self.stride)
+
+
+def join_groups(stored: SparseFormat, mask: Tensor, groups: int, taps: int) -> tuple[SparseFormat, Tensor]:
+    """The weight of a convolution in groups as that of one product: in the format of its pattern, or as single weights where
+    that one cannot hold it.
+
+    Args:
+        stored: the weight [C_out, taps * C_in / groups].
+        mask: bool, shaped so, True = keep.
+        taps: of the filter.
+    Returns:
+        format and mask of [C_out, taps * C_in], in which outputs keep nothing of other groups' channels.
+    """
+    weight, mask = (_side_by_side(matrix, groups, taps) for matrix in (stored.to_dense(), mask.to(stored.device)))
+    settings = {"blocked": ("block",), "ell": ("block",), "gathered": ("tile",)}.get(stored.family)
+    if settings is not None:
+        kept: dict[str, Any] = {name: getattr(stored, name) for name in settings}
+        if stored.family == "gathered":
+            kept["drop_empty_outputs"] = False
+        with suppress(ValueError):  # how a format says that a mask does not have its structure
+            return FORMATS[stored.family].from_dense(weight, mask, **kept), mask
+    return FORMATS["csr"].from_dense(weight, mask), mask
+
+
+def _side_by_side(matrix: Tensor, groups: int, taps: int) -> Tensor:
+    outputs, channels = len(matrix) // groups, matrix.shape[1] // taps
+    joined = matrix.new_zeros(groups, outputs, taps, groups, channels)
+    each = torch.arange(groups, device=matrix.device)
+    joined[each, :, :, each] = matrix.view(groups, outputs, taps, channels)
+    return joined.view(len(matrix), -1)
 
 
 def _pair(sides: str | tuple[int, ...]) -> tuple[int, int]:

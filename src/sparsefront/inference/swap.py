@@ -34,6 +34,7 @@ from sparsefront.inference.low_precision import (
 )
 from sparsefront.inference.network_modules import (
     SparseConv2d,
+    join_groups,
     leave_fast_path,
     recorded_outputs,
     refuse_lost_outputs,
@@ -51,6 +52,7 @@ from sparsefront.inference.precision import (
 )
 from sparsefront.inference.swap_report import LayerSwap, SwapReport, fused_layer
 from sparsefront.inference.whole_network import BeforeSwap, KnownSwap, kept_dense, known_swaps, swap_key
+from sparsefront.masks.weight_view import as_matrix
 from sparsefront.measure.correctness import (
     LOW_PRECISION_ERROR_LIMIT,
     floating_tensors,
@@ -77,6 +79,7 @@ from sparsefront.pruning.layers import (
     KEEPS_ALL,
     UNREACHED,
     dense_weights,
+    in_groups,
     layer_unsupported_reason,
     nested_tensor_reason,
 )
@@ -147,16 +150,17 @@ def swap_layers(
             continue
         reason = narrower.get(name) or _stays_dense(layer, export, name, choice, called=name in problems)
         reason = reason or nested_tensor_reason(net, name)
+        received = problems.get(name)
         if reason is None and plan is None:
             reason = too_late(name, LAYER)
         if reason is None:
-            ending = endings.get(name)
+            received, ending = _of_one_product(layer, problems[name]), endings.get(name)
             with begun(LAYER):
-                tuned = _try(layer, export, name, problems[name], choice, plan, precision, alike, adds_shortcut=ending)
+                tuned = _try(layer, export, name, received, choice, plan, precision, alike, adds_shortcut=ending)
         else:
             tuned = try_low_dense(net, name, linears, choice, plan, precision)
         chosen = tuned.fastest(dense_allowed=choice.dense_allowed or reason is not None)
-        layers[name] = record_layer(layer, tuned, chosen, problems.get(name), density=density)
+        layers[name] = record_layer(layer, tuned, chosen, received, density=density)
         if chosen is None:
             dense_layers[name] = reason or tuned.why_dense()
         else:
@@ -225,6 +229,13 @@ def _stays_dense(
     return None if called else UNREACHED
 
 
+def _of_one_product(layer: nn.Module, received: LayerInput) -> LayerInput:
+    """What the layer receives, with the inputs of all groups of a convolution: see `join_groups`."""
+    if not isinstance(layer, nn.Conv2d):
+        return received
+    return replace(received, problem=replace(received.problem, k=received.problem.k * layer.groups))
+
+
 def _try(
     layer: nn.Linear | nn.Conv2d,
     export: PackedWeights,
@@ -244,7 +255,9 @@ def _try(
             them only the kernels that were fast there are timed. None: all are.
     """
     device = layer.weight.device
-    stored = export.format(name).to(device=device, dtype=layer.weight.dtype)
+    stored, mask = export.format(name).to(device=device, dtype=layer.weight.dtype), export.masks[name].to(device)
+    if isinstance(layer, nn.Conv2d) and in_groups(layer):
+        stored, mask = join_groups(stored, as_matrix(mask), layer.groups, layer.weight[0, 0].numel())
     wants = partial(choice.wants, canonical=stored.family, device=device)
     if plan is not None:
         planned = plan.layers.get(name, dense_name(layer))
@@ -265,7 +278,7 @@ def _try(
     if like is not None and abs(first - density) <= ALIKE and (fast := like.fast()):
         reasons["the others"] = f"not tried: {fast[0]} was faster in a layer like this one"
         wants = partial(_was_fast, fast, wants)
-    candidates = find_candidates(stored, export.masks[name].to(device), received.problem, wants, low)
+    candidates = find_candidates(stored, mask, received.problem, wants, low)
     candidates.unsupported.update(reasons)
     timed = plan is None
     tuned = autotune_layer(layer, candidates, received, timed=timed, adds_shortcut=adds_shortcut, x_scale=x_scale)

@@ -188,7 +188,7 @@ class CorrectnessCheck:
         bias = None if layer.bias is None else layer.bias.double()
         if isinstance(layer, nn.Linear):
             return F.linear(x, layer.weight.double(), bias)
-        return F.conv2d(x, layer.weight.double(), bias, layer.stride, layer.padding, layer.dilation)
+        return F.conv2d(x, layer.weight.double(), bias, layer.stride, layer.padding, layer.dilation, layer.groups)
 
     def _of_quantised(self, low: SparseLayer, x: Tensor) -> Tensor:
         of_x, of_w = low.multiplied(x)

@@ -92,15 +92,15 @@ def in_groups(module: nn.Module) -> bool:
 def _grouped_reason(module: Any, pattern: Pattern, reads_inputs: str | None) -> str | None:
     """Why a convolution in groups stays dense, or None where each of its groups [N / groups, K] can obey the pattern."""
     outputs, what = module.out_channels // module.groups, f"convolution in {module.groups} groups"
+    if pattern.takes_blocks:
+        return what
     if module.in_channels == module.groups:
         return f"{what} of one input channel"
-    if (together := pattern.outputs_together) is None:
-        return f"{what}, whose outputs read different inputs and cannot go together in pattern {pattern.name}"
-    if outputs % together:
-        return f"{what} of {outputs} outputs, which {together} do not divide"
     if reads_inputs is not None:
         return f"{what}, whose inputs {reads_inputs} does not tell apart"
-    return None
+    if (together := pattern.outputs_together) is None:
+        return f"{what}, whose outputs read different inputs and cannot go together in pattern {pattern.name}"
+    return f"{what} of {outputs} outputs, which {together} do not divide" if outputs % together else None
 
 
 def require_no_groups(net: nn.Module, layers: Iterable[str], recovery: str) -> None:
@@ -376,8 +376,6 @@ def layer_unsupported_reason(layer: nn.Module) -> str | None:
 
 def conv_unsupported_reason(layer: nn.Conv2d) -> str | None:
     """Why this convolution cannot be one product, or None."""
-    if layer.groups != 1:
-        return f"convolution in {layer.groups} groups"
     if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
         return (
             f"convolution with padding {layer.padding} of mode {layer.padding_mode}: only zeros, given as numbers, work"

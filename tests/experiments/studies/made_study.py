@@ -6,6 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 FOLDER = ROOT / "experiments" / "studies"
 STUDIES = sorted(path.parent.name for path in FOLDER.parent.glob("*/study.yaml"))
+MEASURED = [name for name in STUDIES if (FOLDER.parent / name / "points.csv").exists()]
 OF_A_BATCH = {"batch_size": 8, "sequence_length": 128}
 ON_CPU = ("trainer=cpu", "measure.device=cpu")
 

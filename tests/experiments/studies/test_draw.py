@@ -4,7 +4,7 @@ import shlex
 from dataclasses import replace
 
 import pytest
-from made_study import FOLDER, STUDIES, line_of
+from made_study import FOLDER, MEASURED, line_of
 
 
 def panel_of(modules, study, tmp_path):
@@ -28,7 +28,7 @@ def test_a_line_of_the_plot_joins_sparsities_of_one_pattern(modules, study, tmp_
     assert joined["2:4", "n_m"] == [50] and joined["2:4", "element_wise"] == [75]
 
 
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("name", MEASURED)
 def test_plots_by_sparsity_are_of_levels_and_no_marker_stands_for_two_lines(modules, name):
     study = modules["definition"].read_study(name)
     found = panel_of(modules, study, FOLDER.parent / name)

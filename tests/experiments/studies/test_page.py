@@ -4,7 +4,7 @@ import shlex
 from dataclasses import replace
 
 import pytest
-from made_study import FOLDER, OF_A_BATCH, STUDIES, filled, line_of, point_of
+from made_study import FOLDER, MEASURED, OF_A_BATCH, filled, line_of, point_of
 
 
 def test_the_page_sets_ours_beside_the_source_and_names_what_is_missing(modules, study, tmp_path):
@@ -190,7 +190,7 @@ def test_a_page_without_lines_shows_the_source_and_no_number_of_ours(modules, st
     assert not (tmp_path / "accuracy.png").exists()
 
 
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("name", MEASURED)
 def test_the_pages_are_those_of_the_lines(modules, name):
     folder = FOLDER.parent / name
     drawn = (folder / "accuracy.png").exists()
