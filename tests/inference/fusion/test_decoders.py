@@ -140,7 +140,7 @@ def test_a_graph_that_cannot_run_leaves_the_block(stack):
 
 
 class Places(nn.Module):
-    """Makes tensors, where its input is and on the CPU, and changes one in place."""
+    """Makes tensors, where its input is and on the CPU, one of them of a number, and changes one in place."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -152,7 +152,7 @@ class Places(nn.Module):
         y = self.up(x)
         y[:, :1] = 0.5
         y.clamp_(-1, 1)
-        return x + self.down(y).add_(self.table[torch.arange(x.shape[1])] * places[:, None])
+        return x * torch.tensor(2.0) + self.down(y).add_(self.table[torch.arange(x.shape[1])] * places[:, None])
 
 
 def test_tensors_that_are_made_and_changed(stack):

@@ -348,7 +348,7 @@ class WritesInPlace(Twice):
 
 class HoldsATensor(Twice):
     def forward(self, x):
-        return self.second(self.first(x)) + torch.tensor(2.0)
+        return self.second(self.first(x)) + torch.tensor([2.0, 3.0]).sum()
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import copy
 import io
 import logging
+import operator
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
@@ -177,6 +178,7 @@ def _places(shapes: Iterable[tuple[int | str, ...]]) -> dict[str, str]:
 
 aten = torch.ops.aten
 IDENTITIES = (aten.alias.default, aten.detach.default, aten.detach_.default, aten.lift_fresh_copy.default)
+LIFTED = "lifted_tensor"  # in the names of constants
 CHECKS = ("_assert", "sym_constrain_range", "_guards_fn", "_check")
 
 
@@ -272,6 +274,7 @@ def _captured(
     graph = module.graph
     out_spec = exported.call_spec.out_spec
     graph.set_codegen(fx.graph.CodeGen())
+    _write_out_numbers(module)
     _simplify(graph)
     return Captured(graph, out_spec, sizes, frozenset(reads))
 
@@ -338,6 +341,21 @@ def _changes_a_tensor(node: fx.Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
+def _write_out_numbers(module: fx.GraphModule) -> None:
+    """Constants of one number on the CPU, as torch.tensor(8.0) gives, are made where they are read."""
+    for node in module.graph.find_nodes(op="get_attr"):
+        if LIFTED not in node.target:
+            continue
+        held = operator.attrgetter(node.target)(module)
+        if isinstance(held, Tensor) and held.device.type == "cpu" and held.dim() == 0:
+            with module.graph.inserting_before(node):
+                options: dict[str, Any] = {"dtype": held.dtype, "device": held.device}
+                number = module.graph.call_function(aten.full.default, ([], held.item()), options)
+            number.meta = dict(node.meta)
+            node.replace_all_uses_with(number)
+            module.graph.erase_node(node)
+
+
 def _simplify(graph: fx.Graph) -> None:
     for node in list(graph.nodes):
         if node.op in ("call_function", "call_module") and any(part in str(node.target) for part in CHECKS):
@@ -392,5 +410,5 @@ def _require_dynamic(graph: fx.Graph) -> None:
             raise Unfusable(f"makes a tensor on a fixed device ({node.name})")
         if _changes_a_tensor(node):
             raise Unfusable(f"changes a tensor in place ({node.name})")
-        if node.op == "get_attr" and "lifted_tensor" in node.target or node.op == "call_module":
+        if node.op == "get_attr" and LIFTED in node.target or node.op == "call_module":
             raise Unfusable(f"holds a constant that its graph cannot carry ({node.name})")
