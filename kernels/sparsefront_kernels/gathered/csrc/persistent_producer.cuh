@@ -79,7 +79,7 @@ struct Producer {
             *reinterpret_cast<int4*>(rows + 4) = *reinterpret_cast<const int4*>(list + lanes.row + atom * 8 + 4);
 #pragma unroll
             for (int i = 0; i < 8; ++i)  // where the row is -1, nothing is read and zeros are written
-                copy_16_bytes(base + lanes.offsets[i] + atom * 8 * ROW_BYTES, row_address(x, max(rows[i], 0), stride),
+                copy_16_bytes(base + lanes.offsets[i] + atom * 8 * ROW_BYTES, row_address(x, rows[i], stride),
                               rows[i] >= 0 ? wanted : 0);
         }
     }
