@@ -383,6 +383,13 @@ SPACE = (PERSISTENT, *SHARED) + tuple(
         launch := Sm90Launch(block_m, _STAGES[block_m, blocks_per_sm], raster_swizzle, blocks_per_sm, splits, prefetch)
     ).possible
 )
+_CLEARLY, _CLEARLY_UNMEASURED = (
+    1.06,
+    1.15,
+)  # faster must shared tiles be predicted; where there are more rows than were measured
+_MOST_PREDICTED = (
+    1024  # rows of X: of more, launches of equal lists of the shape are better known than predictions for uneven ones
+)
 _UNORDERED_SPACE = {  # raster swizzle of the cluster kernel → launches that differ by more than that
     raster_swizzle: tuple(launch for launch in SPACE if launch.raster_swizzle in (raster_swizzle, ALL))
     for raster_swizzle in _RASTER_SWIZZLES
@@ -420,6 +427,11 @@ class Sm90Problem:
         return f"{self._sizes}{self._lists}k_blocks="
 
     @property
+    def similar_shape(self) -> str:
+        """`shape` of problems whose launches serve where none was measured for lists like these."""
+        return f"{self._sizes}k_blocks=" if self.m > _MOST_PREDICTED else self.shape
+
+    @property
     def uneven(self) -> bool:
         """Whether lists differ by more than a k-block."""
         return bool(self.lengths) and self.lengths[0] - self.lengths[-1] > 1
@@ -447,7 +459,8 @@ def predicted_us(problem: Sm90Problem, launch: Sm90Launch, num_sms: int) -> floa
     """By the launch level of the performance model."""
     lengths = problem.lengths or (round(problem.amount),) * problem.cta_tiles
     if launch.shares:
-        return cuda_many_rows_us(likely_cycles(lengths, problem.m, num_sms, launch.block_m))
+        clearly = _CLEARLY if problem.m <= _MOST_PREDICTED else _CLEARLY_UNMEASURED
+        return clearly * cuda_many_rows_us(likely_cycles(lengths, problem.m, num_sms, launch.block_m))
     if launch.persistent:
         return cuda_many_rows_us(last_cycles(lengths, problem.m, num_sms, launch.raster_swizzle))
     return cuda_us(launch, lengths, -(-problem.m // launch.block_m), num_sms)
@@ -506,6 +519,7 @@ def _launches(kernel: str) -> TunedLaunches:
         describe=lambda packed, problem: Sm90Problem.of(packed, problem.m),
         worth_timing=candidates,
         untuned=best_predicted,
+        similar=lambda problem: problem.similar_shape,
     )
 
 
