@@ -72,10 +72,3 @@ def test_nothing_is_remembered_of_the_first_device_alone():
         for kept in re.findall(r"^\s+static (?!const|auto|_)[^;(]*;", text, re.MULTILINE):
             assert "[MOST_DEVICES]" in kept, f"{name}: {kept.strip()}"
     assert "clusters_at_once[device]" in SOURCES["norm/csrc/column_norm.cuh"]
-
-
-def test_the_address_of_a_row_that_is_not_there_is_that_of_row_0():
-    """A row of -1 is 16 bytes of which none are read; 2^32 - 1 rows behind X is still no place to point to."""
-    for name in ("gathered/csrc/cluster_producer.cuh", "gathered/csrc/persistent_producer.cuh"):
-        rows = re.findall(r"row_address\(x, (.*?), (?:problem\.x_)?stride\)", SOURCES[name])
-        assert rows == ["max(rows[i], 0)"], name

@@ -7,6 +7,7 @@ import torch
 from sparsefront_kernels import FORMATS
 from sparsefront_kernels.gathered.sm90 import Sm90Launch, launch_gathered_sm90
 from sparsefront_kernels.gathered.sm90_packing import pack_for_sm90
+from sparsefront_kernels.gathered.sm90_schedule import ALL
 
 REPLAYS = 20
 # (side of the square weight, columns, launch): grids that leave room for the next kernel's blocks, and ones that do not
@@ -17,6 +18,8 @@ CASES = [
     (1024, 256, Sm90Launch(64, 4, 4, 2, splits=2)),
     (1024, 512, Sm90Launch(128, 6, 4, 1, splits=4)),
     (2048, 2048, Sm90Launch(256, 4, 4, 1)),
+    (1024, 256, Sm90Launch(256, 4, ALL, 1, shares=True)),
+    (2048, 512, Sm90Launch(128, 6, ALL, 1, shares=True)),
     (1024, 256, Sm90Launch(64, 8, 4, 1, prefetch=True)),
     (512, 256, Sm90Launch(64, 4, 4, 2, prefetch=True)),
 ]

@@ -1,5 +1,7 @@
 """Launch parameters of the Hopper kernel: what is possible, what is worth timing, what is found again."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from sparsefront_kernels import FORMATS, Problem, registry
@@ -9,6 +11,7 @@ from sparsefront_kernels.gathered.sm90 import (
     SPACE,
     Sm90Launch,
     Sm90Problem,
+    best_predicted,
     candidates,
     predicted_us,
 )
@@ -66,12 +69,18 @@ def test_orders_of_work_are_tried_where_there_are_several_columns_of_blocks():
 
 def test_the_persistent_kernel_is_tried_in_groups_where_there_are_many_cta_tiles():
     large = Sm90Problem(4096, 5120, 20480, 107, 107 * 40)
-    assert [launch.raster_swizzle for launch in candidates(large, 132) if launch.persistent] == [ALL, 32]
-    assert [
-        launch.raster_swizzle
-        for launch in candidates(Sm90Problem(4096, 4096, 4096, 32, 32 * 32), 132)
-        if launch.persistent
-    ] == [ALL]
+    whole = [launch for launch in candidates(large, 132) if launch.persistent and not launch.shares]
+    assert [launch.raster_swizzle for launch in whole] == [ALL, 32]
+    few = candidates(Sm90Problem(4096, 4096, 4096, 32, 32 * 32), 132)
+    assert [launch.raster_swizzle for launch in few if launch.persistent and not launch.shares] == [ALL]
+
+
+def test_k_blocks_are_shared_where_whole_tiles_leave_blocks_idle():
+    """26 blocks of 128 columns on 132 SMs, the longest with 120 k-blocks; at many rows there is enough for all."""
+    lengths = (120, 118, 103, 102, *[90] * 9, *[0] * 28)
+    uneven = Sm90Problem(256, 20480, 5120, 41, sum(max(1, length) for length in lengths), lengths)
+    assert candidates(uneven, 132)[0].shares and best_predicted(uneven, 132).shares
+    assert not any(launch.shares for launch in candidates(replace(uneven, m=16384), 132))
 
 
 def test_tunable_serves_every_layout(nothing_tuned, monkeypatch):
@@ -123,12 +132,14 @@ def test_nearest_number_of_steps_is_taken(nothing_tuned):
     assert chosen_launch(LAUNCHES, Sm90Problem(64, 64, 128, 1, 14), "GPU", 132) == many
 
 
-def test_uneven_lists_have_launches_of_their_own_and_else_those_of_equal_lists(nothing_tuned):
-    equal = Sm90Problem(64, 64, 512, 4, 16, (4, 4, 4, 4))
-    uneven = Sm90Problem(64, 64, 512, 4, 16, (9, 4, 3, 0))
+@pytest.mark.parametrize("m", [64, 4096])
+def test_uneven_lists_have_launches_of_their_own(nothing_tuned, m):
+    """With those of equal lists blocks wait for the longest list: they lost to predicted ones at few rows."""
+    equal = Sm90Problem(m, 64, 512, 4, 16, (4, 4, 4, 4))
+    uneven = Sm90Problem(m, 64, 512, 4, 16, (9, 4, 3, 0))
     of_equal, of_uneven = Sm90Launch(64, 4, 16, 2), Sm90Launch(128, 6, 16, 1)
     LAUNCHES.record(equal, of_equal, 1.0, "GPU")
-    assert chosen_launch(LAUNCHES, uneven, "GPU", 132) == of_equal
+    assert chosen_launch(LAUNCHES, uneven, "GPU", 132) == (best_predicted(uneven, 132) if m == 64 else of_equal)
     LAUNCHES.record(uneven, of_uneven, 1.0, "GPU")
     assert chosen_launch(LAUNCHES, uneven, "GPU", 132) == of_uneven
     assert chosen_launch(LAUNCHES, equal, "GPU", 132) == of_equal

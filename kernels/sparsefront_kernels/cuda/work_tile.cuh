@@ -6,14 +6,16 @@
 
 namespace {
 
-// CTA tile, first k-block, number of k-blocks, column and width / 64 - 1 in the upper four bits.
+// CTA tile, first k-block, number of k-blocks; column, width / 64 - 1 in two bits from 28 on, and in the uppermost whether these are
+// a part of the tile's k-blocks, whose sums are added up later.
 struct WorkTile {
     int cta_tile, first, k_blocks, column, width;
+    bool is_part;
 
     __device__ __forceinline__ explicit WorkTile(const int4& v) {
         cta_tile = warp_uniform(v.x), first = warp_uniform(v.y), k_blocks = warp_uniform(v.z);
         const uint32_t place = warp_uniform(v.w);
-        column = place & 0xFFFFFFF, width = 64 * ((place >> 28) + 1);
+        column = place & 0xFFFFFFF, width = 64 * ((place >> 28 & 3) + 1), is_part = place >> 31;
     }
 };
 

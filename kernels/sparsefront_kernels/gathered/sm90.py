@@ -1,8 +1,9 @@
 """`gathered_sm90`: 16-bit products on the tensor cores of compute capability 9.0.
 
 Two kernels read the same packed weight. In the cluster kernel (csrc/gathered_sm90_cluster.cu) a block computes 64 or 128 columns
-of Y, and the blocks of a cluster may share a tile's inputs. The persistent kernel (csrc/gathered_sm90_persistent.cu), for many
-rows, computes up to 256 columns at once in an order that the host has dealt out (`sm90_schedule.py`).
+of Y, and the blocks of a cluster may share a tile's inputs. The persistent kernel (csrc/gathered_sm90_persistent.cu) computes up
+to 256 columns at once in an order that the host has dealt out: whole tiles for many rows (`sm90_schedule.py`), or tiles of
+which blocks share the inputs, where there are few or their lists are uneven (`sm90_sharing.py`).
 """
 
 import ctypes
@@ -37,6 +38,7 @@ from sparsefront_kernels.gathered.sm90_packing import (
     tile_unsupported_reason,
 )
 from sparsefront_kernels.gathered.sm90_schedule import ALL, columns_unsupported_reason, last_cycles, schedule_tensors
+from sparsefront_kernels.gathered.sm90_sharing import likely_cycles, shared_tables
 from sparsefront_kernels.kernel_op import kernel_entry
 from sparsefront_kernels.performance_model.launch_costs import cuda_many_rows_us, cuda_us
 from sparsefront_kernels.problem import LAYOUTS, Problem
@@ -69,6 +71,8 @@ class Sm90Launch:
             a good part of the time, and costs where memory is busy.
         pdl: programmatic dependent launch: blocks may start before the previous kernel has ended, and wait for it before
             they read anything.
+        shares: whether the persistent kernel runs with tiles of at most `block_m` columns, 128 or 256, whose k-blocks are shared
+            where that makes the work of blocks equal.
     """
 
     block_m: int
@@ -78,11 +82,13 @@ class Sm90Launch:
     splits: int = 1
     prefetch: bool = False
     pdl: bool = True
+    shares: bool = False
 
     @property
     def persistent(self) -> bool:
-        """Whether the persistent kernel runs; of the other parameters it takes `raster_swizzle` and `pdl` only."""
-        return self.block_m == 256
+        """Whether the persistent kernel runs; of the other parameters it takes `raster_swizzle`, where nothing is shared, and
+        `pdl` only."""
+        return self.shares or self.block_m == 256
 
     @property
     def shared_bytes(self) -> int:
@@ -103,6 +109,7 @@ class Sm90Launch:
             and 1 <= self.splits <= (1 if (self.block_m, self.blocks_per_sm) == (128, 2) else 8)
             and self.stages * 128 * (self.block_m + 128) >= self._sums_bytes
             and self.shared_bytes * self.blocks_per_sm <= SHARED_BYTES
+            and (not self.shares or self in SHARED)
         )
 
 
@@ -294,12 +301,22 @@ def _launch_persistent(
     activation: str,
     residual: Tensor | None,
 ) -> None:
-    m = x.shape[1]
-    work, begins, _ = schedule_tensors(
-        packed.lengths, m, num_sms(x.device), launch.raster_swizzle, x.device, quick=quick_schedule
-    )
+    m, blocks = x.shape[1], num_sms(x.device)
+    shared, partials, shared_tiles = None, None, 0
+    if launch.shares:
+        tables = shared_tables(packed.lengths, m, blocks, launch.block_m, x.device)
+        work, begins, shared_tiles = tables.work, tables.begins, len(tables.shared)
+        shared = tables.shared.data_ptr()
+        partials = x.new_empty(tables.parts, packed.outputs.shape[1] * launch.block_m, dtype=torch.float32)
+    else:
+        work, begins, _ = schedule_tensors(
+            packed.lengths, m, blocks, launch.raster_swizzle, x.device, quick=quick_schedule
+        )
     error = _persistent_function()(
-        *(tensor.data_ptr() for tensor in (x, packed.panels, packed.k_blocks, work, begins, packed.outputs)),
+        *(tensor.data_ptr() for tensor in (x, packed.panels, packed.k_blocks, work, begins)),
+        shared,
+        None if partials is None else partials.data_ptr(),
+        packed.outputs.data_ptr(),
         *epilogue_arguments(x, y, bias, residual),
         0 if bias is None else BIAS_TYPES[bias.dtype],
         ACTIVATION_CODES[activation],
@@ -308,7 +325,9 @@ def _launch_persistent(
         int(is_halved(packed.panels)),
         m,
         y.shape[0 if y_row_major else 1],
+        launch.block_m,
         len(begins) - 1,
+        shared_tiles,
         int(launch.pdl),
         torch.cuda.current_stream(x.device).cuda_stream,
     )
@@ -339,7 +358,7 @@ def _cluster_function() -> ctypes._CFuncPtr:
 @functools.cache
 def _persistent_function() -> ctypes._CFuncPtr:
     function = cuda_library.load(PERSISTENT_LIBRARY).sparsefront_gathered_sm90_persistent
-    function.argtypes = [ctypes.c_void_p] * 9 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 9 + [ctypes.c_void_p]
+    function.argtypes = [ctypes.c_void_p] * 11 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 11 + [ctypes.c_void_p]
     function.restype = ctypes.c_int
     return function
 
@@ -353,7 +372,8 @@ _SPLITS = (1, 2, 3, 4)
 _STAGES = {(256, 1): 4, (128, 1): 6, (128, 2): 3, (64, 1): 8, (64, 2): 4}  # as many as fit: fewer were never faster
 
 PERSISTENT = Sm90Launch(256, 4, ALL, 1)  # the persistent kernel makes its own schedule
-SPACE = (PERSISTENT,) + tuple(
+SHARED = (Sm90Launch(256, 4, ALL, 1, shares=True), Sm90Launch(128, 6, ALL, 1, shares=True))
+SPACE = (PERSISTENT, *SHARED) + tuple(
     launch
     for (block_m, blocks_per_sm), raster_swizzle, splits, prefetch in itertools.product(
         _STAGES, _RASTER_SWIZZLES, _SPLITS, (False, True)
@@ -363,7 +383,17 @@ SPACE = (PERSISTENT,) + tuple(
         launch := Sm90Launch(block_m, _STAGES[block_m, blocks_per_sm], raster_swizzle, blocks_per_sm, splits, prefetch)
     ).possible
 )
-_UNORDERED_SPACE = tuple(launch for launch in SPACE if launch.raster_swizzle in (_RASTER_SWIZZLES[0], ALL))
+_CLEARLY, _CLEARLY_UNMEASURED = (
+    1.06,
+    1.15,
+)  # faster must shared tiles be predicted; where there are more rows than were measured
+_MOST_PREDICTED = (
+    1024  # rows of X: of more, launches of equal lists of the shape are better known than predictions for uneven ones
+)
+_UNORDERED_SPACE = {  # raster swizzle of the cluster kernel → launches that differ by more than that
+    raster_swizzle: tuple(launch for launch in SPACE if launch.raster_swizzle in (raster_swizzle, ALL))
+    for raster_swizzle in _RASTER_SWIZZLES
+}
 
 
 @dataclass(frozen=True)
@@ -397,8 +427,14 @@ class Sm90Problem:
         return f"{self._sizes}{self._lists}k_blocks="
 
     @property
-    def shape_of_equal_lists(self) -> str:
-        return f"{self._sizes}k_blocks="
+    def similar_shape(self) -> str:
+        """`shape` of problems whose launches serve where none was measured for lists like these."""
+        return f"{self._sizes}k_blocks=" if self.m > _MOST_PREDICTED else self.shape
+
+    @property
+    def uneven(self) -> bool:
+        """Whether lists differ by more than a k-block."""
+        return bool(self.lengths) and self.lengths[0] - self.lengths[-1] > 1
 
     @property
     def _sizes(self) -> str:
@@ -409,7 +445,7 @@ class Sm90Problem:
         """Describes uneven lists, which need other launches than equal ones: how many CTA tiles keep inputs, and how much
         longer than the mean the longest list is, in tenths. Layers of one network then share what was measured."""
         kept = [length for length in self.lengths if length]
-        if not kept or self.lengths[0] - self.lengths[-1] <= 1:
+        if not kept or not self.uneven:
             return ""
         return f"kept={len(kept)} longest={max(kept) * len(kept) / sum(kept):.1f} "
 
@@ -421,11 +457,13 @@ class Sm90Problem:
 
 def predicted_us(problem: Sm90Problem, launch: Sm90Launch, num_sms: int) -> float:
     """By the launch level of the performance model."""
+    lengths = problem.lengths or (round(problem.amount),) * problem.cta_tiles
+    if launch.shares:
+        clearly = _CLEARLY if problem.m <= _MOST_PREDICTED else _CLEARLY_UNMEASURED
+        return clearly * cuda_many_rows_us(likely_cycles(lengths, problem.m, num_sms, launch.block_m))
     if launch.persistent:
-        lengths = problem.lengths or (round(problem.amount),) * problem.cta_tiles
         return cuda_many_rows_us(last_cycles(lengths, problem.m, num_sms, launch.raster_swizzle))
-    work_tiles = problem.cta_tiles * -(-problem.m // launch.block_m) * launch.splits
-    return cuda_us(launch, work_tiles, problem.amount, num_sms)
+    return cuda_us(launch, lengths, -(-problem.m // launch.block_m), num_sms)
 
 
 def candidates(problem: Sm90Problem, num_sms: int, *, slack: float = 1.4, most: int = 18) -> list[Sm90Launch]:
@@ -442,30 +480,35 @@ def candidates(problem: Sm90Problem, num_sms: int, *, slack: float = 1.4, most: 
                 if cta_tiles < problem.cta_tiles
             ),
         ]
-    predicted = {launch: predicted_us(problem, launch, num_sms) for launch in SPACE}
+    first, *others = _raster_swizzles(problem)
+    predicted = {launch: predicted_us(problem, launch, num_sms) for launch in _UNORDERED_SPACE[first]}
     bound = slack * min(predicted.values())
-    worth = [
-        launch for launch in SPACE if launch.raster_swizzle in (_RASTER_SWIZZLES[0], ALL) and predicted[launch] <= bound
-    ]
-    others = 2 * (len(_RASTER_SWIZZLES) - 1)
-    worth = sorted(worth, key=lambda launch: predicted[launch])[: most - others]
-    worth += [
+    worth = sorted((launch for launch in predicted if predicted[launch] <= bound), key=predicted.__getitem__)
+    worth = worth[: most - 2 * len(others)]
+    of_others = [
         replace(best, raster_swizzle=raster_swizzle)
-        for best in worth[:2]
-        if best.block_m < problem.m and not best.persistent
-        for raster_swizzle in _RASTER_SWIZZLES[1:]
+        for best in [launch for launch in worth if not launch.persistent][:2]
+        if best.block_m < problem.m
+        for raster_swizzle in others
     ]
-    found = sorted(worth, key=lambda launch: predicted[launch])
+    found = sorted([*worth, *of_others], key=lambda launch: predicted_us(problem, launch, num_sms))
     if PERSISTENT in found and problem.cta_tiles > _PERSISTENT_RASTER_SWIZZLE:
         found.insert(found.index(PERSISTENT) + 1, replace(PERSISTENT, raster_swizzle=_PERSISTENT_RASTER_SWIZZLE))
     return found
 
 
 def best_predicted(problem: Sm90Problem, num_sms: int) -> Sm90Launch:
-    """The first of `candidates`, for calls that wait for it: launches that differ in their order of work are predicted alike."""
+    """The first of `candidates`, for calls that wait for it."""
     if problem.halved:
         return PERSISTENT
-    return min(_UNORDERED_SPACE, key=lambda launch: predicted_us(problem, launch, num_sms))
+    return min(
+        _UNORDERED_SPACE[_raster_swizzles(problem)[0]], key=lambda launch: predicted_us(problem, launch, num_sms)
+    )
+
+
+def _raster_swizzles(problem: Sm90Problem) -> tuple[int, ...]:
+    """Of the cluster kernel, the likely one first: uneven lists go longest first, which a wide swizzle mixes."""
+    return _RASTER_SWIZZLES[::-1] if problem.uneven else _RASTER_SWIZZLES
 
 
 def _launches(kernel: str) -> TunedLaunches:
@@ -476,7 +519,7 @@ def _launches(kernel: str) -> TunedLaunches:
         describe=lambda packed, problem: Sm90Problem.of(packed, problem.m),
         worth_timing=candidates,
         untuned=best_predicted,
-        similar=lambda problem: problem.shape_of_equal_lists,
+        similar=lambda problem: problem.similar_shape,
     )
 
 

@@ -229,11 +229,14 @@ def _orders(lists: _Lists, m: int, blocks: int, raster_swizzle: int, quick: bool
     return found
 
 
+def column_ranges(m: int, width: int, first: int = 0) -> list[tuple[int, int]]:
+    """(First column, columns) of the work tiles of a CTA tile from `first` on: each of `width`, the last as narrow as it may."""
+    return [(column, min(width, -(-(m - column) // 64) * 64)) for column in range(first, m, width)]
+
+
 def _columns(m: int, full: int, width: int) -> list[tuple[int, int]]:
-    """(First column, columns) of the work tiles of a CTA tile: `full` of 256 columns, then some of `width`."""
-    columns = [(column, WIDEST) for column in range(0, min(full * WIDEST, m), WIDEST)]
-    columns += [(column, width) for column in range(full * WIDEST, m, width)]
-    return [(first, min(count, -(-(m - first) // 64) * 64)) for first, count in columns]
+    """As `column_ranges`: `full` of 256 columns, then some of `width`."""
+    return column_ranges(m, WIDEST)[:full] + column_ranges(m, width, full * WIDEST)
 
 
 def _column_counts(m: int, full: int, width: int) -> list[tuple[int, int]]:

@@ -5,6 +5,7 @@ are of one launch each, where a fit of that formula knows the fastest launch onl
 a launch must be chosen on every GPU. All were fitted to measurements on an H200, in microseconds unless said.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 # Of the Hopper kernel, by (columns of a block, blocks to a multiprocessor): of the launch, of a work tile beyond its
 # k-blocks, of a k-block.
 _CUDA = {
-    (128, 1): (2.9, 1.1, 0.43),
+    (128, 1): (2.5, 1.6, 0.43),
     (128, 2): (3.3, 2.3, 0.84),
     (64, 1): (2.1, 1.0, 0.33),
     (64, 2): (1.2, 1.5, 0.66),
@@ -25,8 +26,12 @@ _REACHED_BY_CLUSTERS = 0.85  # of the SMs, by clusters of three blocks and more
 _PREFETCH_GAIN, _PREFETCH_COST = 0.3, 0.06  # of the launch; of every further k-block of a block
 # Of the Hopper kernel for many rows: of the launch; cycles where the tensor cores are busy; cycles of a work tile, of a
 # column of it (stores), of a k-block, of a column of a k-block.
-_MANY_ROWS, _CYCLES_PER_US = 3.2, 1700
+_MANY_ROWS, _CYCLES_PER_US = 2.7, 1700
 _TILE, _TILE_COLUMN, _K_BLOCK, _K_BLOCK_COLUMN = 900, 13.0, 520, 3.4
+# Where blocks share k-blocks, by the columns of the widest tile: cycles of a tile, of a column of it, of a k-block, of a column
+# of a k-block. Then of sums that go through memory: of the kernel that adds them up, and of a column of a part.
+_SHARED = {128: (500, 4.0, 380, 3.5), 256: (500, 4.0, 565, 3.7)}
+_SUMS = {128: (1500, 0.6), 256: (3400, 0.39)}
 
 # Of the float32 kernel: of the launch; of a block beyond its products, by columns of a thread; of a further block that
 # shares a work tile.
@@ -48,20 +53,22 @@ _STREAMED, _GATHERED = 4.25e6, 5.5e6  # bytes a microsecond
 _FEWEST_BLOCKS = 60  # that stream at the full rate
 
 
-def cuda_us(launch: "Sm90Launch", work_tiles: int, amount: float, num_sms: int) -> float:
-    """Rounds of blocks, each a start, its k-blocks and its stores.
+def cuda_us(launch: "Sm90Launch", lengths: Sequence[int], columns: int, num_sms: int) -> float:
+    """Rounds of blocks, each a start, its k-blocks and its stores; a round lasts as long as its longest tile.
 
     Args:
-        work_tiles: blocks in all; `launch.splits` of them share one.
-        amount: k-blocks that these have together.
+        lengths: k-blocks of each CTA tile, most first.
+        columns: work tiles of a CTA tile; `launch.splits` blocks share one.
     """
     start, tail, k_block = _CUDA[launch.block_m, launch.blocks_per_sm]
     reached = _REACHED_BY_CLUSTERS if launch.splits > 2 else 1.0
-    rounds = -(-work_tiles // int(num_sms * reached * launch.blocks_per_sm))
-    k_blocks = -(-amount // launch.splits)
-    predicted = start + rounds * (tail + k_blocks * k_block + _CUDA_SPLITS[launch.splits] * launch.block_m / 128)
+    at_once = max(1, int(num_sms * reached * launch.blocks_per_sm) // launch.splits)
+    group = launch.raster_swizzle  # of CTA tiles: the longest of those that a round takes from is the group's first
+    firsts = [lengths[tile // (group * columns) * group] for tile in range(0, len(lengths) * columns, at_once)]
+    k_blocks = sum(-(-first // launch.splits) for first in firsts)
+    predicted = start + len(firsts) * (tail + _CUDA_SPLITS[launch.splits] * launch.block_m / 128) + k_blocks * k_block
     if launch.prefetch:
-        predicted += _PREFETCH_COST * max(0.0, rounds * k_blocks - launch.stages) - _PREFETCH_GAIN
+        predicted += _PREFETCH_COST * max(0.0, k_blocks - launch.stages) - _PREFETCH_GAIN
     return predicted
 
 
@@ -73,6 +80,24 @@ def cuda_many_rows_us(cycles: float) -> float:
 def cuda_tile_cycles(k_blocks: int, columns: int) -> float:
     """Cycles of one work tile of the kernel for many rows."""
     return _TILE + _TILE_COLUMN * columns + k_blocks * (_K_BLOCK + _K_BLOCK_COLUMN * columns)
+
+
+def shared_tile_cycles(k_blocks: int, columns: int, widest: int) -> float:
+    """Cycles of one work tile, or of a part of its k-blocks, in the kernel for tiles of up to `widest` columns."""
+    tile, column, _, _ = _SHARED[widest]
+    return tile + column * columns + k_blocks * shared_k_block_cycles(columns, widest)
+
+
+def shared_k_block_cycles(columns: int, widest: int) -> float:
+    """Of those, of one k-block."""
+    _, _, k_block, column = _SHARED[widest]
+    return k_block + column * columns
+
+
+def sums_cycles(parts: int, widest: int) -> float:
+    """Cycles for the sums of so many parts of shared tiles."""
+    launch, column = _SUMS[widest]
+    return launch + column * parts * widest
 
 
 def simt_us(launch: "SimtLaunch", blocks: int, products: float, num_sms: int) -> float:

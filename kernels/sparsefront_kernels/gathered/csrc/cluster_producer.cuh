@@ -123,7 +123,7 @@ struct Producer {
 #pragma unroll
                 for (int i = 0; i < 8; ++i) {
                     // where the row is -1, nothing is read
-                    copy_16_bytes(base + offsets[i] + atom * 8 * ROW_BYTES, row_address(x, max(rows[i], 0), problem.x_stride),
+                    copy_16_bytes(base + offsets[i] + atom * 8 * ROW_BYTES, row_address(x, rows[i], problem.x_stride),
                                   rows[i] >= 0 ? wanted : 0);
                 }
             }

@@ -1,4 +1,4 @@
-// The warpgroups that multiply, of the kernel for many rows.
+// The warpgroups that multiply, of the persistent kernel.
 #pragma once
 
 #include "persistent_store.cuh"
@@ -25,10 +25,21 @@ __device__ __forceinline__ void multiply_halved(float (&acc)[WIDTH / 2], uint32_
     wgmma_commit();
 }
 
+// Sums of a part of a tile's k-blocks, for `add_up_parts`; zeros where there were no products.
+template <int WIDTH>
+__device__ __forceinline__ void store_partial(float4* partial, const float (&acc)[WIDTH / 2], bool any) {
+#pragma unroll
+    for (int i = 0; i < WIDTH / 8; ++i) {
+        const float4 v = make_float4(acc[i * 4], acc[i * 4 + 1], acc[i * 4 + 2], acc[i * 4 + 3]);
+        partial[i * CONSUMERS + threadIdx.x] = any ? v : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
+}
+
 // Adds up all k-blocks of a work tile and stores it.
-template <typename T, typename Y, Weights WEIGHTS, int WIDTH>
-__device__ __forceinline__ void compute(const Problem& problem, Stages& s, const WorkTile& tile, float (&sums)[MOST_COLUMNS / 2],
+template <typename T, typename Y, Weights WEIGHTS, int WIDEST, int WIDTH>
+__device__ __forceinline__ void compute(const Problem& problem, Stages& s, const WorkTile& tile, float (&sums)[WIDEST / 2],
                                         const int (&outputs)[2], const uint32_t (&bias)[2]) {
+    constexpr int STAGES = Block<WIDEST>::STAGES, STAGE_BYTES = Block<WIDEST>::STAGE_BYTES;
     auto& acc = reinterpret_cast<float(&)[WIDTH / 2]>(sums);
     int add = 0, previous = -1;
     for (int k_block = 0; k_block < tile.k_blocks; ++k_block) {
@@ -67,43 +78,59 @@ __device__ __forceinline__ void compute(const Problem& problem, Stages& s, const
     wgmma_wait<0>();
     fence_sums(acc);
     if (previous >= 0 && s.signals) barrier_arrive(s.empty + 8 * previous);
+    if (tile.is_part) {
+        store_partial<WIDTH>(problem.partials + static_cast<int64_t>(tile.cta_tile) * Block<WIDEST>::PARTIAL_QUADS, acc, add);
+        return;
+    }
     const float wide[2] = {bias_of(problem.epilogue, bias[0]), bias_of(problem.epilogue, bias[1])};
-    Y::template store<WIDTH>(problem, tile, acc, wide, outputs, add);
+    Y::template store<WIDTH>(problem.epilogue, tile, acc, wide, outputs, add);
 }
 
-template <typename T, typename Y, Weights WEIGHTS>
+template <typename T, typename Y, Weights WEIGHTS, int WIDEST>
 __device__ __forceinline__ void consume(const Problem& problem, uint32_t stages, uint32_t full, uint32_t empty,
                                         uint32_t slot_uses) {
     Stages s{full, empty, slot_uses};
     s.half = warp_uniform(threadIdx.x / 128), s.signals = threadIdx.x % 32 == 0;
-    s.first_x = operand_place(stages, PANEL_BYTES), s.first_w = operand_place(stages + X_BYTES + s.half * PANEL_BYTES, 0);
+    s.first_x = operand_place(stages, PANEL_BYTES), s.first_w = operand_place(stages + Block<WIDEST>::X_BYTES + s.half * PANEL_BYTES, 0);
     const int4* next = problem.work + __ldg(problem.work_begin + blockIdx.x);
     const int4* const end = problem.work + __ldg(problem.work_begin + blockIdx.x + 1);
     const int first_output = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;  // of this thread, among the CTA tile's
-    const auto load_outputs = [&](int cta_tile, int (&outputs)[2]) {
+    const auto load_outputs = [&](const int4& of, int (&outputs)[2]) {
+        const int cta_tile = of.w < 0 ? 0 : of.x;  // a part of a tile stores no outputs
 #pragma unroll
         for (int p = 0; p < 2; ++p)
             outputs[p] = load_early(problem.epilogue.outputs + cta_tile * 2 * HALF + first_output + p * 8);
     };
-    float acc[MOST_COLUMNS / 2];
+    float acc[WIDEST / 2];
     // what a tile needs is read while those before are computed: where it is, then its outputs, then their bias
     int4 ahead[2];
     ahead[0] = ahead[1] = load_early(next);
     if (next + 1 < end) ahead[1] = load_early(next + 1);
+    pdl_wait();  // tables of work were there before the launch; all else may come from kernels that still run
+    pdl_launch_dependents();
     int outputs[2], next_outputs[2];
-    load_outputs(ahead[0].x, next_outputs);
+    load_outputs(ahead[0], next_outputs);
     for (; next < end; ++next) {
         const WorkTile tile(ahead[0]);
         outputs[0] = next_outputs[0], outputs[1] = next_outputs[1];
         ahead[0] = ahead[1];
-        load_outputs(ahead[0].x, next_outputs);
+        load_outputs(ahead[0], next_outputs);
         if (next + 2 < end) ahead[1] = load_early(next + 2);
         const uint32_t bias[2] = {load_bias(problem.epilogue, outputs[0]), load_bias(problem.epilogue, outputs[1])};
-        switch (tile.width) {
-            case 256: compute<T, Y, WEIGHTS, 256>(problem, s, tile, acc, outputs, bias); break;
-            case 192: compute<T, Y, WEIGHTS, 192>(problem, s, tile, acc, outputs, bias); break;
-            case 128: compute<T, Y, WEIGHTS, 128>(problem, s, tile, acc, outputs, bias); break;
-            default: compute<T, Y, WEIGHTS, 64>(problem, s, tile, acc, outputs, bias); break;
+        if constexpr (WIDEST == 256) {
+            if (tile.width == 256) {
+                compute<T, Y, WEIGHTS, WIDEST, 256>(problem, s, tile, acc, outputs, bias);
+                continue;
+            }
+            if (tile.width == 192) {
+                compute<T, Y, WEIGHTS, WIDEST, 192>(problem, s, tile, acc, outputs, bias);
+                continue;
+            }
+        }
+        if (tile.width == 128) {
+            compute<T, Y, WEIGHTS, WIDEST, 128>(problem, s, tile, acc, outputs, bias);
+        } else {
+            compute<T, Y, WEIGHTS, WIDEST, 64>(problem, s, tile, acc, outputs, bias);
         }
     }
 }

@@ -1,4 +1,4 @@
-// The warps that load, of the kernel for many rows.
+// The warps that load, of the persistent kernel.
 #pragma once
 
 #include "persistent_work.cuh"
@@ -38,14 +38,13 @@ struct Cursor {
     }
 };
 
-// Two groups of two producer warps fill the stages in turn: the instructions around the copies take as long as the copies, so that those of two
-// stages should run side by side. The list of a k-block's rows travels through shared memory as well, fetched so much earlier
-// that it has landed when it is needed.
-template <Weights WEIGHTS>
+// The list of a k-block's rows travels through shared memory as well, fetched so much earlier that it has landed when it is needed.
+template <int WIDEST, Weights WEIGHTS>
 struct Producer {
+    using B = Block<WIDEST>;
+    static constexpr int STAGES = B::STAGES, PRODUCER_GROUPS = B::PRODUCER_GROUPS, GROUP_WARPS = B::GROUP_WARPS;
     static constexpr bool HALVED = WEIGHTS == Weights::HALVED;
     static constexpr int UNIT_BYTES = HALVED ? HALVED_PANEL_BYTES : MMA_TILE_BYTES;  // in which weights are counted
-    static constexpr int PRODUCER_GROUPS = 2, GROUP_WARPS = 2;
     static constexpr int WARP_ROWS = STAGE_ROWS / GROUP_WARPS;
     static constexpr int LIST_WORDS = WARP_ROWS + K_BLOCK_WORDS - STAGE_ROWS;
     static constexpr int LISTS = (STAGES + PRODUCER_GROUPS - 1) / PRODUCER_GROUPS + 1;  // of a warp
@@ -79,7 +78,7 @@ struct Producer {
             *reinterpret_cast<int4*>(rows + 4) = *reinterpret_cast<const int4*>(list + lanes.row + atom * 8 + 4);
 #pragma unroll
             for (int i = 0; i < 8; ++i)  // where the row is -1, nothing is read and zeros are written
-                copy_16_bytes(base + lanes.offsets[i] + atom * 8 * ROW_BYTES, row_address(x, max(rows[i], 0), stride),
+                copy_16_bytes(base + lanes.offsets[i] + atom * 8 * ROW_BYTES, row_address(x, rows[i], stride),
                               rows[i] >= 0 ? wanted : 0);
         }
     }
@@ -98,6 +97,11 @@ struct Producer {
                               16);
         };
         Cursor cursor(problem, producer_group), ahead = cursor;
+        for (int turn = 0; turn < LISTS && !ahead.ended; ++turn, ahead.advance(PRODUCER_GROUPS))
+            if (lane < (K_BLOCK_WORDS + 31) / 32)
+                prefetch_line(problem.k_blocks + static_cast<int64_t>(ahead.k_block) * K_BLOCK_WORDS + lane * 32);
+        ahead = cursor;
+        pdl_wait();  // tables of work were there before the launch; all else may come from kernels that still run
         for (int turn = 0; turn < LISTS && !ahead.ended; ++turn, ahead.advance(PRODUCER_GROUPS)) fetch_list(turn, ahead.k_block);
         wait_for_own_copies();
         __syncwarp();
@@ -112,7 +116,7 @@ struct Producer {
             const int column = cursor.column + lanes.chunk * 8;
             const bool loads = lanes.loads && column < problem.m;  // what lies past m reaches no column of Y before it
             const char* x = kept(static_cast<const char*>(problem.x) + (loads ? column : 0) * 2);
-            const uint32_t base = stages + slot * STAGE_BYTES, ready = full + 8 * slot;
+            const uint32_t base = stages + slot * B::STAGE_BYTES, ready = full + 8 * slot;
             const int* list = lists[turn];
             barrier_wait(empty + 8 * slot, phase ^ 1);  // and the list has landed
             const int4 use = *reinterpret_cast<const int4*>(list + WARP_ROWS);
@@ -128,9 +132,9 @@ struct Producer {
                 store_word(slot_uses + 4 * slot, use.x);
                 barrier_arrive_expect(ready, bytes_0 + bytes_1);
                 if (bytes_0)
-                    copy_bulk(base + X_BYTES, problem.panels + static_cast<int64_t>(use.y) * UNIT_BYTES, bytes_0, ready);
+                    copy_bulk(base + B::X_BYTES, problem.panels + static_cast<int64_t>(use.y) * UNIT_BYTES, bytes_0, ready);
                 if (bytes_1)
-                    copy_bulk(base + X_BYTES + PANEL_BYTES, problem.panels + static_cast<int64_t>(use.z) * UNIT_BYTES,
+                    copy_bulk(base + B::X_BYTES + PANEL_BYTES, problem.panels + static_cast<int64_t>(use.z) * UNIT_BYTES,
                               bytes_1, ready);
             }
             barrier_arrive_after_copies(ready);

@@ -11,11 +11,11 @@ namespace {
 template <typename T>
 struct FeatureMajor {
     template <int WIDTH>
-    __device__ __forceinline__ static void store(const Problem& problem, const WorkTile& tile, const float (&acc)[WIDTH / 2],
+    __device__ __forceinline__ static void store(const Epilogue& epilogue, const WorkTile& tile, const float (&acc)[WIDTH / 2],
                                                  const float (&bias)[2], const int (&outputs)[2], bool any) {
         uint4 residual[2][4];  // of a quarter and of the next, whose loads are under way
-        load_residual<0>(problem.epilogue, tile, outputs, residual[0]);
-        store_quarter<0, WIDTH>(problem.epilogue, tile, acc, bias, outputs, any, residual);
+        load_residual<0>(epilogue, tile, outputs, residual[0]);
+        store_quarter<0, WIDTH>(epilogue, tile, acc, bias, outputs, any, residual);
     }
 
     template <int Q>
@@ -60,11 +60,11 @@ struct FeatureMajor {
 template <typename T>
 struct RowMajor {
     template <int WIDTH>
-    __device__ __forceinline__ static void store(const Problem& problem, const WorkTile& tile, const float (&acc)[WIDTH / 2],
+    __device__ __forceinline__ static void store(const Epilogue& epilogue, const WorkTile& tile, const float (&acc)[WIDTH / 2],
                                                  const float (&bias)[2], const int (&outputs)[2], bool any) {
 #pragma unroll
         for (int q = 0; q < WIDTH / QUARTER; ++q)
-            store_transposed(problem.epilogue, Quarter<T>(acc + q * 32, bias, any, problem.epilogue), outputs,
+            store_transposed(epilogue, Quarter<T>(acc + q * 32, bias, any, epilogue), outputs,
                              tile.column + q * QUARTER);
     }
 

@@ -1,0 +1,208 @@
+"""Which blocks of the persistent kernel share the k-blocks of which work tiles: all are busy where tiles are few or uneven.
+
+`sm90_schedule.py` deals out whole tiles, narrower ones last. With fewer tiles than multiprocessors, or lists of unequal
+lengths, blocks then wait for the longest. Here tiles that do not fit into an equal share of the work are cut along K into
+parts, each as long as what its block has left. A part's sums go to memory, and a second kernel adds up each tile's parts, in
+the order of K: the same work gives the same bits.
+"""
+
+import functools
+import heapq
+import itertools
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sparsefront_kernels.common.host_tables import on_device
+from sparsefront_kernels.gathered.sm90_schedule import (
+    COLUMN_BITS,
+    CPU,
+    MOST_SCHEDULES,
+    column_ranges,
+    columns_unsupported_reason,
+)
+from sparsefront_kernels.performance_model.launch_costs import shared_k_block_cycles, shared_tile_cycles, sums_cycles
+
+FEWEST_K_BLOCKS = 2  # of a part: the pipeline's start and the sums cost as much as several
+MOST_TILES = 4  # of a block, on average: with more of them narrower tiles fill the gaps as well, without sums in memory
+_LONGER = 1.04  # than the share of work that was too short for all tiles
+_PART = -1 << 31  # in the fourth word of `work`: the sums of these k-blocks are added up later
+
+
+@dataclass(frozen=True, eq=False)
+class SharedSchedule:
+    """The work of every block.
+
+    Args:
+        work: int32 [tiles and parts, 4] on the CPU, in the order of each block, block after block: of a tile as in
+            `Schedule.work`; of a part its number, its first k-block, its number of k-blocks, and the column and width with the
+            uppermost bit set.
+        first_tiles: int32 [blocks in use + 1] on the CPU: where each block's work begins, and its end.
+        shared: int32 [shared tiles, 4] on the CPU: CTA tile, number of its first part, number of parts, column and width. The
+            parts of a tile are numbered in the order of K.
+        parts: how many there are.
+        cycles: predicted, with those of the second kernel.
+    """
+
+    work: Tensor
+    first_tiles: Tensor
+    shared: Tensor
+    parts: int
+    cycles: float
+
+
+@dataclass(frozen=True)
+class SharedTables:
+    """A `SharedSchedule` on a device, with its number of parts."""
+
+    work: Tensor
+    begins: Tensor
+    shared: Tensor
+    parts: int
+
+
+# CTA tile, column, width, first of its k-blocks among the CTA tile's, number of them.
+_Piece = tuple[int, int, int, int, int]
+
+
+@functools.lru_cache(maxsize=512)
+def shared_schedule(lengths: tuple[int, ...], m: int, blocks: int, widest: int) -> SharedSchedule:
+    """Deal out the product of CTA tiles with these numbers of k-blocks (most first) and m columns to at most `blocks` blocks.
+
+    Args:
+        widest: columns of a work tile, 128 or 256; at the end of Y some have fewer.
+    """
+    columns = column_ranges(m, widest)
+    cost = {(length, width): shared_tile_cycles(length, width, widest) for length in {*lengths} for _, width in columns}
+    tiles = [
+        (cost[length, width], (cta_tile, column, width, 0, length))
+        for cta_tile, length in enumerate(lengths)
+        for column, width in columns
+    ]
+    tiles.sort(key=lambda tile: -tile[0])
+    share = _least_share(lengths, m, blocks, widest)
+    while (dealt := _dealt(tiles, share, blocks, widest)) is None:
+        share *= _LONGER
+    return _tables(lengths, *dealt, widest)
+
+
+def likely_cycles(lengths: tuple[int, ...], m: int, blocks: int, widest: int) -> float:
+    """About the `cycles` of the schedule, without making it; infinite where tiles are too many to be shared."""
+    columns, kept = -(-m // widest), len(lengths) - lengths.count(0)
+    if not 0 < kept * columns <= MOST_TILES * blocks:
+        return math.inf
+    share = _LONGER * _least_share(lengths, m, blocks, widest)
+    start, k_block = shared_tile_cycles(0, widest, widest), shared_k_block_cycles(widest, widest)
+    long = sum(1 for _ in itertools.takewhile(lambda length: start + length * k_block > share, lengths))
+    whole, mean = (kept - long) * columns, sum(lengths[long:kept]) / max(1, kept - long)
+    cut = max(0, whole - int(share / (start + mean * k_block)) * blocks)
+    k_blocks = sum(lengths[:long]) * columns + cut * mean  # that are cut
+    cut += long * columns
+    parts = cut + min(blocks, k_blocks / FEWEST_K_BLOCKS)
+    return share + (sums_cycles(int(parts), widest) if cut else 0.0)
+
+
+def _least_share(lengths: tuple[int, ...], m: int, blocks: int, widest: int) -> float:
+    """Cycles of a block if all have equal work: each begins one tile or part at least."""
+    columns = [width for _, width in column_ranges(m, widest)]
+    starts = sum(shared_tile_cycles(0, width, widest) for width in columns) * len(lengths)
+    work = sum(shared_k_block_cycles(width, widest) for width in columns) * sum(lengths)
+    begun = shared_tile_cycles(0, widest, widest) * max(0, blocks - len(columns) * len(lengths))
+    shortest = shared_tile_cycles(FEWEST_K_BLOCKS, widest, widest)
+    return max(shortest, (work + starts + begun) / max(1, blocks))
+
+
+def _dealt(
+    tiles: list[tuple[float, _Piece]], share: float, blocks: int, widest: int
+) -> tuple[list[list[_Piece]], float] | None:
+    """The pieces of each block and the cycles of the one that ends last, or None where blocks have no room for all.
+
+    Whole tiles go to the block that has the most room, the longest first. What is too long for any is cut into parts.
+    """
+    rooms = [(-share, block) for block in range(blocks)]  # negative, so that the heap's first is the largest
+    whole: list[list[_Piece]] = [[] for _ in range(blocks)]
+    parts: list[list[_Piece]] = [[] for _ in range(blocks)]
+    cut = []
+    for cost, tile in tiles:
+        room, block = rooms[0]
+        if -room >= cost or not tile[4]:  # nothing is to be cut of a pruned tile
+            heapq.heapreplace(rooms, (room + cost, block))
+            whole[block].append(tile)
+        else:
+            cut.append(tile)
+    rooms.sort()
+    place = 0
+    for cta_tile, column, width, _, length in cut:
+        begin, k_block = 0, shared_k_block_cycles(width, widest)
+        start = shared_tile_cycles(0, width, widest)
+        while begin < length:
+            if place == blocks:
+                return None
+            room, block = rooms[place]
+            fits = int((-room - start) / k_block)
+            left = length - begin
+            if fits < min(left, FEWEST_K_BLOCKS):
+                place += 1
+                continue
+            count = min(fits, left)
+            if 0 < left - count < FEWEST_K_BLOCKS:  # the rest would be too short a part
+                count = left if left - count <= 1 or count <= FEWEST_K_BLOCKS else left - FEWEST_K_BLOCKS
+            parts[block].append((cta_tile, column, width, begin, count))
+            rooms[place] = (room + start + count * k_block, block)
+            begin += count
+    return [first + then for first, then in zip(parts, whole, strict=True)], share + max(rooms, default=(0.0, 0))[0]
+
+
+def _tables(lengths: tuple[int, ...], pieces: list[list[_Piece]], cycles: float, widest: int) -> SharedSchedule:
+    pieces = [of_block for of_block in pieces if of_block]
+    cut = sorted(piece for of_block in pieces for piece in of_block if piece[4] < lengths[piece[0]])
+    numbers = {piece: number for number, piece in enumerate(cut)}
+    first_k_blocks, begin = [], 0
+    for length in lengths:
+        first_k_blocks.append(begin)
+        begin += max(1, length)
+    work, first_tiles = [], [0]
+    for of_block in pieces:
+        for piece in of_block:
+            cta_tile, column, width, first, count = piece
+            number, place = numbers.get(piece), _place(column, width)
+            work += [cta_tile if number is None else number, first_k_blocks[cta_tile] + first, count]
+            work.append(place if number is None else place + _PART)
+        first_tiles.append(len(work) // 4)
+    shared: list[int] = []
+    for number, (cta_tile, column, width, first, _) in enumerate(cut):
+        if first == 0:
+            shared += [cta_tile, number, 0, _place(column, width)]
+        shared[-2] += 1
+    return SharedSchedule(
+        _int32(work).view(-1, 4),
+        _int32(first_tiles),
+        _int32(shared).view(-1, 4),
+        len(cut),
+        cycles + (sums_cycles(len(cut), widest) if cut else 0.0),
+    )
+
+
+def _place(column: int, width: int) -> int:
+    return column | (width // 64 - 1) << COLUMN_BITS
+
+
+def _int32(values: list[int]) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32, device=CPU)
+
+
+@functools.lru_cache(maxsize=MOST_SCHEDULES)
+def shared_tables(lengths: tuple[int, ...], m: int, blocks: int, widest: int, device: torch.device) -> SharedTables:
+    """A shared schedule as the kernels read it, on a device.
+
+    Raises:
+        ValueError: more columns than a word holds besides their number.
+    """
+    if reason := columns_unsupported_reason(m):
+        raise ValueError(f"a schedule {reason}")
+    found = shared_schedule(lengths, m, blocks, widest)
+    rows = (found.work.flatten(), found.shared.flatten(), found.first_tiles)  # rows of 16 bytes first
+    work, shared, begins = on_device(torch.cat(rows), device).split([len(part) for part in rows])
+    return SharedTables(work.view(-1, 4), begins, shared.view(-1, 4), found.parts)
