@@ -1,6 +1,7 @@
 """Blocks of decoders: called with tuples and caches, gated activations, RMSNorm, rotary embedding, grouped-query attention."""
 
 import copy
+from types import MethodType
 
 import pytest
 import torch
@@ -8,7 +9,9 @@ import transformers
 from torch import Tensor, nn
 
 from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.fusion import fused
 from sparsefront.inference.fusion.block_pass import fuse_blocks
+from sparsefront.inference.fusion.calls import Unfusable
 from sparsefront.inference.fusion.fused import FusedBlock
 from sparsefront.measure.correctness import output_error
 from sparsefront.patterns.tile_wise import TileWise
@@ -77,6 +80,19 @@ def test_a_cache_is_served_by_the_code_of_the_block(prune_layers, caplog):
     assert [len(block.graphs) for block in rewritten.modules() if isinstance(block, FusedBlock)] == graphs
     moved = rewritten.double()(following, past_key_values=transformers.DynamicCache(config=net.config))
     assert moved.last_hidden_state.dtype == torch.float64
+
+
+def test_code_that_is_not_right_serves_no_call(stack, monkeypatch):
+    monkeypatch.setattr(fused, "own_code", lambda bare, *_: Counts())
+    pruned = stack([Counts()], TileWise(8))
+    pruned.net.blocks[0].forward = MethodType(
+        lambda self, x, cache=None: x + self.down(self.up(x)), pruned.net.blocks[0]
+    )
+    fuse_blocks(pruned.net, pruned.formats, pruned.masks, pruned.inputs[0], KernelChoice())
+    block = pruned.net.blocks[0]
+    assert isinstance(block, FusedBlock) and block(pruned.inputs[0]["x"]) is not None
+    with pytest.raises(Unfusable, match=r"it is called with a object; fuse=False leaves"):
+        block(pruned.inputs[0]["x"], cache=object())
 
 
 def test_caches_of_the_observed_call_are_left_out(prune_layers):

@@ -444,7 +444,7 @@ class BlockPass:
             return
         self.report.unsupported.pop(name, None)  # of a way that was not chosen
         if name not in self.report.faster_dense:
-            block.make_own_code()
+            self._check_own_code(name, block, output, call)
             replace_module(self.net, original, block)
             self.report.norms.update((str(norm.problem), self._norms.report(norm)) for norm in norms)
         layout = "feature_major" if block.feature_major else "row_major"
@@ -452,6 +452,18 @@ class BlockPass:
         launches = tuple(str(norm.launch) for norm in norms)
         norms_there = len(block.norms), error, residual_norms, launches
         self.report.blocks[name] = BlockReport(layout, products, *norms_there, quantised if low else None)
+
+    @torch.no_grad()
+    def _check_own_code(self, name: str, block: FusedBlock, output: Any, call: BlockCall) -> None:
+        """Whether the code of a block around its products computes what its graph does."""
+        try:
+            error = output_error(block.own_output(call.args, call.kwargs), output)
+        except Exception as raised:  # what it reads of a Linear may not be there
+            log.debug("the code of block %s cannot run around its products: %s", name, failure_reason(raised))
+            error = math.inf
+        dtype = next(iter(block.product_of.values())).format.dtype
+        limit = LOW_PRECISION_ERROR_LIMIT if has_low_precision(block) else NETWORK_ERROR_LIMIT[dtype]
+        block.own_code_is_right = error <= limit
 
 
 def _layouts_of(blocks: Iterable[PreparedBlock], layouts: Sequence[str]) -> Sequence[str]:

@@ -280,6 +280,7 @@ class FusedBlock(nn.Module):
             nn.Module
         ] = []  # the code of the block, once a call needs it; its tensors are counted here already
         self._unserved: set[Key] = set()
+        self.own_code_is_right = True  # until something else is seen
         self._layers = tuple(products)
         self.products = nn.ModuleList(products.values())
         self._kept_names = tuple(kept)
@@ -361,6 +362,14 @@ class FusedBlock(nn.Module):
     def _run_own_code(self, reason: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not torch.compiler.is_compiling():
             _say_once(type(self._bare[0]).__name__, reason)
+        if not self.own_code_is_right:
+            raise Unfusable(
+                f"no graph of this block serves the call: it {reason}; fuse=False leaves blocks as they are"
+            )
+        return self.own_output(args, kwargs)
+
+    def own_output(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """What the block's own code gives, around the products."""
         if not self._own:
             self.make_own_code()
         return self._own[0](*args, **kwargs)

@@ -45,13 +45,15 @@ def _fuse_rms_norm(graph: fx.Graph, rsqrt: fx.Node) -> None:
     dtype = x.meta["val"].dtype
     if last.meta["val"].dtype != dtype:
         return
+    own = weight is not None and weight.op == "get_attr" and weight.meta["val"].dtype == dtype
     with graph.inserting_before(last):
-        if weight is not None and weight.meta["val"].dtype != dtype:
+        norm = graph.call_function(aten.rms_norm.default, (x, [width], weight if own else None, eps))
+        norm.meta = dict(last.meta)
+        if weight is not None and not own:  # such as 1 + weight
             cast = graph.call_function(aten.to.dtype, (weight, dtype))
             cast.meta["val"] = weight.meta["val"].to(dtype)
-            weight = cast
-        norm = graph.call_function(aten.rms_norm.default, (x, [width], weight, eps))
-    norm.meta = dict(last.meta)
+            norm = graph.call_function(aten.mul.Tensor, (norm, cast))
+            norm.meta = dict(last.meta)
     last.replace_all_uses_with(norm)
 
 
