@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from tiny_files import WORDS, write_glue, write_squad
 
 import sparsefront as sf
+from experiments.language_models.tiny import make_llama, make_wikitext
 from sparsefront.config.arguments import PLUGINS
 from sparsefront.config.validate import validate
 from sparsefront.models.bert import Bert
@@ -108,12 +109,15 @@ def test_single_runs(composed, tmp_path, bert_folder, few_timings, programs):
     assert sf.run(*places, *SMALL).record is not None
     (weights,) = (tmp_path / ".cache" / "sparsefront" / "dense").glob("*/weights.safetensors")
     runs = 0
+    llama, wikitext = make_llama(tmp_path / "llama", hidden=16, positions=1024), make_wikitext(tmp_path / "wikitext2")
     for command in of_kind(swept=False):
-        data = squad_folder if "squad" in command else glue_folder
-        given = [text.replace("model.path=DIR", f"model.path={bert_folder}") for text in overrides(command)]
+        data, model = squad_folder if "squad" in command else glue_folder, bert_folder
+        if "smollm2" in command:
+            data, model = wikitext, llama
+        given = [text.replace("model.path=DIR", f"model.path={model}") for text in overrides(command)]
         given = [text.replace("model.path=FILE", f"model.path={weights}") for text in given]
         given = [text.replace("dataset.path=DIR", f"dataset.path={data}") for text in given]
-        small = () if "model=" in command or "experiment=bert" in command else SMALL
+        small = () if re.search("model=|experiment=(bert|smollm2)", command) else SMALL
         given = (*small, *(text for text in given if text != "debug=tiny"))
         validate(composed(*QUICK, *given))
         if any(text in command for text in RUN):

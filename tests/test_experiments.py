@@ -7,15 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from experiments.language_models.tiny import make_llama, make_wikitext
+
 EXPERIMENTS = sorted(
     file.stem for file in (Path(__file__).resolve().parent.parent / "conf" / "experiment").glob("*.yaml")
 )
 ON_CPU = ["trainer=cpu", "measure.device=cpu", "recipe.batch_size=4", "measure.evaluate_limit=8"]
-SMALL_MODELS = {  # built, not loaded
-    "vit_small": ["model.dim=64", "model.depth=1"],
-    "huggingface": ["model=bert"],
-    "vgg16": ["measure.image_size=40", "granularity=16"],
-}
+SMALL_MODELS = {"vit_small": ["model.dim=64", "model.depth=1"], "huggingface": ["model=bert"]}  # built, not loaded
 
 
 def glue(folder: Path) -> list[str]:
@@ -74,29 +72,25 @@ def imagenet(folder: Path) -> list[str]:
 
 
 def wikitext2(folder: Path) -> list[str]:
-    from experiments.language_models.tiny import make_llama, make_wikitext
-
-    model = make_llama(folder.parent / "llama", hidden=32)
-    return [f"model.path={model}", f"dataset.path={make_wikitext(folder)}", "dataset.sequence_length=16"]
+    llama = make_llama(folder / "llama", hidden=32)
+    return [f"dataset.path={make_wikitext(folder)}", f"model.path={llama}", "dataset.sequence_length=32"]
 
 
 LOCAL_DATA = {
-    "wikitext2": wikitext2,
     "glue": glue,
     "squad": squad,
     "cifar10": cifar10,
     "imagenet": imagenet,
+    "wikitext2": wikitext2,
     "digits": lambda folder: [],
 }
 
 
 @pytest.fixture
 def small_models(monkeypatch):
-    """torchvision's ResNet-50 and ViT-B/16 with few blocks, every kind of block among them, and a narrow VGG-16; tests/models
-    builds whole ones.
-    """
+    """torchvision's ResNet-50 and ViT-B/16 with few blocks, every kind of block among them; tests/models builds whole ones."""
     import torchvision
-    from torchvision.models import resnet, vgg, vision_transformer
+    from torchvision.models import resnet, vision_transformer
 
     def vit(image_size: int, num_classes: int, **_) -> torch.nn.Module:
         sizes = {"num_heads": 12, "hidden_dim": 768, "mlp_dim": 3072}  # of vit_b_16
@@ -109,7 +103,6 @@ def small_models(monkeypatch):
 
     monkeypatch.setitem(torchvision.models._api.BUILTIN_MODELS, "vit_b_16", vit)
     monkeypatch.setattr(torchvision.models, "resnet50", resnet50)
-    monkeypatch.setitem(vgg.cfgs, "D", [width if width == "M" else width // 8 for width in vgg.cfgs["D"]])
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -120,7 +113,9 @@ def test_experiment_gives_a_row(run, composed, tmp_path, small_models, name):
     dataset = HydraConfig.get().runtime.choices["dataset"]
     model = SMALL_MODELS.get(HydraConfig.get().runtime.choices["model"], [])
     row = run(f"experiment={name}", *model, *ON_CPU, *LOCAL_DATA[dataset](tmp_path / "data"))
-    assert row.quality.masked is not None and row.quality.sparse == pytest.approx(row.quality.masked, abs=0.01)
+    assert row.quality.masked is not None and row.quality.sparse == pytest.approx(
+        row.quality.masked, abs=0.01, rel=1e-3
+    )
     assert row.sparsity.sparsity_achieved > 0
 
 

@@ -7,7 +7,9 @@ VOCABULARY = 320
 WORDS = 60
 
 
-def make_llama(folder: Path, *, hidden: int = 64, layers: int = 2, seed: int = 0, tied: bool = True) -> Path:
+def make_llama(
+    folder: Path, *, hidden: int = 64, layers: int = 2, seed: int = 0, tied: bool = True, positions: int = 256
+) -> Path:
     """Write a Llama, fp32, as `save_pretrained` does, with a byte-level tokenizer of 320 tokens."""
     import torch
     from tokenizers import ByteLevelBPETokenizer
@@ -23,7 +25,7 @@ def make_llama(folder: Path, *, hidden: int = 64, layers: int = 2, seed: int = 0
         num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
-        max_position_embeddings=256,
+        max_position_embeddings=positions,
         tie_word_embeddings=tied,
     )
     with torch.random.fork_rng(devices=[]):

@@ -184,6 +184,7 @@ _OTHER_TABLES: tuple[tuple[set[str], str, str], ...] = (
     ({"edit", "tried", "unseen"}, "edits of results that were tried", "faults.edits"),
     ({"fault", "tried", "lost"}, "faults that were tried", "faults.processes"),
     ({"part", "probe", "bigrams"}, "labels told from the nearest training text", "splits.leak_probe"),
+    ({"point", "plain", "apart"}, "perplexities beside those of plain PyTorch", "language_models.study"),
     ({"file", "command", "outcome"}, "what commands say of damaged files", "faults.corrupt_files"),
 )
 
