@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from sparsefront.config import command_line, schema
-from sparsefront.config.command_line import GROUPS, normalize_arguments
+from sparsefront.config import arguments, schema
+from sparsefront.config.arguments import GROUPS, normalize_arguments
 from sparsefront.errors import InvalidSetting
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
@@ -129,17 +129,17 @@ def test_every_group_of_the_configuration_is_known():
     ],
 )
 def test_a_missing_plugin_is_told_with_what_installs_it(monkeypatch, argument, message):
-    monkeypatch.setattr(command_line, "_installed", lambda distribution: False)
+    monkeypatch.setattr(arguments, "_installed", lambda distribution: False)
     with pytest.raises(InvalidSetting, match=f"^{argument}: the package {message}"):
         normalize_arguments(["-m", argument, "seed=1,2"])
-    monkeypatch.setattr(command_line, "_installed", lambda distribution: True)
+    monkeypatch.setattr(arguments, "_installed", lambda distribution: True)
     assert normalize_arguments([argument]) == [argument]
 
 
 def test_a_sweep_on_slurm_needs_its_commands(monkeypatch):
-    monkeypatch.setattr(command_line, "_installed", lambda distribution: True)
+    monkeypatch.setattr(arguments, "_installed", lambda distribution: True)
     sweep, here = ["-m", "hydra/launcher=submitit_slurm", "seed=1,2"], {"python": "/usr/bin/python"}
-    monkeypatch.setattr(command_line.shutil, "which", here.get)
+    monkeypatch.setattr(arguments.shutil, "which", here.get)
     expected = "^hydra/launcher=submitit_slurm: Slurm's sbatch and srun are not found here: start .*submitit_local and .*joblib"
     with pytest.raises(InvalidSetting, match=expected):
         normalize_arguments(sweep)

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from tiny_files import WORDS, write_glue, write_squad
 
 import sparsefront as sf
-from sparsefront.config.command_line import PLUGINS
+from sparsefront.config.arguments import PLUGINS
 from sparsefront.config.validate import validate
 from sparsefront.models.bert import Bert
 

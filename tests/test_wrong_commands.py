@@ -8,7 +8,7 @@ import yaml
 from omegaconf import OmegaConf
 from quick_compositions import CONF, composition
 
-from sparsefront.config.command_line import normalize_arguments
+from sparsefront.config.arguments import normalize_arguments
 from sparsefront.config.declared import check_declared, declared_types
 from sparsefront.config.settings import build_settings, check_root
 from sparsefront.errors import InvalidSetting

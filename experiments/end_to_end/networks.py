@@ -27,6 +27,7 @@ from sparsefront.pruning.operator_masks import UnevenWeights, pattern_masks
 SPREAD = 0.02  # standard deviation of weights, before rows and columns are scaled, and of biases
 IMAGE_SIZE, CLASSES = 224, 1000
 BRANCH = 0.25  # factor of what a ResNet's block adds to its shortcut: with 1, random weights would amplify roundings
+LABELS = 64  # of texts: two logits of random weights cancel by chance, and their relative error would say nothing
 SHORTEST = 0.25  # of the length: how short a padded text may be
 UNMASKED = "sdpa_unmasked"
 ALLOCATIONS = {"per_layer": PerLayer, "global_threshold": GlobalThreshold}
@@ -111,7 +112,7 @@ def _bert(model: str, tiny: bool, masked: bool) -> tuple[nn.Module, str]:
 
     _register_unmasked_attention()
     size = BERT_SIZES["tiny" if tiny else model.removeprefix("bert_")]
-    config = BertConfig(**size, num_labels=2, attn_implementation="sdpa" if masked else UNMASKED)
+    config = BertConfig(**size, num_labels=LABELS, attn_implementation="sdpa" if masked else UNMASKED)
     return BertForSequenceClassification(config), "bert.encoder"
 
 

@@ -189,7 +189,9 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--sparse-variants", nargs="*", default=list(OF_CONVOLUTIONS), choices=VARIANTS, help="a swap fuses the others"
     )
-    parser.add_argument("--search-seconds", type=float, default=10.0, help="of the search, beyond what is always tried")
+    parser.add_argument(
+        "--autotune-seconds", type=float, default=10.0, help="of the search, beyond what is always tried"
+    )
     parser.add_argument(
         "--search-again", action="store_true", help="for the dense baseline, though it was found before"
     )

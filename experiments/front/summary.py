@@ -219,7 +219,8 @@ def sparse_in_words(lines: Sequence[Line]) -> str:
     best = fastest_within(lines)
     sparse, smaller = (_best_speedup(best, kinds) for kinds in (("single patterns", "search"), (DEPTH, WIDTH)))
     if sparse is None or smaller is None:
-        return f"No {'sparse' if sparse is None else 'smaller dense'} line surely loses at most {MOST_LOST:g} {_metric(lines)}."
+        kind = "sparse" if sparse is None else "smaller dense"
+        return f"No {kind} line is certain (95 %) to lose at most {MOST_LOST:g} {_metric(lines)}."
     return f"The fastest sparse line is {sparse / smaller:.2f} times as fast as the fastest smaller dense one."
 
 

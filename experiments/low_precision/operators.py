@@ -4,12 +4,14 @@
 
 Masks are those of block_wise on weights with uneven rows and columns, of one layer. X is quantized before, Y is bfloat16
 (float16 of float16 blocks). Peers are dense e4m3 (cuBLASLt as `torch._scaled_mm` calls it, with a scale for each row and output
-or one for each matrix, both with fast accumulation), dense int8, and 2:4 in e4m3. Every product is first compared with the
+or one for each matrix, both with fast accumulation), dense int8, and 2:4 in e4m3: cuSPARSELt's and, where torchao is installed,
+its CUTLASS kernel (a scale for each row and output). --peers times only these. Every product is first compared with the
 float64 product of its own operands; times are those of CUDA graphs on copies of the operands that take turns. A line is written
 as soon as it is measured and never measured again; the last lines printed are the page's table.
 """
 
 import argparse
+import ctypes
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -29,6 +31,7 @@ from sparsefront_kernels.blocked.format import BlockedFormat
 from sparsefront_kernels.blocked.fp8_reference import dequantize_rows
 from sparsefront_kernels.kernel_entry import UnsupportedProblem
 from sparsefront_kernels.quantized.quantize import quantize
+from sparsefront_kernels.semi_structured import torchao
 from torch import Tensor
 
 from experiments.harness import page, runs
@@ -44,6 +47,7 @@ PEERS = {
     "dense_int8": "dense_int8_scaled",
     "semi_structured_fp8": "semi_structured_fp8",
     "semi_structured_fp8_scaled": "semi_structured_fp8_scaled",
+    torchao.KERNEL: torchao.KERNEL,
 }
 """Kernel -> what `bench.low_precision` calls it: peers without blocks. 2:4 is there without its scales too."""
 FP8, FP8_GROUPED, FP16 = "blocked_fp8_sm90", "blocked_fp8_sm90_grouped", "blocked_sm90"
@@ -144,6 +148,16 @@ def _in_fp16(cell: Cell, stored: BlockedFormat, x: Tensor) -> list[Trial]:
     ]
 
 
+def cusparselt_version() -> str:
+    """Of the library that is loaded, which may be newer than the one PyTorch was compiled with."""
+    library, parts = ctypes.CDLL("libcusparseLt.so.0"), []
+    for part in range(3):  # major, minor, patch
+        value = ctypes.c_int()
+        library.cusparseLtGetProperty(part, ctypes.byref(value))
+        parts.append(str(value.value))
+    return ".".join(parts)
+
+
 def measure(trial: Trial, l2_bytes: int, samples: int) -> tuple[Latency, float]:
     """Its latency and its relative error.
 
@@ -169,7 +183,13 @@ def measured_peer(cell: Cell, samples: int) -> tuple[Latency, float, str]:
     error = peer.error()
     if not error <= FAST_TOLERANCE:
         raise RuntimeError(f"relative error {error:.2g}")
-    return peer.latency(samples=samples), error, "fast accumulation" if "fp8" in cell.kernel else ""
+    if cell.kernel == torchao.KERNEL:
+        note = "CUTLASS"
+    elif cell.kernel.startswith("semi_structured"):
+        note = f"cuSPARSELt {cusparselt_version()}"
+    else:
+        note = "fast accumulation" if "fp8" in cell.kernel else ""
+    return peer.latency(samples=samples), error, note
 
 
 def line_of(cell: Cell, device: torch.device, l2_bytes: int, samples: int) -> dict[str, Any]:
@@ -218,6 +238,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, help="CSV file; lines are added")
     parser.add_argument("--m", type=int, nargs="*", default=[4096, 1024, 256], help="rows of X")
     sizes = [f"{k}x{n}" for k, n in INPUTS_AND_OUTPUTS]
+    parser.add_argument("--peers", action="store_true", help="only those without blocks")
     parser.add_argument("--sizes", nargs="*", default=sizes, help="inputs x outputs")
     parser.add_argument("--samples", type=int, default=20, help="graph replays of each launch")
     runs.add_options(parser, workers=None, overrides=False)
@@ -228,6 +249,8 @@ def main() -> int:
     there = {values_of(line, KEY) for line in read_lines(asked.out)}
     sizes = [tuple(map(int, size.split("x"))) for size in asked.sizes]
     for cell in cells(asked.m, sizes):
+        if asked.peers and cell.block:
+            continue
         if values_of(asdict(cell) | {"gpu": properties.name}, KEY) in there:
             continue
         if runs.over(end):

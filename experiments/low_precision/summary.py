@@ -1,13 +1,16 @@
-"""The tables and the figure of the page: e4m3 blocks against dense e4m3, and networks in 16 bits and in fp8.
+"""The tables and the figure of the page: products and networks in fp8 against dense fp8 and fp16.
 
     python -m experiments.low_precision.summary [--folder experiments/low_precision]
 
-Reads operators.csv and networks.csv of the folder, prints both tables and writes networks.png beside them.
+Reads networks.csv, large.csv, operators.csv and peers.csv of the folder, prints a table of each and writes networks.png.
 """
 
 import argparse
+import math
 from collections.abc import Sequence
 from pathlib import Path
+
+from sparsefront_kernels.semi_structured import torchao
 
 from experiments.harness import page
 from experiments.harness.figures import new_figure, save_png
@@ -18,6 +21,12 @@ from sparsefront.results.store import read_lines
 
 HERE = Path(__file__).parent
 FP8_NETWORK, SIXTEEN = "fp8", "none"
+DENSE = (operators.ROWWISE, operators.TENSORWISE)
+KERNELS_2_4 = {
+    "semi_structured_fp8": "sums without scales",
+    "semi_structured_fp8_scaled": "and a pass that scales them",
+    torchao.KERNEL: "a scale for each row and output",
+}
 
 
 def network_table(rows: Sequence[Row]) -> list[str]:
@@ -41,6 +50,47 @@ def network_table(rows: Sequence[Row]) -> list[str]:
             ]
         )
     return page.table(head, cells)
+
+
+def large_table(rows: Sequence[Row]) -> list[str]:
+    """Lines of Markdown."""
+    head = (
+        "network",
+        "blocks",
+        "sparsity",
+        "dense fp16, ms",
+        "dense fp8",
+        "blocks, fp8",
+        "over dense fp16",
+        "over dense fp8",
+    )
+    cells = [
+        [
+            f"{row['model']} {row['batch']}" + f"×{row['sequence_length']}" * bool(row["sequence_length"]),
+            row["granularity"],
+            page.per_cent(row["sparsity"]),
+            *(f"{float(row[f'latency_{side}_ms']):.2f}" for side in ("dense", "dense_low", "sparse")),
+            page.speedup(row),
+            f"{float(row['speedup_low_precision']):.2f}",
+        ]
+        for row in rows
+    ]
+    return page.table(head, cells)
+
+
+def peers_table(rows: Sequence[Row]) -> list[str]:
+    """Lines of Markdown: each 2:4 kernel over the faster dense e4m3 product of its file, at each size."""
+    times: dict[tuple[tuple[str, str], str, str], float] = {}
+    for row in rows:  # of several runs the fastest counts, on every side
+        key = ((row["k"], row["n"]), row["kernel"], row["notes"])
+        times[key] = min(float(row["latency_us"]), times.get(key, math.inf))
+    sizes = list(dict.fromkeys(size for size, *_ in times))
+    cells = []
+    for kernel, note in dict.fromkeys((kernel, note) for _, kernel, note in times if kernel in KERNELS_2_4):
+        dense = [min(time for (at, one, _), time in times.items() if at == size and one in DENSE) for size in sizes]
+        ratios = [f"{most / times[size, kernel, note]:.2f}" for size, most in zip(sizes, dense, strict=True)]
+        cells.append([KERNELS_2_4[kernel], note, *ratios])
+    return page.table(("2:4 in e4m3", "kernel", *("→".join(size) for size in sizes)), cells)
 
 
 def draw(rows: Sequence[Row], path: Path) -> Path:
@@ -75,8 +125,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, default=HERE)
     folder = parser.parse_args().folder
+    tables = {"networks": network_table, "large": large_table, "operators": operators.table, "peers": peers_table}
+    for name, table in tables.items():
+        print(*table(read_lines(folder / f"{name}.csv")), "", sep="\n")
     networks = read_lines(folder / "networks.csv")
-    print("\n".join([*network_table(networks), "", *operators.table(read_lines(folder / "operators.csv"))]))
     draw(networks, folder / "networks.png")
 
 

@@ -14,7 +14,7 @@ from experiments.studies.cells import FILE, Cells, cells_of, current_lines, read
 from experiments.studies.crossing import iso_head, iso_lines
 from experiments.studies.definition import Study
 from experiments.studies.draw import PLOT, draw
-from experiments.studies.tables import PLAN, PRODUCTS, product_lines, product_places, repeat_lines
+from experiments.studies.tables import PLAN, PRODUCTS, product_lines, repeat_lines
 
 
 def page(study: Study, folder: Path) -> str:
@@ -44,14 +44,13 @@ def _lines(study: Study, cells: Cells, folder: Path, *, drawn: bool, earlier: in
     yield from ("## Networks", "", *tables.network_lines(study, cells))
     if words := list(tables.words_lines(study, cells)):
         yield from ("", *words)
-    networks = definition.networks()
     named: set[tuple[str, str]] = set()  # titles with their sources, each once a page
     for place, name in enumerate(study.networks):
         for table in study.tables:
             of_network = not table.networks or name in table.networks
             # the first network's tables show the source's numbers also before there are any of ours
             if of_network and (tables.has_lines(table, name, cells) or place == 0):
-                yield from ("", f"## {table.title}: {networks[name].title}", "")
+                yield from ("", f"## {table.title}: {name}", "")
                 yield from tables.table_lines(study, table, name, cells)
                 if table.paper and (table.title, table.paper) not in named:
                     named.add((table.title, table.paper))
@@ -65,6 +64,7 @@ def _lines(study: Study, cells: Cells, folder: Path, *, drawn: bool, earlier: in
         yield from ("", "## Notes", "", study.notes.strip())
     yield from _checks(study, cells, folder, earlier=earlier)
     yield from ("", "## To repeat", "")
+    networks = definition.networks()
     options = sorted({option for name in study.networks for option in networks[name].folders.values()})
     command = f"python -m experiments.studies.study {study.name} {' '.join(f'--{name} DIR' for name in options)}"
     yield f"    {command} --workers 8    # adds to {definition.RESULTS / study.name / FILE} what is not there yet"
@@ -74,7 +74,9 @@ def _lines(study: Study, cells: Cells, folder: Path, *, drawn: bool, earlier: in
         yield f"    python -m sparsefront_kernels.bench {files} --append    # the products"
     yield f"    python -m experiments.studies.page {study.name}    # this page, of those lines"
     yield f"    python compare.py results/experiments/{study.name}    # the runs themselves"
-    yield from ("", tables.measured_on(cells, product_places(folder) if products else ""))
+    yield from ("", *tables.measured_lines(cells, folder), "")
+    baseline = "A speedup is over the fastest dense version of the same process."
+    yield f"*Measured on*: the devices above; commit and device of each line are in `{FILE}`. {baseline}"
 
 
 def _checks(study: Study, cells: Cells, folder: Path, *, earlier: int) -> Iterator[str]:

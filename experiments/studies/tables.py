@@ -165,7 +165,8 @@ def _metrics(label: str, column: str, block: str, seeds: str, val: str, test: st
 
 def network_lines(study: Study, cells: Cells) -> Iterator[str]:
     """A table of the networks: samples, error of the metric, steps, and how many points have an accuracy and a latency."""
-    head = "network|metric|samples of val|of test|standard error, test|recovery steps|points|timed".split("|")
+    head = ["network", "model and data", "metric", "samples of val", "of test", "standard error, test"]
+    head += ["recovery steps", "points", "timed"]
     yield from page.table(head, [_network(name, cells) for name in study.networks])
 
 
@@ -180,7 +181,7 @@ def _network(name: str, cells: Cells) -> list[object]:
     facts.append(", ".join(map(str, sorted({int(line["recovery_steps"]) for line in lines if line["recovery_steps"]}))))
     found = sum(bool(cell.accuracy) for cell in of_network)
     timed = sum(bool(cell.timed["auto"]) for cell in of_network)
-    return [definition.networks()[name].title, *facts, f"{found} of {len(of_network)}", timed]
+    return [name, definition.networks()[name].title, *facts, f"{found} of {len(of_network)}", timed]
 
 
 def timed_lines(cells: Cells) -> Iterator[str]:
@@ -222,7 +223,7 @@ def words_lines(study: Study, cells: Cells) -> Iterator[str]:
         split = next((line.get("dataset_split") or BY_ROWS for line in lines), None)  # lines of before name none
         if any((row["task"], row["split"]) == (task, split) for row in probe):
             places = [(part, column) for column in ("bigrams", "probe") for part in ("held out", "dev")]
-            found.append([network.title, split, *(f"{mean_of(probe, task, split, *place):.1f}" for place in places)])
+            found.append([name, split, *(f"{mean_of(probe, task, split, *place):.1f}" for place in places)])
     if found:
         head = [
             "[words alone](../splits/README.md)",
@@ -235,24 +236,22 @@ def words_lines(study: Study, cells: Cells) -> Iterator[str]:
         yield from page.table(head, found)
 
 
-def measured_on(cells: Cells, products: str) -> str:
-    """Devices, versions and days of all lines; commit and device of each are columns of the CSV.
+def measured_lines(cells: Cells, folder: Path) -> Iterator[str]:
+    """A table of devices, versions and days of all lines; commit and device of each are columns of the CSV.
 
     Args:
-        products: the same of the products, "" without any.
+        folder: of the products, where the study has any.
     """
-    parts = []
+    found = []
     if lines := [line for cell in cells.values() for line in cell.measured]:
-        parts.append(_places(lines))
+        found.append(["accuracy", *_places(lines)])
     if timed := _timed(cells):
         batches, seeds = sorted({_batch(line) for line in timed}), sorted({line["seed"] for line in timed}, key=int)
         given = f"batches of {' and '.join(batches)}, seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)}"
-        parts.append(
-            f"speedups: end to end, over the fastest dense version of the same process, {_places(timed)}, {given}"
-        )
-    if products:
-        parts.append(f"products: {products}")
-    return f"*Measured on*: {'; '.join(parts) or 'nothing yet'}. Commit, day and device are columns of `{FILE}`."
+        found.append([f"speedup end to end, {given}", *_places(timed)])
+    if products := _timed_products(folder):
+        found.append(["products", *_places(products, time="date", torch="torch")])
+    yield from page.table(["measured", "on", "days"], found or [["nothing yet", "", ""]])
 
 
 def _timed(cells: Cells) -> list[Line]:
@@ -264,14 +263,17 @@ def _batch(line: Line) -> str:
     return line["batch_size"] + (f" samples of {length} tokens" if length else " images")
 
 
-def _places(lines: Sequence[Line]) -> str:
-    """Device, dtype, version and days of some lines."""
+def _places(lines: Sequence[Line], *, time: str = "time", torch: str = "torch_version") -> tuple[str, str]:
+    """Devices with dtype and version, and days, of some lines.
+
+    Args:
+        time, torch: columns that hold these.
+    """
     devices = {
-        f"{line['gpu'] or line['processor'] or 'CPU'} ({line['dtype']}, torch {line['torch_version']})"
-        for line in lines
+        f"{line['gpu'] or line.get('processor') or 'CPU'} ({line['dtype']}, torch {line[torch]})" for line in lines
     }
-    days = sorted({line["time"][:DAY] for line in lines})
-    return f"{' and '.join(sorted(devices))}, {' to '.join(dict.fromkeys((days[0], days[-1])))}"
+    days = sorted({line[time][:DAY] for line in lines})
+    return " and ".join(sorted(devices)), " to ".join(dict.fromkeys((days[0], days[-1])))
 
 
 def target_lines(study: Study, cells: Cells) -> Iterator[str]:
@@ -319,7 +321,7 @@ def repeat_lines(study: Study, folder: Path) -> Iterator[str]:
 
 
 def _repeats(network: str, pairs: list[tuple[Line, Line]]) -> Iterator[object]:
-    yield from (definition.networks()[network].title, len(pairs))
+    yield from (network, len(pairs))
     for metric in METRICS.values():
         points = [100 * abs(float(one[metric]) - float(other[metric])) for one, other in pairs]
         yield from (f"{median(points):.2f}", f"{max(points):.2f}")
@@ -360,13 +362,6 @@ def product_lines(folder: Path) -> Iterator[str]:
         ]
         cells.append([shape, pattern, *speedups, critical])
     yield from (*page.table(head, cells), "", "Speedup over the fastest dense product of the same process.")
-
-
-def product_places(folder: Path) -> str:
-    """GPU, version, dtype and day of the products; "" where none is timed."""
-    return "; ".join(
-        sorted({"{gpu}, torch {torch}, {dtype}, {date}".format_map(line) for line in _timed_products(folder)})
-    )
 
 
 def _timed_products(folder: Path) -> list[Line]:

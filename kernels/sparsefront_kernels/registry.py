@@ -36,7 +36,7 @@ from sparsefront_kernels.problem import Problem, kernel_and_layout
 from sparsefront_kernels.quantized import blocked as quantized_blocked
 from sparsefront_kernels.quantized import dense as quantized_dense
 from sparsefront_kernels.quantized.reference import reference_entry
-from sparsefront_kernels.semi_structured import cusparselt
+from sparsefront_kernels.semi_structured import cusparselt, torchao
 from sparsefront_kernels.semi_structured import low_precision as low_precision_2_4
 
 DTYPE_NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
@@ -98,6 +98,7 @@ _LOW_PRECISION = (
     quantized_blocked.ENTRY,
     reference_entry("semi_structured", "fp8"),
     low_precision_2_4.FP8_ENTRY,
+    torchao.ENTRY,
     reference_entry("semi_structured", "int8"),
     low_precision_2_4.INT8_ENTRY,
 )

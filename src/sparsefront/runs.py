@@ -20,15 +20,8 @@ from torch import nn
 from yaml import YAMLError
 
 from sparsefront.artifacts.bounded_files import read_text_bounded
-from sparsefront.config.command_line import (
-    GROUPS,
-    OPTIONAL,
-    ROOT_KEYS,
-    BadInput,
-    job,
-    normalize_arguments,
-    option_folders,
-)
+from sparsefront.config.arguments import GROUPS, OPTIONAL, ROOT_KEYS, normalize_arguments, option_folders
+from sparsefront.config.command_line import BadInput, job
 from sparsefront.config.settings import build_settings, options_of
 from sparsefront.data.base import Dataset
 from sparsefront.errors import InvalidSetting, first_line, keys_of, printable, yaml_complaint

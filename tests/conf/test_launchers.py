@@ -82,7 +82,7 @@ def test_a_preset_called_as_the_option_of_a_plugin_is_composed_without_a_warning
 from hydra.core.config_store import ConfigStore
 ConfigStore.instance().store(group="hydra/launcher", name="joblib", node={"_target_": "", "n_jobs": 1}, provider="a plugin")
 from pathlib import Path
-from sparsefront.config import command_line as arguments
+from sparsefront.config import arguments
 from sparsefront.runs import configured
 arguments._installed = lambda distribution: True
 with configured(["hydra/launcher=joblib"], Path("conf").absolute()):

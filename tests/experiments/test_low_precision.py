@@ -3,8 +3,11 @@
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
+from experiments.end_to_end import study
 from experiments.end_to_end.session import Options, Rows, Session
-from experiments.low_precision import large, operators, summary
+from experiments.low_precision import large, operators, summary, tiles
 from experiments.low_precision.networks import LEVELS, RECOVERED, Network, wanted
 from experiments.low_precision.operators import FP16, PEERS, Cell, cells
 from sparsefront.measure.settings import Measure
@@ -17,9 +20,11 @@ def test_the_page_holds_the_tables_of_the_files():
     page = (FOLDER / "README.md").read_text().splitlines()
     for table in (
         summary.network_table(read_lines(FOLDER / "networks.csv")),
+        summary.large_table(read_lines(FOLDER / "large.csv")),
+        summary.peers_table(read_lines(FOLDER / "peers.csv")),
         operators.table(read_lines(FOLDER / "operators.csv")),
     ):
-        assert len(table) > 3 and set(table) <= set(page)
+        assert len(table) > 2 and set(table) <= set(page)
 
 
 def test_each_network_is_asked_for_in_both_precisions_where_it_can_run():
@@ -55,3 +60,18 @@ def test_peers_come_first_and_blocks_beside_fp16():
     found = list(cells([4096], [(1024, 2048)]))
     assert [cell.kernel for cell in found[: len(PEERS)]] == list(PEERS)
     assert Cell(4096, 1024, 2048, FP16, "64x128", 0.9) in found and len(found) == len(PEERS) + 18
+
+
+def test_options_on_a_gpu_are_read_from_the_command_line(monkeypatch):
+    asked = study.arguments().parse_args(["--autotune-seconds", "3", "--dense-variants", "fused_qkv"])
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    options = study.options_of(asked)
+    assert options.dense.autotune_seconds == 3 and options.dense.variants == ["fused_qkv"] and options.timed
+
+
+def test_a_copy_for_tiles_holds_the_kept_inputs():
+    x, kept = (
+        torch.randint(256, (70, 300), dtype=torch.uint8),
+        torch.stack([torch.randperm(300)[:144] for _ in range(3)]),
+    )
+    assert all(torch.equal(chunk, x[:, inputs]) for chunk, inputs in zip(tiles.gathered(x, kept), kept, strict=True))

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import re
 from functools import partial
 
 import pytest
@@ -24,6 +25,7 @@ from sparsefront_kernels import (
 from sparsefront_kernels.common.epilogue import with_epilogue
 from sparsefront_kernels.quantized.quantize import PRECISIONS, Quantized, dequantize, quantize
 from sparsefront_kernels.quantized.weight import pack_quantized
+from sparsefront_kernels.semi_structured import torchao
 
 CPU = torch.device("cpu")
 N, K = 256, 384
@@ -65,6 +67,7 @@ def test_entries_of_a_precision():
         "blocked_fp8_sm90",
         "semi_structured_fp8_reference",
         "semi_structured_fp8",
+        "semi_structured_fp8_torchao",
     )
     assert names("int8") == (
         "dense_int8_reference",
@@ -188,6 +191,9 @@ def test_a_kernel_may_quantise_for_the_next_product(name):
         ("blocked_fp8_sm90", {"dtype": torch.float32}, "takes float16 or bfloat16, not torch.float32"),
         ("semi_structured_fp8", {}, "needs a CUDA device, not cpu"),
         ("semi_structured_fp8", {"k": 48}, r"cuSPARSELt needs N and K in multiples of 32 .* \[256, 48\]"),
+        ("semi_structured_fp8_torchao", {}, "needs a CUDA device, not cpu"),
+        ("semi_structured_fp8_torchao", {"n": 96}, r"takes N in multiples of 64 and K of 128, .* \[96, 384\]"),
+        ("semi_structured_fp8_torchao", {"dtype": torch.float32}, "takes float16 or bfloat16, not torch.float32"),
         ("semi_structured_int8", {"m": 3_000_000}, "cuSPARSELt takes X of 2097120 rows"),
     ],
 )
@@ -229,10 +235,11 @@ def test_operands_that_do_not_fit_are_rejected(name):
 @pytest.mark.parametrize("m", [17, 45, 256])
 def test_kernel_is_the_product_of_the_quantised_operands(kernel, dtype, m):
     device = torch.device("cuda")
-    x, stored, packed = operands(kernel, dtype, device, m)
+    stored = weight_of(kernel.family, dtype).to(device)
     if (reason := kernel.unsupported_reason(stored, Problem(m, K, N, dtype, device))) is not None:
-        assert (kernel.name, dtype) == ("blocked_fp8_sm90", torch.float32), reason
+        assert re.search("takes float16 or bfloat16|torchao is not installed", reason), reason
         return
+    x, stored, packed = operands(kernel, dtype, device, m)
     bias, residual = torch.randn(N, device=device), torch.randn(m, N, device=device).to(dtype)
     allowed = max(TOLERANCE[dtype], 1e-3)  # sums in fp8 have fewer bits than float32
     for epilogue in ({}, {"activation": "gelu", "residual": residual}):
@@ -267,7 +274,11 @@ def test_2_4_gives_each_layout(precision):
 @pytest.mark.gpu
 def test_compiled_and_recorded():
     device = torch.device("cuda")
-    for kernel in map(entry, ("dense_fp8", "blocked_fp8_sm90", "semi_structured_fp8", "semi_structured_int8")):
+    stored = weight_of("semi_structured", torch.bfloat16).to(device)
+    found = ["dense_fp8", "blocked_fp8_sm90", "semi_structured_fp8", "semi_structured_int8"]
+    if entry(torchao.KERNEL).supports(stored, Problem(45, K, N, torch.bfloat16, device)):
+        found.append(torchao.KERNEL)
+    for kernel in map(entry, found):
         x, _, packed = operands(kernel, torch.bfloat16, device)
         bias = torch.randn(N, device=device)
         expected = exact(kernel, x, packed, bias, "gelu")

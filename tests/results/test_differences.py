@@ -2,7 +2,7 @@
 
 import pytest
 
-from sparsefront.results.comparable import differences
+from sparsefront.results.differences import differences
 
 HASH, OTHER = "a" * 64, "b" * 64
 COMMIT = "0123456789" * 4

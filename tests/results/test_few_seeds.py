@@ -17,7 +17,8 @@ from sparsefront.results.statistics import (
     pattern_ranking,
     verdicts,
 )
-from sparsefront.results.tables import run_table, table_console
+from sparsefront.results.tables import run_table
+from sparsefront.results.terminal import table_console
 from sparsefront.tasks.outcomes import Outcomes
 
 DUELS = "wins / ties / losses among patterns"

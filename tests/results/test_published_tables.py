@@ -18,6 +18,7 @@ POINTS = [
     *(
         "end_to_end/h200.csv",
         "front/squad.csv",
+        "low_precision/large.csv",
         "low_precision/networks.csv",
         "nmsparse_bert/points.csv",
         "pytorch_talk/points.csv",

@@ -20,7 +20,8 @@ from sparsefront.config.validate import (
 )
 from sparsefront.errors import InvalidSetting
 from sparsefront.pipeline import run_experiment
-from sparsefront.results.record import OF_DATASET, alternatives, result_fields
+from sparsefront.results.field_types import alternatives
+from sparsefront.results.record import OF_DATASET, result_fields
 
 ON_CPU = ["trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1"]
 OF_HELD_OUT = {field.name for field in result_fields() if field.name.startswith("val_")} - {"val_seen"}

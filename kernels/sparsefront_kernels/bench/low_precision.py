@@ -7,6 +7,7 @@ dense_int8                  `torch._int_mm`, int32 sums, nothing scaled
 dense_int8_scaled           the same, and the pass that scales them
 semi_structured_fp8         2:4, cuSPARSELt, sums without scales; the fastest algorithm that was right under load
 semi_structured_fp8_scaled  the same, and the pass that scales them
+semi_structured_fp8_torchao 2:4, torchao's CUTLASS kernel, scaled
 semi_structured_int8        2:4, cuSPARSELt, sums with the scales of outputs
 semi_structured_int8_scaled the same, and the pass that applies the scales of rows
 """
@@ -37,6 +38,7 @@ NAMES = (
     "semi_structured_fp8",
     "semi_structured_fp8_by_output",
     "semi_structured_fp8_scaled",
+    "semi_structured_fp8_torchao",
     "semi_structured_int8",
     "semi_structured_int8_by_output",
     "semi_structured_int8_scaled",
@@ -238,6 +240,7 @@ _BUILDERS = {
     "semi_structured_fp8": _semi_structured_sums,
     "semi_structured_fp8_by_output": _semi_structured_sums,
     "semi_structured_fp8_scaled": _of_entry,
+    "semi_structured_fp8_torchao": _of_entry,
     "semi_structured_int8": _semi_structured_sums,
     "semi_structured_int8_by_output": _semi_structured_sums,
     "semi_structured_int8_scaled": _of_entry,

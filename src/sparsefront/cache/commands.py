@@ -32,7 +32,7 @@ from sparsefront.cache.inventory import (
 )
 from sparsefront.errors import InvalidSetting, printable
 from sparsefront.progress import counted
-from sparsefront.results.tables import add_row, print_table, table_console
+from sparsefront.results.terminal import add_row, print_table, table_console
 
 # Which stored stages a user asks for: all the conditions that are given must hold.
 

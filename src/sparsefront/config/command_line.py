@@ -1,6 +1,5 @@
-"""The command line: slips are corrected, bad input ends in one message, failures are recorded, a sweep ends with a table."""
+"""The command line around a job: bad input ends in one message, failures are recorded, a sweep ends with a table."""
 
-import importlib.metadata
 import multiprocessing
 import os
 import re
@@ -24,24 +23,21 @@ from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
 from sparsefront.artifacts.durable import denied, full_disk
 from sparsefront.artifacts.lease import LeaseLost
-from sparsefront.config import schema as config
+from sparsefront.config.arguments import GROUPS, normalize_arguments
 from sparsefront.config.declared import check_declared
-from sparsefront.config.settings import check_root_types, check_types, options_of, require_root_type, searched_folders
-from sparsefront.config.sweeps import begin_sweep, check_values, count_points, point_check, point_of_sweep, values_of
+from sparsefront.config.settings import check_root_types, check_types, options_of, searched_folders
+from sparsefront.config.sweeps import begin_sweep, check_values, count_points, point_check, point_of_sweep
 from sparsefront.errors import (
     InvalidSetting,
     Obstacle,
     PassingObstacle,
-    did_you_mean,
     first_line,
     printable,
-    yaml_complaint,
 )
-from sparsefront.options import CONF, install_extra, missing_package
+from sparsefront.options import missing_package
 from sparsefront.processes import end_with_parent
 from sparsefront.progress import unaffected_by_output
 from sparsefront.results.run_folder import discard_if_empty, make_writable, occupied, record_failure
@@ -117,275 +113,6 @@ def _of_a_loader(error: Exception) -> InvalidSetting | None:
         return None
     found = re.search(r"\.InvalidSetting: ([\w.]+)=(.*?): (.*)", str(error))
     return found and InvalidSetting(*found.groups())
-
-
-# What a user types, before Hydra reads it: plain slips are corrected, what Hydra would answer with a stack trace is
-# not.
-
-# of the defaults list in conf/config.yaml; Hydra takes GROUP=NAME for these, and +GROUP=NAME for none of them
-OPTIONAL = ("experiment", "debug")
-GROUPS = (*config.GROUPS, *OPTIONAL)
-ROOT_KEYS = tuple(vars(config.Config()))
-# group of Hydra's own and option -> the distribution that brings it, and our extra with versions that go together
-PLUGINS = {
-    ("sweeper", "optuna"): ("optuna", "sweep"),
-    ("launcher", "joblib"): ("hydra-joblib-launcher", "joblib"),
-    ("launcher", "ray"): ("hydra-ray-launcher", "ray"),
-    ("launcher", "submitit_local"): ("hydra-submitit-launcher", "submitit"),
-    ("launcher", "submitit_slurm"): ("hydra-submitit-launcher", "submitit"),
-}
-SLURM_COMMANDS = ("sbatch", "srun")  # what submitit starts jobs with
-
-CONFIG_DIR = ("--config-dir", "-cd")
-OWN_ROOT = ("--config-name", "-cn", "--config-path", "-cp")  # of somebody's own, which may choose among further groups
-COMPLETION = ("--shell-completion", "-sc")  # what stands beside it is of Hydra's, such as install=bash
-WITH_VALUE = ("--config-dir", "-cd", "--config-name", "-cn", "--config-path", "-cp", "--package", "-p", "--info", "-i")
-WITH_VALUE += ("--cfg", "-c", "--experimental-rerun")
-SWITCHES = ("--help", "-h", "--hydra-help", "--version", "--resolve", "--run", "-r", "--multirun", "-m", *COMPLETION)
-FLAGS = (*SWITCHES, *WITH_VALUE)
-FLAG_CHOICES = dict.fromkeys(("--cfg", "-c"), ("job", "hydra", "all"))
-FLAG_CHOICES |= dict.fromkeys(("--info", "-i"), ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath"))
-
-
-def normalize_arguments(arguments: Sequence[str]) -> list[str]:
-    """The arguments as Hydra takes them.
-
-    `+experiment=NAME`, as other projects write it, is `experiment=NAME` here, and likewise for every group of ours;
-    `experiment=null` and `debug=null` are what holds without them. Flags may stand anywhere.
-
-    Args:
-        arguments: of the command line, without the program's name.
-    Raises:
-        InvalidSetting: a plugin of Hydra's that is not installed, with the command that installs it; a sweep on Slurm where
-            there is none; a group without an option, or with a list of them; an option whose file is no YAML; a flag or a root
-            key that there is not; what is no KEY=VALUE; several values without `-m`; a value of another type than its root
-            key's.
-    """
-    if any(argument in COMPLETION for argument in arguments):
-        return list(arguments)
-    _require_plugins(arguments)
-    _require_slurm(arguments)
-    for group in config.GROUPS:
-        if f"{group}=null" in arguments:
-            raise InvalidSetting(group, "null", f"choose an option of the group: {group}=NAME; --help lists them")
-    for argument in arguments:
-        group, equals, value = argument.removeprefix("~").partition("=")
-        if argument.startswith("~") and group in config.GROUPS:
-            allowed = f"a group cannot be left out; choose an option of it: {group}=NAME; --help lists them"
-            raise Obstacle(argument, None, allowed)
-    _require_single_options(arguments)
-    added = re.compile(rf"\+({'|'.join(GROUPS)})=")
-    plain = [added.sub(r"\1=", argument, count=1) if added.match(argument) else argument for argument in arguments]
-    _require_readable_files(plain)
-    absent = [f"{group}=null" for group in OPTIONAL]
-    flags, overrides = _parted([argument for argument in plain if argument not in absent])
-    _require_flags(flags)
-    _require_one_value_each(overrides, sweeps=bool({"-m", "--multirun", "hydra.mode=MULTIRUN"} & {*flags, *overrides}))
-    if not any(flag.partition("=")[0] in OWN_ROOT for flag in flags):
-        _require_root_keys(overrides)
-        _require_root_types(overrides)
-        _require_folders(overrides)
-        _require_options(overrides, option_folders(arguments))
-    return flags + overrides
-
-
-def _require_folders(overrides: Sequence[str]) -> None:
-    """Hydra would make a folder of no name where it stands, and go on without a folder of options that there is not."""
-    for text in overrides:
-        key, _, value = text.lstrip("+").partition("=")
-        if key in ("hydra.run.dir", "hydra.sweep.dir") and value in ("", "''", '""', "null"):
-            raise InvalidSetting(key, value, "names no folder; the folder you stand in is .")
-        if key != "hydra.searchpath":
-            continue
-        for place in filter(None, map(str.strip, re.split(r"[\[\],'\"]+", value))):
-            path = place.removeprefix("file://")
-            if "${" not in place and "://" not in path and not os.path.isdir(path):
-                raise InvalidSetting(key, place, "is no folder: name one that holds groups of options, as [file://DIR]")
-
-
-def _parted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Flags and overrides. Hydra takes overrides in one piece only: `a=1 --config-dir DIR b=2` would not be recognized."""
-    flags: list[str] = []
-    overrides: list[str] = []
-    rest = iter(arguments)
-    for argument in rest:
-        if not argument.startswith("-"):
-            overrides.append(argument)
-            continue
-        flags.append(argument)
-        if argument in WITH_VALUE and (value := next(rest, None)) is not None:
-            flags.append(value)
-    return flags, overrides
-
-
-def _require_flags(flags: Sequence[str]) -> None:
-    """The parser of Hydra's flags would print all of its usage."""
-    rest = iter(flags)
-    for given in rest:
-        name, equals, value = given.partition("=")
-        if name not in FLAGS and not (name.startswith("--") and any(flag.startswith(name) for flag in FLAGS)):
-            raise Obstacle(given, None, f"no such flag; {did_you_mean(name, FLAGS)}there are {', '.join(FLAGS)}")
-        if equals and name not in WITH_VALUE:
-            raise InvalidSetting(name, value, "takes no value")
-        if name not in WITH_VALUE or (not equals and (value := next(rest, "")) == "" and name in ("--info", "-i")):
-            continue
-        if not value:
-            raise Obstacle(name, None, "takes a value behind it; --hydra-help shows which")
-        if (choices := FLAG_CHOICES.get(name)) is not None and value not in choices:
-            raise InvalidSetting(name, value, f"must be one of {', '.join(choices)}")
-
-
-BRACKETS = {"[": "]", "{": "}", "(": ")"}
-
-
-def _require_one_value_each(overrides: Sequence[str], *, sweeps: bool) -> None:
-    """Hydra would tell what its grammar expects, in several lines."""
-    parser = OverridesParser.create()
-    for text in overrides:
-        key, equals, value = text.partition("=")
-        try:
-            override = parser.parse_override(text)
-        except HydraException as error:
-            if not equals:
-                raise Obstacle(text, None, "is neither KEY=VALUE, as in sparsity=0.5, nor a flag") from error
-            raise InvalidSetting(key, value, f"cannot be read: {_unreadable(text, value, error)}") from error
-        if not override.key_or_group:
-            raise Obstacle(text, None, "names no key: KEY=VALUE, as in sparsity=0.5")
-        if override.is_sweep_override() and not sweeps:
-            allowed = f"several values are a sweep: add -m; a list is {key}=[{value}], and a text stands in quotes"
-            raise InvalidSetting(key, value, allowed)
-
-
-def _unreadable(text: str, value: str, error: HydraException) -> str:
-    """What is wrong with an override, in plain words where they are known."""
-    for opening, closing in BRACKETS.items():
-        if (left := value.count(opening)) != (right := value.count(closing)):
-            return f"{opening} is not closed by {closing}" if left > right else f"{closing} closes no {opening}"
-    if any(value.count(quote) % 2 for quote in "'\""):
-        return "a quotation mark is not closed"
-    if " while evaluating " in str(error):
-        return first_line(error)
-    if value.endswith(","):
-        return "a value is missing behind the last comma"
-    hint = "; several overrides stand apart, each an argument of its own" if "=" in value and " " in value else ""
-    return f"an override is KEY=VALUE, and a text with special characters stands in quotes, as \"key='a=b'\"{hint}"
-
-
-def _require_root_keys(overrides: Sequence[str]) -> None:
-    """Hydra would advise to add the key, without a word of those that there are."""
-    for override in overrides:
-        key, _, value = override.partition("=")
-        root = re.match(r"\w+", key)  # none of an addition (+) or a removal (~): these wait until all is composed
-        if root and root[0] not in (*ROOT_KEYS, *OPTIONAL, "hydra"):
-            raise InvalidSetting(
-                key, value, f"unknown key; {did_you_mean(root[0], ROOT_KEYS)}the root takes {', '.join(ROOT_KEYS)}"
-            )
-
-
-def _require_root_types(overrides: Sequence[str]) -> None:
-    """Hydra would tell of its own types, without a word of what the key takes."""
-    parser = OverridesParser.create()
-    for text in overrides:
-        key = text.lstrip("+").partition("=")[0]
-        if key not in ROOT_KEYS or key in config.GROUPS:
-            continue
-        with suppress(HydraException):  # of what Hydra cannot read, which it tells itself
-            override = parser.parse_override(text)
-            for given in values_of(override) if override.is_sweep_override() else [override.get_value_string()]:
-                require_root_type(key, parser.parse_override(f"{key}={given}").value(), given)
-
-
-def _require_options(overrides: Sequence[str], folders: Sequence[Path]) -> None:
-    """Hydra would list those there are below a stack trace."""
-    if any(text.startswith("hydra.searchpath=") and "pkg://" in text for text in overrides):
-        return  # of a package, which is not imported to look
-    parser = OverridesParser.create()
-    for text in overrides:
-        group = text.partition("=")[0]
-        if group not in GROUPS:
-            continue
-        with suppress(HydraException):
-            override = parser.parse_override(text)
-            given = values_of(override) if override.is_choice_sweep() else [override.value()]
-            for name in given:
-                if not isinstance(name, str | int | float) or "${" in str(name) or group == "recipe":
-                    continue  # `validate` tells of a recipe
-                name = str(name)
-                if not any((folder / group / f"{name.removesuffix('.yaml')}.yaml").is_file() for folder in folders):
-                    names = options_of(group, folders)
-                    allowed = f"no such option; {did_you_mean(name, names)}there are {', '.join(names)}"
-                    raise InvalidSetting(group, name, allowed)
-
-
-def _require_plugins(arguments: Sequence[str]) -> None:
-    for (kind, option), (distribution, extra) in PLUGINS.items():
-        if f"hydra/{kind}={option}" in arguments and not _installed(distribution):
-            install = install_extra(extra)
-            raise InvalidSetting(f"hydra/{kind}", option, f"the package {distribution} is not installed: {install}")
-
-
-def _require_slurm(arguments: Sequence[str]) -> None:
-    """A configuration that is only shown needs no Slurm."""
-    key, launcher = "hydra/launcher", "submitit_slurm"
-    if f"{key}={launcher}" not in arguments or not {"-m", "--multirun"} & set(arguments):
-        return
-    if absent := [command for command in SLURM_COMMANDS if shutil.which(command) is None]:
-        remedy = "start the sweep on a machine of the cluster (Debian's package slurm-client brings the commands)"
-        without = "hydra/launcher=submitit_local and hydra/launcher=joblib need no Slurm"
-        raise InvalidSetting(key, launcher, f"Slurm's {' and '.join(absent)} are not found here: {remedy}; {without}")
-
-
-def _require_single_options(arguments: Sequence[str]) -> None:
-    """Hydra would take `GROUP=[a,b]` as options merged into one."""
-    for argument in arguments:
-        group, _, value = argument.lstrip("+").partition("=")
-        if group in config.GROUPS and value.lstrip().startswith("["):
-            allowed = f"takes one option: {group}=NAME; a sweep over several is -m {group}=NAME,NAME"
-            raise InvalidSetting(group, value, allowed)
-
-
-def _require_readable_files(arguments: Sequence[str]) -> None:
-    """Those of the options chosen here: Hydra itself would end with the stack trace of a YAML parser."""
-    folders = option_folders(arguments)
-    for argument in arguments:
-        group, _, value = argument.partition("=")
-        for name in value.split(",") if group in GROUPS else ():
-            for file in (folder / group / f"{name}.yaml" for folder in folders):
-                if file.is_file():
-                    _require_readable(file, group, name)
-
-
-def _require_readable(file: Path, group: str, name: str) -> None:
-    try:
-        holds_keys = OmegaConf.is_dict(OmegaConf.load(file))
-    except YAMLError as error:
-        raise InvalidSetting(group, name, f"is no YAML: {yaml_complaint(error)}") from error
-    except OSError as error:  # a number and the like alone, or no permission
-        raise InvalidSetting(group, name, f"{file} cannot be read: {first_line(error)}") from error
-    if not holds_keys:
-        raise InvalidSetting(group, name, f"{file} holds a list, and not keys with values")
-
-
-def option_folders(arguments: Sequence[str]) -> list[Path]:
-    """Folders of options: our own, of `--config-dir`, and those that `hydra.searchpath` names."""
-    found = [CONF]
-    for before, argument in zip(["", *arguments], arguments, strict=False):
-        flag, _, value = argument.partition("=")
-        if before in CONFIG_DIR:
-            found.append(Path(argument))
-        elif flag in CONFIG_DIR and value:
-            found.append(Path(value))
-        elif flag == "hydra.searchpath":
-            found += map(Path, re.findall(r"file://([^\]'\",]+)", value))
-    return found
-
-
-def _installed(distribution: str) -> bool:
-    try:
-        importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
 
 
 # What a sweep asks for that Hydra would answer with a stack trace, or with nothing at all; looked at before the first

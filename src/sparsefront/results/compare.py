@@ -21,10 +21,11 @@ from sparsefront.results.candidates import splits_apart
 from sparsefront.results.columns import sort_results
 from sparsefront.results.comparable import ComparableResults, Point, axis_named, split_comparable
 from sparsefront.results.compare_arguments import Request
+from sparsefront.results.field_types import alternatives
 from sparsefront.results.loggers import COMPARE_JOB, WandbLogging, read_wandb_results
 from sparsefront.results.page.comparison import write_comparison
 from sparsefront.results.plots import drawn_beside
-from sparsefront.results.record import Identity, Result, alternatives, missing_columns, result_fields
+from sparsefront.results.record import Identity, Result, missing_columns, result_fields
 from sparsefront.results.run_folder import failed_runs
 from sparsefront.results.statistics import verdicts
 from sparsefront.results.store import (
@@ -166,6 +167,7 @@ _NOT_RECORDED = "not recorded"
 _OTHER_TABLES: tuple[tuple[set[str], str, str], ...] = (
     ({"shape", "latency_us", "baseline_us"}, "latencies of single products", "operators.draw"),
     ({"kernel", "block", "latency_us"}, "latencies of single products", "low_precision.operators"),
+    ({"copy_us", "product_us"}, "what tiles would cost in fp8", "low_precision.tiles"),
     ({"shapes", "crossover", "verdict"}, "the sparsity from which kernels of single products win", "operators.draw"),
     ({"next_kernel", "crosses_at_m"}, "the fastest kernels of single products by M", "operators.draw"),
     ({"in_channels", "filter", "latency_us"}, "latencies of single convolutions", "convolutions.summary"),

@@ -13,7 +13,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt
 
 from sparsefront.errors import InvalidSetting, first_line, keys_of
 from sparsefront.results.columns import MORE_IS_BETTER
-from sparsefront.results.record import alternatives, result_fields
+from sparsefront.results.field_types import alternatives
+from sparsefront.results.record import result_fields
 from sparsefront.settings_class import checked_values, settings_class
 
 if TYPE_CHECKING:

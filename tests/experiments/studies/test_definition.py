@@ -6,7 +6,7 @@ import pytest
 from made_study import FOLDER, ON_CPU, ROOT, STUDIES
 from quick_compositions import composition
 
-from sparsefront.config.command_line import normalize_arguments
+from sparsefront.config.arguments import normalize_arguments
 from sparsefront.config.settings import build_settings
 from sparsefront.config.validate import validate
 from sparsefront.runs import configured

@@ -18,7 +18,7 @@ def test_the_page_sets_ours_beside_the_source_and_names_what_is_missing(modules,
     assert "missing" in lines["BW", "50 %"] and lines["BW", "50 %"].endswith("| 80 |")
     assert "unsupported: no layer fits" in lines["BW", "75 %"]
     assert "| 3 | 5 of 6 | 1 |" in text, "cells without any line"
-    assert "the same process, " in text and ", batches of 8 samples of 128 tokens, seed 0" in text
+    assert "| speedup end to end, batches of 8 samples of 128 tokens, seed 0 | " in text
     best = "| 50 % | EW | 2 | 2 | 3 | 88.50 ± 0.00 | 88.50 ± 0.00 | 80 |"
     assert f"{best} reached so far: of 2 seeds finalists have *EW* 2, *2:4* 1 |" in text
     assert (tmp_path / "accuracy.png").stat().st_size > 1000
@@ -150,7 +150,7 @@ def test_each_line_has_the_control_that_its_difference_is_to(modules, study, tmp
     assert "| val | val − dense | val − continued dense | test | test − dense | test − continued dense |" in text
     assert "| 85.00 | -3.00 | -4.00 |" in text and "| 85.00 | -3.00 | -6.00 |" in text
     assert "| continued dense |  |  | 89.50 |  |  | 89.00 to 91.00 |" in text
-    assert "*Measured on*: CPU (, torch 2), 2026-11-24." in text
+    assert "| accuracy | CPU (, torch 2) | 2026-11-24 |" in text
 
 
 def test_dense_networks_of_several_seeds_are_told_together(modules, study, tmp_path):
@@ -180,7 +180,7 @@ def test_beside_text_stands_what_words_alone_reach_on_the_same_split(modules, st
     point = next(iter(modules["definition"].points(texts)))
     found = line_of(0.81, dataset_split=split)
     modules["cells"].append_line(tmp_path / "points.csv", point, "none", found, overrides=shlex.join(point.overrides))
-    assert f"| all-MiniLM-L6 on SST-2 | {told}" in modules["page"].page(texts, tmp_path)
+    assert f"| sst2 | {told}" in modules["page"].page(texts, tmp_path)
     assert "words alone" not in modules["page"].page(study, tmp_path), "digits are no text"
 
 

@@ -30,9 +30,10 @@ from sparsefront.results.comparable import (
     by_pattern,
     split_comparable,
 )
+from sparsefront.results.field_types import alternatives
 from sparsefront.results.page.run import json_for_page, run_details, script_text, write_page
 from sparsefront.results.plots import DENSE_COLOR, pattern_color, recovery_marker
-from sparsefront.results.record import Result, alternatives, result_fields
+from sparsefront.results.record import Result, result_fields
 from sparsefront.results.statistics import (
     FASTER,
     FEW_SEEDS,

@@ -1,0 +1,146 @@
+"""In what results that share a plot still differ, in words: a reader must not take them for runs of one protocol unsaid."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sparsefront.progress import counted
+from sparsefront.results.candidates import is_pruned
+from sparsefront.results.columns import milliseconds
+from sparsefront.results.record import Result
+
+TOLD = {
+    "repeats": "repeats",
+    "samples_per_repeat": "samples per repeat",
+    "warmup_rounds": "warm-up rounds",
+    "autotune_seconds": "seconds of search",
+    "recipe": "recipe",
+    "commit": "commit",
+    "torch_version": "torch",
+    "triton_version": "triton",
+    "driver": "driver",
+    "cuda": "CUDA",
+}
+ONE_MACHINE = {"gpu": "GPU", "processor": "processor", "commit": "commit", "driver": "driver"}
+PARTS = ("recipe", "trainer")  # whose parameters are reported one by one
+FIRST_COMPARABLE_VERSION = 4  # of the schema: older results lack what decides it
+BASELINE_SPREAD = 1.05  # slowest over fastest dense baseline from which milliseconds mislead
+COMMIT_DIGITS = 9
+
+
+def differences(results: Sequence[Result]) -> list[str]:
+    """One line for each kind of difference; none where there is nothing to tell.
+
+    Args:
+        results: whose `conditions` agree, or are not recorded in any.
+    """
+    if len(results) < 2:
+        return []
+    told = [*_fields(results), *_parameters(results), *_samples(results), *_weights(results), *_windows(results)]
+    lines = [f"differs between these runs: {'; '.join(told)}"] if told else []
+    lines = [*_mixed(results), *lines]
+    old = sum(result.identity.schema_version < FIRST_COMPARABLE_VERSION for result in results)
+    if old:
+        lines.append(
+            f"{old} of {len(results)} results are of an older version, which did not record evaluated samples, repeats, searched "
+            "modes and weights: they are not known to be comparable"
+        )
+    return lines + _equal_under_several_seeds(results) + _baseline(results)
+
+
+def _equal_under_several_seeds(results: Sequence[Result]) -> list[str]:
+    """One run that stands for several seeds: forged, or of a recovery that draws nothing. Their spread says nothing."""
+    seeds: dict[str, set[tuple[int, int | None]]] = {}
+    named: dict[str, str] = {}
+    for result in results:
+        identity = result.identity
+        if identity.weights_sha256 is not None:
+            seeds.setdefault(identity.weights_sha256, set()).add((identity.seed, identity.recovery_seed))
+            named[identity.weights_sha256] = f"{result.choice.pattern} {result.sparsity.sparsity_target:g}"
+    lines = []
+    for weights, found in seeds.items():
+        if len(found) > 1:
+            told = ", ".join(
+                str(seed) if again in (None, seed) else f"{seed}/{again}" for seed, again in sorted(found, key=str)
+            )
+            lines.append(
+                f"equal weights under different seeds ({named[weights]}: {told}): one network, not {len(found)}"
+            )
+    return lines
+
+
+def _mixed(results: Sequence[Result]) -> list[str]:
+    """Of how many machines and commits a figure of these results would be; empty where it is of one each."""
+    counts = {
+        words: len({result.value_of(field) for result in results} - {None}) for field, words in ONE_MACHINE.items()
+    }
+    several = [counted(count, words) for words, count in counts.items() if count > 1]
+    return [f"mixes {' and '.join(several)}: no figure of one machine and commit"] if several else []
+
+
+def _fields(results: Sequence[Result]) -> list[str]:
+    return _where_they_differ({words: [result.value_of(field) for result in results] for field, words in TOLD.items()})
+
+
+def _parameters(results: Sequence[Result]) -> list[str]:
+    values = {}
+    for part in PARTS:
+        held = [result.value_of(f"{part}_parameters") for result in results]
+        for key in dict.fromkeys(key for parameters in held for key in parameters):
+            values[f"{part}.{key}"] = [
+                _parameter(parameters, key)
+                for result, parameters in zip(results, held)
+                if key in parameters or is_pruned(result)  # of a dense network only what its training used is recorded
+            ]
+    return _where_they_differ(values)
+
+
+def _parameter(parameters: Mapping[str, Any], key: str) -> Any:
+    """As `run.py` takes it where it is null; None where it is not recorded."""
+    return "null" if parameters.get(key, key) is None else parameters.get(key)
+
+
+def _where_they_differ(values: dict[str, list]) -> list[str]:
+    """`name a, b` for each name whose values are not all the same; None is "unknown" beside others."""
+    texts = {name: dict.fromkeys(map(_text, found)) for name, found in values.items()}
+    return [f"{name} {', '.join(found)}" for name, found in texts.items() if len(found) > 1]
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str) and len(value.removesuffix("-dirty")) == 40:
+        return value[:COMMIT_DIGITS] + ("-dirty" if value.endswith("-dirty") else "")
+    return "unknown" if value is None else str(value)
+
+
+def _samples(results: Sequence[Result]) -> list[str]:
+    """Of recoveries, which take as many steps."""
+    found = sorted({result.cost.recovery_samples for result in results if result.cost.recovery_samples is not None})
+    return [f"samples of recovery {', '.join(map(str, found))}"] if len(found) > 1 else []
+
+
+def _weights(results: Sequence[Result]) -> list[str]:
+    found = {result.identity.dense_weights_sha256 for result in results}
+    seeds = sorted({result.identity.seed for result in results})
+    of_seeds = f" (seeds {', '.join(map(str, seeds))})" if len(seeds) > 1 else ""
+    return [f"{len(found)} different dense networks{of_seeds}"] if len(found) > 1 else []
+
+
+def _windows(results: Sequence[Result]) -> list[str]:
+    """n:m, where one pattern met one sparsity with several."""
+    found: dict[tuple[str, float], dict[str, None]] = {}
+    for result in results:
+        if result.sparsity.n_of_m is not None:
+            of_this = found.setdefault((result.choice.pattern, result.sparsity.sparsity_target), {})
+            of_this[result.sparsity.n_of_m] = None
+    return [
+        f"n:m of {pattern} at sparsity {sparsity:g} {' and '.join(windows)}"
+        for (pattern, sparsity), windows in found.items()
+        if len(windows) > 1
+    ]
+
+
+def _baseline(results: Sequence[Result]) -> list[str]:
+    latencies = [result.speed.latency_dense_ms for result in results if result.speed.latency_dense_ms is not None]
+    if not latencies or max(latencies) <= BASELINE_SPREAD * min(latencies):
+        return []
+    ends = f"{milliseconds(min(latencies))} to {milliseconds(max(latencies))} ms"
+    return [f"the dense baseline took {ends} from process to process: compare speedups, not milliseconds"]

@@ -1,0 +1,167 @@
+"""The types that a field of a result may have: checked when a result is made, written to and read from cells of a CSV file."""
+
+import json
+import math
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from sparsefront.artifacts.bounded_files import MOST_DIGITS, parse_json_bounded
+
+MOST_NUMBER = 1e18  # what is computed from larger ones may be infinite
+MOST_SHOWN = 80  # characters of a wrong value in a message
+_JSON = json.JSONEncoder(allow_nan=False)
+
+
+@lru_cache
+def alternatives(hint: Any) -> tuple[Any, ...]:
+    """The plain types behind a hint: `int | None` gives (int, NoneType), `dict[str, float]` gives (dict,)."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return tuple(plain for part in typing.get_args(hint) for plain in alternatives(part))
+    return (typing.get_origin(hint) or hint,)
+
+
+def check_field(name: str, value: Any, hint: Any) -> None:
+    """Check that a value fits the field.
+
+    Raises:
+        ValueError: of another type than the hint's (an int stands for a float, a bool never for a number), not finite,
+            or a mapping or list that JSON cannot hold.
+    """
+    allowed = alternatives(hint)
+    fits = isinstance(value, allowed) or (isinstance(value, int) and float in allowed)
+    if isinstance(value, bool) and bool not in allowed:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"{name} is {_shortened(value)}, a {type(value).__name__}, where the result holds {hint_text(hint)}"
+        )
+    if isinstance(value, (dict, list)) and not _fits_inside(value, hint):
+        raise ValueError(f"{name} holds other values than the result's {hint_text(hint)}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{name} is {value}: a result holds finite numbers, and None where nothing was measured")
+    if isinstance(value, float | int) and abs(value) > MOST_NUMBER:
+        raise ValueError(f"{name} is {_shortened(value)}: a result holds numbers up to {MOST_NUMBER:g}")
+    if value and isinstance(value, (dict, list)):
+        try:
+            _JSON.encode(value)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{name} holds what JSON cannot: {error}") from None
+
+
+def check_entries(name: str, entries: Iterable[Mapping[str, Any]], hints: Mapping[str, Any]) -> None:
+    """Check those keys of a field's entries that readers rely on, where they are there. Raises ValueError as `check_field`."""
+    known = [(key, hint, _fitting(hint)) for key, hint in hints.items()]
+    for entry in entries:
+        for key, hint, fit in known:
+            if key in entry and type(entry[key]) not in fit:
+                check_field(f"{name}.{key}", entry[key], hint)
+
+
+@lru_cache
+def _fitting(hint: Any) -> frozenset[type]:
+    """Types whose every value fits: a float inside of a field is finite, since JSON holds no other."""
+    kinds = set(alternatives(hint)) - {dict, list}
+    return frozenset(kinds | ({int} if float in kinds else set()))
+
+
+def _fits_inside(value: Any, hint: Any) -> bool:
+    """Whether the entries of a mapping or list are of the types that its hint names, at every level."""
+    inner, allowed = _entries(hint, type(value))
+    if type(value) is dict and not set(map(type, value)) <= {str}:
+        return False
+    if allowed is None:
+        return True
+    entries = value.values() if type(value) is dict else value
+    kinds = set(map(type, entries))
+    if not kinds <= allowed:
+        return False
+    if kinds <= {int, float}:
+        return all(-MOST_NUMBER <= entry <= MOST_NUMBER for entry in entries)
+    return kinds.isdisjoint((dict, list)) or all(_fits_inside(entry, inner) for entry in entries)
+
+
+@lru_cache
+def _entries(hint: Any, kind: type) -> tuple[Any, frozenset[type] | None]:
+    """Of what a mapping or list holds: its hint, and the types that fit; None where all do."""
+    parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    inner = next((typing.get_args(part)[-1] for part in parts if typing.get_origin(part) is kind), None)
+    if inner is Any:
+        return inner, None
+    allowed = set() if inner is None else {*alternatives(inner)}
+    return inner, frozenset(allowed | ({int} if float in allowed else set()))
+
+
+def hint_text(hint: Any) -> str:
+    """A hint as one reads it in the source: `float | None` rather than `<class 'float'>`."""
+    return hint.__name__ if isinstance(hint, type) else str(hint)
+
+
+def to_cell(value: Any) -> Any:
+    """A field as one cell: mappings and lists as JSON text with sorted keys, everything else (None too) unchanged."""
+    return json.dumps(value, sort_keys=True, allow_nan=False) if isinstance(value, dict | list) else value
+
+
+def from_cell(name: str, text: str, hint: Any) -> Any:
+    """A field from the text of its cell; an empty cell is None where the field allows None.
+
+    Raises:
+        ValueError: the text is none of the field's types.
+    """
+    allowed = alternatives(hint)
+    if text == "" and type(None) in allowed:
+        return None
+    # From the narrowest type to the widest, so that a granularity of "64" is a number and "4x64" stays text.
+    for kind in (bool, int, float, dict, list, str):
+        if kind not in allowed:
+            continue
+        try:
+            return _parse(text, kind)
+        except ValueError:
+            continue
+    raise ValueError(f"{name} is {_shortened(text)}, where the result holds {hint_text(hint)}")
+
+
+def _shortened(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+
+
+def _parse(text: str, kind: type) -> Any:
+    if kind is bool:
+        if text.capitalize() not in ("True", "False"):  # spreadsheets write TRUE
+            raise ValueError(text)
+        return text.capitalize() == "True"
+    if kind is int and len(text) > MOST_DIGITS:
+        raise ValueError(text)
+    if kind in (dict, list):
+        content = parse_json_bounded(text)
+        if not isinstance(content, kind):
+            raise ValueError(text)
+        return content
+    return kind(text)
+
+
+class CheckedFields:
+    """Checks the types of a group's fields when it is made: a wrong value is rejected where it is passed in."""
+
+    def __post_init__(self) -> None:
+        values = self.__dict__
+        for name, hint, fit, numbers in _checked(type(self)):
+            value = values[name]
+            kind = type(value)
+            if kind in fit or (kind in numbers and -MOST_NUMBER <= value <= MOST_NUMBER):
+                continue  # as nearly every value: stores hold millions of them
+            check_field(f"{type(self).__name__.lower()}.{name}", value, hint)
+
+
+@lru_cache
+def _checked(group: type) -> tuple[tuple[str, Any, frozenset[type], frozenset[type]], ...]:
+    """(field, its hint, types whose every value fits, types of numbers whose values fit up to a size) of a group."""
+    always, numbers = {str, bool, type(None)}, {int, float}  # a mapping may hold what JSON cannot
+    plain = {name: (hint, set(alternatives(hint))) for name, hint in typing.get_type_hints(group).items()}
+    return tuple(
+        (name, hint, frozenset(always & kinds), frozenset(numbers & kinds)) for name, (hint, kinds) in plain.items()
+    )
