@@ -47,8 +47,9 @@ PARTS = {
     "sparse products": ("blocked_sm90", "_blocked_triton"),
     "dense products": ("nvjet", "gemm", "cutlass", "xmma"),
     "attention": ("flash", "fmha", "attention", "sdpa", "cudnn"),
-    "optimizer": ("multi_tensor", "fused_adam", "FusedAdam"),
+    "optimizer": ("multi_tensor", "FusedAdam"),
 }
+REST = "rest"
 
 
 # Products alone.
@@ -228,14 +229,17 @@ def recorded(training: Training) -> torch.cuda.CUDAGraph:
 
 
 def parts_of(step: Callable[[], None]) -> Iterator[tuple[str, float]]:
-    """Part of a step -> milliseconds of its kernels; other kernels are `rest`."""
-    milliseconds = dict.fromkeys([*PARTS, "rest"], 0.0)
+    """Part of a step -> milliseconds of its kernels."""
+    milliseconds = dict.fromkeys([*PARTS, REST], 0.0)
     for name, us in kernel_times_us(step).items():
-        part = next(
-            (part for part, words in PARTS.items() if any(word.lower() in name.lower() for word in words)), "rest"
-        )
-        milliseconds[part] += us / 1000
+        milliseconds[part_of(name)] += us / 1000
     yield from milliseconds.items()
+
+
+def part_of(kernel: str) -> str:
+    """Which of `PARTS` a kernel belongs to, by its name."""
+    found = (part for part, words in PARTS.items() if any(word.lower() in kernel.lower() for word in words))
+    return next(found, REST)
 
 
 def main() -> None:
