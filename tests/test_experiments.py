@@ -114,6 +114,7 @@ def test_experiment_gives_a_row(run, composed, tmp_path, small_models, name):
     row = run(f"experiment={name}", *model, *ON_CPU, *LOCAL_DATA[dataset](tmp_path / "data"))
     assert row.quality.masked is not None and row.quality.sparse == pytest.approx(row.quality.masked, abs=0.01)
     assert row.sparsity.sparsity_achieved > 0
+    assert row.speed.timed_image_size == (40 if name == "tile_wise_vgg" else None)
 
 
 def test_recoveries_are_swept_at_equal_steps(composed):
