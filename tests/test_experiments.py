@@ -117,6 +117,7 @@ def test_experiment_gives_a_row(run, composed, tmp_path, small_models, name):
         row.quality.masked, abs=0.01, rel=1e-3
     )
     assert row.sparsity.sparsity_achieved > 0
+    assert row.speed.timed_image_size == (40 if name == "tile_wise_vgg" else None)
 
 
 def test_recoveries_are_swept_at_equal_steps(composed):

@@ -182,6 +182,12 @@ def test_processor_and_threads_do_not_part_times_of_a_gpu(make_result):
     assert len(split_comparable([make_result(**gpu), make_result(**gpu | {"threads": None, "processor": None})])) == 1
 
 
+def test_times_of_images_of_another_size_stand_apart(make_result):
+    small, large = make_result(**RECORDED), make_result(**RECORDED | {"timed_image_size": 224})
+    titles = [group.title for group in split_comparable([small, large])]
+    assert len(titles) == 2 and any("timed at 224 pixels" in title for title in titles)
+
+
 def test_what_an_older_result_does_not_tell_agrees_with_nothing_that_is_known(make_result):
     old = [make_result(schema_version=3, seed=seed) for seed in (0, 1)]
     groups = split_comparable([make_result(**RECORDED), *old])

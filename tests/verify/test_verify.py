@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from tiny_files import write_cifar
 
 import sparsefront as sf
+from sparsefront.allocation.global_threshold import GlobalThreshold
 from sparsefront.artifacts.content_digest import checksums, file_digest
 from sparsefront.progress import counted
 from sparsefront.pruning.mask_spec import load_masks, save_masks
@@ -525,6 +526,13 @@ def test_what_hydra_kept_of_the_command_line_is_compared(row, capsys):
         assert said is None or f"refused: .hydra/hydra.yaml: was edited: {said}" in capsys.readouterr().err.replace(
             "its ", ""
         )
+
+
+def test_settings_that_an_older_version_did_not_have_are_as_by_default():
+    here, stored = {"min_density_share": 0.0, "layer_groups": []}, {"min_density_share": 0.0}
+    assert evaluate._known_then(GlobalThreshold(), here, stored) == stored
+    here["layer_groups"] = ["conv"]
+    assert evaluate._known_then(GlobalThreshold(), here, stored) == here
 
 
 def test_a_configuration_of_another_version_is_said_to_differ(row, capsys):

@@ -5,7 +5,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -112,10 +112,22 @@ def _require_same(experiment: Experiment, result: Result) -> None:
         composed["recovery_seed"] = experiment.recovery_seed if experiment.pattern.prunes else None
         stored["recovery_seed"] = result.identity.recovery_seed
     for name, value in stored.items():
+        if result.identity.schema_version < SCHEMA_VERSION and isinstance(value, dict) and name in composed:
+            part = getattr(experiment, name.removesuffix("_parameters"), None)
+            composed[name] = _known_then(part, composed[name], value)
         # a recipe is what its parameters say: equal ones under two names share their result
         if name not in ("trainer_parameters", "recipe") and composed[name] != value:
             key, here, there = _first_other_choice(name, composed[name], value)
             raise InvalidSetting(key, here, f"is {there} in the record: add the run's own overrides to the command")
+
+
+def _known_then(part: Any, here: dict[str, Any], stored: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a part, without those that an older record does not name and that are as they are by default."""
+    defaults: dict[str, Any] = {}
+    for item in fields(part) if is_dataclass(part) else ():
+        made = item.default if item.default_factory is MISSING else item.default_factory()
+        defaults[item.name] = made
+    return {key: value for key, value in here.items() if key in stored or value != defaults.get(key, MISSING)}
 
 
 def _first_other_choice(name: str, here: Any, stored: Any) -> tuple[str, Any, Any]:
