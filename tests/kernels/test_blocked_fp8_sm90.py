@@ -1,5 +1,6 @@
 """Blocked weights in e4m3: packing walked as the kernel does, its schedule, wrong operands, and on a GPU every launch."""
 
+import itertools
 from itertools import pairwise
 
 import drawn_masks
@@ -20,6 +21,7 @@ from sparsefront_kernels.blocked.fp8_sm90 import (
     blocked_fp8_unsupported_reason,
     choose_launch,
     clusters_at_once,
+    cut_tensors,
     dense_weight,
     launch_blocked_fp8,
     pack_for_blocked_fp8_sm90,
@@ -51,24 +53,41 @@ def product_from_packed(packed, x, launch):
     """Y [M, N] in float64 as the clusters of the grid compute it, before scales; each element must be written once."""
     m = len(x)
     y, written = torch.zeros(m, packed.n, dtype=torch.float64), torch.zeros(m, packed.n, dtype=torch.int64)
-    clusters = at_once(launch.blocks)
-    work, begins, firsts = work_tensors(packed, m, launch, clusters, CPU)
+    clusters, cut, units, left = at_once(launch.blocks), [], itertools.repeat(-1), {}
+    if launch.cut:
+        found = cut_tensors(packed.lengths, packed.outputs, len(packed.panels), m, launch, clusters, CPU)
+        work, begins, firsts, cut, units = (
+            found.work,
+            found.begins,
+            found.firsts,
+            found.cut.tolist(),
+            found.units.tolist(),
+        )
+    else:
+        work, begins, firsts = work_tensors(packed, m, launch, clusters, CPU)
     assert torch.equal(firsts, work[begins[:-1].long()]) and (begins.diff() > 0).all()
     assert launch.splits or len(begins) - 1 <= clusters
-    for halves, first, count, row in work.tolist():
+    for (halves, first, count, row), unit in zip(work.tolist(), units, strict=False):
+        left[unit] = halves, row
         rows = slice(row, min(row + launch.rows, m))
         for half in range(2):
             output = (halves >> 16 * half & 0xFFFF) * 64
             if output == 0xFFFF * 64:
                 continue
-            written[rows, output : output + 64] += 1
+            written[rows, output : output + 64] += unit < 0
             for column, place in packed.k_blocks[first : first + count].tolist():
                 if place >> half & 1:
                     panel = packed.panels[(place >> 2) + (half and place & 1)].view(torch.uint8).view(64, 8, 16)
                     rows_of = [torch.cat([panel[r, chunk ^ (r % 8)] for chunk in range(8)]) for r in range(64)]
                     inputs = slice(column * 128, column * 128 + 128)
                     y[rows, output : output + 64] += x[rows, inputs] @ torch.stack(rows_of).view(E4M3).double().t()
-    assert (written == 1).all()
+    for halves, row, unit, pieces in cut:  # whose sums the second kernel finds one after the other
+        for piece in range(pieces):
+            assert left.pop(unit + piece * launch.rows // 64) == (halves, row)
+        for half in range(2):
+            if (output := (halves >> 16 * half & 0xFFFF) * 64) != 0xFFFF * 64:
+                written[row : row + launch.rows, output : output + 64] += 1
+    assert (written == 1).all() and {*left} <= {-1}
     return y
 
 

@@ -3,6 +3,8 @@
 What holds for all kernels is in test_random_problems.py and test_ops.py.
 """
 
+from dataclasses import replace
+
 import pytest
 import torch
 from blocked_launch import launch_blocked
@@ -106,11 +108,12 @@ class TestTuning:
         one = BlockedProblem(1, 4096, 4096, 64, 32, 32 * 64, (32,) * 32)
         assert {launch.cluster for launch in candidates(one, 132)} == {1}
 
-    def test_blocks_share_k_blocks_where_the_gpu_would_be_idle(self):
-        """Eight CTA tiles of 256 rows are 32 blocks of 64."""
+    def test_tiles_are_cut_where_the_gpu_would_be_idle(self):
+        """Eight CTA tiles of 256 rows are eight blocks; of uneven lists the longest would end last."""
         narrow = BlockedProblem(256, 4096, 1024, 64, 8, 8 * 64, (32,) * 8)
-        assert {launch.splits for launch in candidates(narrow, 132)} == {1, 2, 4}
-        assert {launch.splits for launch in candidates(LARGE, 132)} == {1}
+        assert candidates(narrow, 132)[0].cut and candidates(replace(UNEVEN, m=256), 132)[0].cut
+        many = replace(LARGE, m=12288)
+        assert not any(launch.cut for launch in candidates(many, 132)), "equal work without cutting"
 
     def test_uneven_lists_are_described(self):
         assert LARGE.shape == LARGE.shape_of_equal_lists == "m=4096 k=4096 n=4096 box=64 k_blocks="
@@ -138,8 +141,8 @@ class TestOnGPU:
                 assert_close(y, expected)
 
     @pytest.mark.parametrize("y_feature_major", [False, True])
-    @pytest.mark.parametrize("m", [1, 60, 200, 1030])
-    @pytest.mark.parametrize("launch", [BlockedLaunch(1), BlockedLaunch(4), BlockedLaunch(1, splits=4)], ids=str)
+    @pytest.mark.parametrize("m", [1, 60, 203, 1030])
+    @pytest.mark.parametrize("launch", [BlockedLaunch(1), BlockedLaunch(4), BlockedLaunch(2, cut=64)], ids=str)
     def test_residual_and_activation(self, launch, m, y_feature_major, assert_close, request):
         stored = stored_blocks((64, 64), 7, 9, 0.5, "cuda")
         kernel = in_layout("blocked_sm90_row_to_feature" if y_feature_major else "blocked_sm90")

@@ -11,17 +11,20 @@ from sparsefront_kernels import FORMATS
 from sparsefront_kernels.blocked.gathered_tiles import gathered_tiles
 from sparsefront_kernels.blocked.sm90 import (
     CLUSTERS,
-    SPLITS,
     BlockedLaunch,
     block_unsupported_reason,
     box_of,
+    cut_tensors,
     dense_weight,
     pack_for_blocked_sm90,
     work_tensors,
 )
 
 CPU = torch.device("cpu")
-LAUNCHES = [*(BlockedLaunch(cluster) for cluster in CLUSTERS), *(BlockedLaunch(1, splits=splits) for splits in SPLITS)]
+LAUNCHES = [
+    *(BlockedLaunch(cluster) for cluster in CLUSTERS),
+    *(BlockedLaunch(c, cut=w) for c, w in ((1, 64), (2, 192))),
+]
 
 
 def stored_weight(block, rows, columns, density=0.4, seed=0):
@@ -38,28 +41,37 @@ def unswizzled(panel):
 
 
 def product_from_packed(packed, x, launch, clusters=3):
-    """Y [M, N] in float64, as the blocks of the grid compute it; each element must be written once by each that shares it."""
-    cluster, splits = launch.cluster, launch.splits
-    m, boxes = len(x), 64 // packed.box
+    """Y [M, N] in float64, as the blocks of the grid compute it; each element must be written once."""
+    cluster, m, boxes = launch.cluster, len(x), 64 // packed.box
     outside = torch.cat([x, x.new_zeros(m, 64)], dim=1)  # what lies past K comes as zeros
     y = torch.zeros(m, packed.n, dtype=torch.float64)
     written = torch.zeros(m, packed.n, dtype=torch.int64)
-    work, begins, firsts = work_tensors(packed.lengths, m, launch, lambda cluster: clusters, CPU)
-    assert torch.equal(firsts, work[begins[:-1].long()])
-    if splits > 1:
-        assert begins.tolist() == list(range(len(work) + 1)), "blocks that add up have one tile"
+    cut, of_pieces, units = [], {}, None
+    if launch.cut:
+        found = cut_tensors(packed.lengths, m, launch, 2.0, False, clusters, CPU)
+        work, begins, firsts, units, cut = found.work, found.begins, found.firsts, found.units, found.cut.tolist()
+        of_pieces = {unit: None for unit in range(found.units_in_all)}
+    else:
+        work, begins, firsts = work_tensors(packed.lengths, m, launch, lambda cluster: clusters, CPU)
+    assert torch.equal(firsts, work[begins[:-1].long()]) and (begins.diff() > 0).all()
+    units = [-1] * len(work) if units is None else units.tolist()
+
+    def store(cta_tile, rows, sums):
+        for half, output in enumerate(packed.outputs[cta_tile].tolist()):
+            if output >= 0 and rows.stop > rows.start:
+                written[rows, output : output + 64] += 1
+                y[rows, output : output + 64] += sums[half]
+
     for begin, end in pairwise(begins.tolist()):
-        tiles = work[begin:end].tolist()
-        counts = [count for _, _, count, _ in tiles]
+        tiles = list(zip(work[begin:end].tolist(), units[begin:end], strict=True))
+        counts = [count for (_, _, count, _), _ in tiles]
         assert counts == sorted(counts, key=lambda count: count == 0), "tiles without k-blocks come last"
-        for rank in range(cluster * splits):
-            for cta_tile, first, count, place in tiles:
+        for rank in range(cluster):
+            for (cta_tile, first, count, place), unit in tiles:
                 width = 64 * ((place >> 28) + 1)
-                column = (place & 0xFFFFFFF) * cluster + (rank * width if splits == 1 else 0)
-                if splits > 1:
-                    first, count = first + count * rank // splits, count * (rank + 1) // splits - count * rank // splits
-                rows = slice(column, min(column + width, m))
-                sums = torch.zeros(2, max(0, rows.stop - column), 64, dtype=torch.float64)
+                column = (place & 0xFFFFFFF) * cluster + rank * width
+                rows = slice(column, max(column, min(column + width, m)))
+                sums = torch.zeros(2, rows.stop - column, 64, dtype=torch.float64)
                 for k_block in packed.k_blocks[first : first + count].tolist():
                     inputs = [start + i for start in k_block[:boxes] for i in range(packed.box)]
                     uses, panel = k_block[boxes] & 3, k_block[boxes] >> 2
@@ -67,11 +79,18 @@ def product_from_packed(packed, x, launch, clusters=3):
                         if uses >> half & 1:
                             sums[half] += outside[rows, inputs] @ unswizzled(packed.panels[panel]).t()
                             panel += 1
-                for half, output in enumerate(packed.outputs[cta_tile].tolist()):
-                    if output >= 0 and rows.stop > column:
-                        written[rows, output : output + 64] += 1
-                        y[rows, output : output + 64] += sums[half]
-    assert (written == splits).all()
+                if unit < 0:
+                    store(cta_tile, rows, sums)
+                    continue
+                for group in range(width // 64):
+                    assert of_pieces.pop(unit + rank * width // 64 + group, 0) is None, "nobody else leaves sums there"
+                    of_pieces[unit + rank * width // 64 + group] = sums[:, 64 * group : 64 * group + 64]
+    for cta_tile, column, unit, pieces in cut:
+        for group in range(cluster * launch.cut // 64):
+            begin = min(m, column + 64 * group)
+            own = [of_pieces.pop(unit + piece * cluster * launch.cut // 64 + group) for piece in range(pieces)]
+            store(cta_tile, slice(begin, min(begin + 64, m)), sum(own))
+    assert (written == 1).all() and not of_pieces
     return y
 
 

@@ -142,7 +142,7 @@ def test_columns_that_no_word_holds_are_named():
     assert sm90_schedule.columns_unsupported_reason(most) is None
     for make in (
         lambda: schedule_tensors((1,), most + 64, 1, ALL, CPU),
-        lambda: blocked.work_tensors((1,), most + 64, blocked.BlockedLaunch(1, splits=2), lambda cluster: 1, CPU),
+        lambda: blocked.cut_tensors((1,), most + 64, blocked.BlockedLaunch(1, cut=64), 2.0, False, 1, CPU),
     ):
         with pytest.raises(ValueError, match="at most 268435456 rows of X, not 268435520"):
             make()

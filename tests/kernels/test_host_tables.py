@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from sparsefront_kernels import FORMATS
+from sparsefront_kernels.blocked import fp8_sm90, pieces
 from sparsefront_kernels.blocked import sm90 as blocked
 from sparsefront_kernels.common import host_tables
 from sparsefront_kernels.common.host_tables import on_device
@@ -36,39 +37,49 @@ def test_a_table_is_copied_on_a_stream_of_its_own_by_a_thread_of_its_own(monkeyp
     assert happened == [("begins", True), "copies to cuda:3", "waits", "ends"]
 
 
-@pytest.mark.parametrize("splits", [1, 2])
-def test_all_of_a_schedule_is_one_table_of_the_host(splits, monkeypatch):
+CUT = ((9, 4, 3, 0), 640, blocked.BlockedLaunch(1, cut=64), 2.0, False, 7)
+
+
+@pytest.mark.parametrize("kind", ["whole", "cut", "fp8", "fp8 cut"])
+def test_all_of_a_schedule_is_one_table_of_the_host(kind, monkeypatch):
     """No operation on the caller's stream makes a part of it, which a call on another stream might read too early."""
     copied = []
-    monkeypatch.setattr(sm90_schedule, "on_device", lambda table, device: copied.append(table.device) or table)
-    launch = blocked.BlockedLaunch(1, splits=splits)
-    make = blocked.work_tensors if splits == 2 else sm90_schedule.schedule_tensors.__wrapped__
-    arguments = ((4, 3), 640, launch, lambda _: 7) if splits == 2 else ((4, 3), 640, 7, ALL)
-    blocked._split_tensors.cache_clear()
-    work, begins, firsts = make(*arguments, CPU)
+    for module in (sm90_schedule, pieces):
+        monkeypatch.setattr(module, "on_device", lambda table, device: copied.append(table.device) or table)
+    fp8 = ((4, 3), (0, 1, 2, 3)), fp8_sm90.BlockedFp8Launch(cut="cut" in kind)
+    if "cut" in kind:
+        cut_fp8 = fp8_sm90.cut_tensors.__wrapped__
+        found = (
+            cut_fp8(*fp8[0], 14, 640, fp8[1], 7, CPU) if "fp8" in kind else blocked.cut_tensors.__wrapped__(*CUT, CPU)
+        )
+        work, begins, firsts = found.work, found.begins, found.firsts
+        fours, others = (work, firsts, found.cut), (begins, found.units)
+    else:
+        whole_fp8 = fp8_sm90._work_tensors.__wrapped__
+        work, begins, firsts = (
+            whole_fp8(*fp8[0], 640, 512, fp8[1], 7, CPU)
+            if kind == "fp8"
+            else schedule_tensors.__wrapped__((4, 3), 640, 7, ALL, CPU)
+        )
+        fours, others = (work, firsts), (begins,)
     assert copied == [CPU]
-    assert len({part.untyped_storage().data_ptr() for part in (work, begins, firsts)}) == 1
-    assert all(part.data_ptr() % 16 == work.data_ptr() % 16 for part in (work, firsts)), (
-        "rows are read 16 bytes at once"
-    )
+    assert len({part.untyped_storage().data_ptr() for part in (*fours, *others)}) == 1
+    assert all(part.data_ptr() % 16 == work.data_ptr() % 16 for part in fours), "rows are read 16 bytes at once"
     assert torch.equal(firsts, work[begins[:-1].long()])
-    blocked._split_tensors.cache_clear()
 
 
 def test_the_default_device_does_not_matter():
     """A program may have set one: what the host makes stays on the host until it is copied."""
-    lengths = (9, 4, 3, 0)
-    expected = [
-        schedule_tensors.__wrapped__(lengths, 640, 7, ALL, CPU),
-        blocked._split_tensors.__wrapped__(lengths, 640, CPU),
-    ]
-    sm90_schedule._searched.cache_clear()
+
+    def tables():
+        found = blocked.cut_tensors.__wrapped__(*CUT, CPU)
+        sm90_schedule._searched.cache_clear()
+        return *schedule_tensors.__wrapped__((9, 4, 3, 0), 640, 7, ALL, CPU), found.work, found.units, found.cut
+
+    expected = tables()
     with torch.device("meta"):
-        found = [
-            schedule_tensors.__wrapped__(lengths, 640, 7, ALL, CPU),
-            blocked._split_tensors.__wrapped__(lengths, 640, CPU),
-        ]
-    for one, other in zip(sum(found, ()), sum(expected, ()), strict=True):
+        found = tables()
+    for one, other in zip(found, expected, strict=True):
         assert torch.equal(one, other)
 
 
@@ -121,7 +132,7 @@ class TestOnAGpu:
             kernel.run(x[:others], packed)
         torch.cuda.synchronize()
         schedule_tensors.cache_clear()
-        blocked._split_tensors.cache_clear()
+        blocked.cut_tensors.cache_clear()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             y = kernel.run(x, packed)

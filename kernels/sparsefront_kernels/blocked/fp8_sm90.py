@@ -18,12 +18,14 @@ from torch.nn.functional import pad
 from sparsefront_kernels import cuda_library
 from sparsefront_kernels.blocked.format import BlockedFormat
 from sparsefront_kernels.blocked.fp8_reference import E4M3, GROUP
+from sparsefront_kernels.blocked.pieces import Costs, PieceTables, estimated_end, piece_tables, shares
 from sparsefront_kernels.common.device_support import hopper_unsupported_reason
 from sparsefront_kernels.common.epilogue import ACTIVATION_CODES, check_activation
 from sparsefront_kernels.common.indices import partners_of
 from sparsefront_kernels.common.launch import TYPE_CODES, library_function
 from sparsefront_kernels.common.operands import RUN_BYTES, bias_for_kernel, check_epilogue, has_aligned_rows
 from sparsefront_kernels.common.wgmma_layout import swizzled
+from sparsefront_kernels.gathered.sm90_schedule import tables_on_device
 from sparsefront_kernels.problem import Problem
 from sparsefront_kernels.quantized.quantize import quantize_weight
 
@@ -291,15 +293,18 @@ class BlockedFp8Launch:
 
     Args:
         warpgroups: of a block that multiply, 2 or 3; each has 64 rows of X.
-        cluster: blocks, 1 or 2, that compute the same outputs for different rows of X: each brings half of the weights to both.
+        cluster: blocks, 1, 2 or 4, that compute the same outputs for different rows of X: each brings an equal part of the
+            weights to all.
         splits: 0, or 1 to 8 blocks that share the k-blocks of a tile of 64 rows and add up through their shared memories; their
             two warpgroups share k-blocks too. Then `cluster` is 1.
+        cut: whether tiles may be cut into pieces, so that all blocks have equal work; see `pieces`. Then `splits` is 0.
         pdl: programmatic dependent launch, as in `sm90.BlockedLaunch`.
     """
 
     warpgroups: int = 2
     cluster: int = 1
     splits: int = 0
+    cut: bool = False
     pdl: bool = True
 
     @property
@@ -316,10 +321,14 @@ class BlockedFp8Launch:
 SPACE = (
     *(BlockedFp8Launch(warpgroups, cluster) for warpgroups in (2, 3) for cluster in (1, 2)),
     *(BlockedFp8Launch(splits=splits) for splits in (1, 2, 4, 8)),
+    *(BlockedFp8Launch(warpgroups, cluster, cut=True) for warpgroups in (2, 3) for cluster in (1, 2, 4)),
 )
 # Microseconds on an H200: of a launch; of a tile (most of it the epilogue); of a k-block that one half uses, or both, by
 # warpgroups; and of blocks that share a tile. Measured, but those of three warpgroups, counted from the bytes that L2 gives.
 _START, _TILE, _ONE_BOTH = 3.8, 1.2, {2: (0.33, 0.42), 3: (0.44, 0.54)}
+# Of a piece, and of the kernel that adds up, beside the time of each megabyte of sums.
+_PIECE, _ADD_UP, _SUM_MEGABYTE = 1.2, 1.5, 0.25
+_MOST_CUT = 6  # tiles of a cluster, with more of which those of most are equal without cutting any
 _SPLIT_START, _SPLIT_TILE, _SPLIT_BOTH, _SPLIT_ONE = 3.0, 3.7, 0.34, 0.27
 _ROW_GROUP_BYTES = 24 << 20  # of X, which stay in L2 while all CTA tiles go through them
 _LARGE_X_BYTES = 24 << 20  # more than stays in L2: there blocks that share weights are faster, and not below
@@ -339,13 +348,27 @@ def choose_launch(packed: BlockedFp8Weight, m: int, clusters_at_once: Callable[[
 def _choose_launch(
     lengths: tuple[int, ...], panels: int, m: int, k: int, together: tuple[int, ...]
 ) -> BlockedFp8Launch:
-    shared = panels / max(1, sum(lengths)) - 1  # of the k-blocks, used by both halves
+    shared = _share_of_both(panels, lengths)
     predicted = {
         launch: _predicted_us(lengths, shared, m, k, launch, clusters)
         for launch, clusters in zip(SPACE, together, strict=True)
-        if launch.splits or launch.cluster == 1 + (m * k > _LARGE_X_BYTES)
+        if _is_considered(launch, len(lengths), m, k, clusters)
     }
     return min(predicted, key=predicted.__getitem__)
+
+
+def _is_considered(launch: BlockedFp8Launch, tiles: int, m: int, k: int, clusters: int) -> bool:
+    if launch.cut:
+        columns = -(-m // launch.rows)
+        return columns * tiles <= _MOST_CUT * clusters and columns * launch.rows - m < ROWS * launch.warpgroups
+    return launch.splits > 0 or launch.cluster == 1 + (m * k > _LARGE_X_BYTES)
+
+
+def _costs(launch: BlockedFp8Launch, shared: float) -> Costs:
+    """Of a tile that may be cut, in microseconds. shared: of its k-blocks, used by both halves."""
+    one, both = _ONE_BOTH[launch.warpgroups]
+    adding = _ADD_UP, _SUM_MEGABYTE * launch.rows * OUTPUTS * 4 / 1e6
+    return Costs(_TILE, _PIECE, one + shared * (both - one), adding)
 
 
 def _predicted_us(
@@ -357,6 +380,8 @@ def _predicted_us(
         dealt = _deal(costs, m, k, launch.rows, clusters)
         # a cluster that ends lets the next one begin, with all of its start
         return max(_SPLIT_START * len(own) + sum(costs[tile] for tile, _ in own) for own in dealt)
+    if launch.cut:
+        return _START + estimated_end(lengths, -(-m // launch.rows), clusters, _costs(launch, shared))
     one, both = _ONE_BOTH[launch.warpgroups]
     costs = [_TILE + length * (one + shared * (both - one)) for length in lengths]
     dealt = _deal(costs, m, k, launch.rows, clusters)
@@ -391,7 +416,7 @@ def _deal(costs: Sequence[float], m: int, k: int, height: int, clusters: int) ->
 def work_tensors(
     packed: BlockedFp8Weight, m: int, launch: BlockedFp8Launch, clusters: int, device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The tiles of every cluster.
+    """The tiles of every cluster, for a launch that does not cut them.
 
     Args:
         clusters: how many run at the same time.
@@ -418,16 +443,45 @@ def _work_tensors(
     else:
         _, both = _ONE_BOTH[launch.warpgroups]
         dealt = _deal([_TILE + length * both for length in lengths], m, k, launch.rows, clusters)
-    starts = [0, *itertools.accumulate(lengths)]
-    halves = [
-        first % (NO_OUTPUTS + 1) | second % (NO_OUTPUTS + 1) << 16
-        for first, second in zip(outputs[::2], outputs[1::2], strict=True)
-    ]
+    starts, halves = [0, *itertools.accumulate(lengths)], _words_of_halves(outputs)
     work = [(halves[tile], starts[tile], lengths[tile], row) for tile, row in itertools.chain.from_iterable(dealt)]
-    begins = torch.tensor([0, *itertools.accumulate(map(len, dealt))])
-    words = torch.tensor(work).view(-1, 4)
-    words = torch.where(words < 2**31, words, words - 2**32).to(torch.int32)
-    return words.to(device), begins.to(device, torch.int32), words[begins[:-1]].to(device)
+    with torch.device("cpu"):  # whatever the default device is
+        begins = torch.tensor([0, *itertools.accumulate(map(len, dealt))], dtype=torch.int32)
+        words = torch.tensor(work, dtype=torch.int32).view(-1, 4)
+    return tables_on_device(words, begins, device)
+
+
+@functools.lru_cache(maxsize=MOST_SCHEDULES)
+def cut_tensors(
+    lengths: tuple[int, ...],
+    outputs: tuple[int, ...],
+    panels: int,
+    m: int,
+    launch: BlockedFp8Launch,
+    clusters: int,
+    device: torch.device,
+) -> PieceTables:
+    """The pieces of every cluster, for a launch that cuts tiles, with tiles of `work` as in `work_tensors`.
+
+    Args:
+        panels: how many there are.
+    """
+    rows = range(0, m, launch.rows)
+    found = shares(lengths, len(rows), clusters, _costs(launch, _share_of_both(panels, lengths)))
+    return piece_tables(found, lengths, _words_of_halves(outputs), rows, launch.rows, device)
+
+
+def _share_of_both(panels: int, lengths: tuple[int, ...]) -> float:
+    """Of the k-blocks, which both halves use."""
+    return panels / max(1, sum(lengths)) - 1
+
+
+def _words_of_halves(outputs: tuple[int, ...]) -> list[int]:
+    """Of each CTA tile, as int32: outputs over 64 of half 0, plus those of half 1 in the upper 16 bits."""
+    mask = NO_OUTPUTS
+    pairs = zip(outputs[::2], outputs[1::2], strict=True)
+    words = [first & mask | (second & mask) << 16 for first, second in pairs]
+    return [word - (word >> 31 << 32) for word in words]
 
 
 class _Arguments(ctypes.Structure):
@@ -439,9 +493,11 @@ class _Arguments(ctypes.Structure):
             for name in ("x", "x_scales", "panels", "k_blocks", "work", "work_begin", "first_work")
         ),
         *((name, ctypes.c_void_p) for name in ("w_scales", "bias", "residual", "y", "y_scales")),
+        *((name, ctypes.c_void_p) for name in ("units", "cut_tiles", "sums")),
         *((name, ctypes.c_longlong) for name in ("x_stride", "residual_stride", "y_stride")),
         *((name, ctypes.c_int) for name in ("bias_type", "activation", "y_type", "x_groups", "halves", "m", "n", "k")),
-        *((name, ctypes.c_int) for name in ("warpgroups", "cluster", "splits", "clusters", "pdl")),
+        *((name, ctypes.c_int) for name in ("warpgroups", "cluster", "splits", "clusters")),
+        *((name, ctypes.c_int) for name in ("cut_tile_count", "piece_units", "pdl")),
     )
 
 
@@ -472,11 +528,21 @@ def launch_blocked_fp8(
     with torch.cuda.device_of(x):
         chosen = launch or choose_launch(packed, m, lambda cluster: clusters_at_once(cluster, x.device))
         clusters = clusters_at_once(chosen.blocks, x.device)
-        work, begins, firsts = work_tensors(packed, m, chosen, clusters, x.device)
+        units = cut = sums = None
+        if chosen.cut:
+            parts = (packed.lengths, packed.outputs, len(packed.panels))
+            found = cut_tensors(*parts, m, chosen, clusters, x.device)
+            work, begins, firsts = found.work, found.begins, found.firsts
+            if len(found.cut):
+                units, cut = found.units, found.cut
+                sums = x_scales.new_empty(found.units_in_all * ROWS * OUTPUTS)
+        else:
+            work, begins, firsts = work_tensors(packed, m, chosen, clusters, x.device)
         given = (x, x_scales, packed.panels, packed.k_blocks, work, begins, firsts, packed.scales)
         arguments = _Arguments(
             *(tensor.data_ptr() for tensor in given),
             *(None if tensor is None else tensor.data_ptr() for tensor in (bias, residual, y, y_scales)),
+            *(None if tensor is None else tensor.data_ptr() for tensor in (units, cut, sums)),
             x.stride(0),
             0 if residual is None else residual.stride(0),
             y.stride(0),
@@ -492,6 +558,8 @@ def launch_blocked_fp8(
             chosen.cluster,
             chosen.splits,
             len(begins) - 1,
+            0 if cut is None else len(cut),
+            chosen.rows // ROWS,
             int(chosen.pdl),
         )
         stream = torch.cuda.current_stream(x.device).cuda_stream

@@ -16,6 +16,7 @@ from torch.nn.functional import pad
 
 from sparsefront_kernels import cuda_library
 from sparsefront_kernels.blocked.format import BlockedFormat
+from sparsefront_kernels.blocked.pieces import UNIT, Costs, PieceTables, estimated_end, piece_tables, shares
 from sparsefront_kernels.common.device_support import hopper_unsupported_reason
 from sparsefront_kernels.common.epilogue import ACTIVATION_CODES
 from sparsefront_kernels.common.indices import partners_of
@@ -33,11 +34,11 @@ from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.sm90 import BIAS_TYPES, epilogue_arguments
 from sparsefront_kernels.gathered.sm90_schedule import (
     ALL,
+    COLUMN_BITS,
     MOST_SCHEDULES,
     WIDTHS,
     columns_unsupported_reason,
     schedule_tensors,
-    tables_on_device,
 )
 from sparsefront_kernels.kernel_op import kernel_entry
 from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR, Problem
@@ -45,7 +46,7 @@ from sparsefront_kernels.tuning import TunedLaunches
 
 KERNEL, HALVED_KERNEL = "blocked_sm90", "blocked_2_4_sm90"
 LIBRARY = "blocked_sm90"
-VERSION = 1  # raised when a change of the kernel makes old measurements useless
+VERSION = 2  # raised when a change of the kernel makes old measurements useless
 HALF = 64  # outputs of a half: those of one tensor-core instruction
 K_BLOCK = 64  # inputs that are loaded together
 FEWEST_INPUTS = 16  # of a block: those of one tensor-core instruction
@@ -309,8 +310,6 @@ def _padded(y: Tensor) -> Tensor:
 
 
 CLUSTERS = (1, 2, 4)  # blocks
-SPLITS = (2, 4)  # blocks that share the k-blocks of a work tile
-COLUMNS_OF_SPLIT = 64  # of such a tile
 _REACHED_BY_FOUR = 0.85  # of the SMs by clusters of four: a part of the GPU has no multiple of four
 
 
@@ -321,16 +320,16 @@ class BlockedLaunch:
     Args:
         cluster: blocks of the grid, 1, 2 or 4, that compute the same outputs for different rows of X: each brings a part of the
             weights to all of them.
-        splits: or, where `cluster` is 1, blocks that share the k-blocks of one work tile of 64 rows of X and add up through their
-            shared memories.
         raster_swizzle: CTA tiles that go through all rows of X before the next ones begin.
+        cut: 0, or tiles have so many rows of X (64, 128, 192 or 256) and may be cut into pieces, so that all blocks have equal
+            work; see `pieces`.
         pdl: programmatic dependent launch: blocks may start before the previous kernel has ended, and wait for it before
             they read anything.
     """
 
     cluster: int
     raster_swizzle: int = ALL
-    splits: int = 1
+    cut: int = 0
     pdl: bool = True
 
 
@@ -362,27 +361,39 @@ def work_tensors(
     Raises:
         ValueError: more rows than a word of `work` holds.
     """
-    if launch.splits > 1:
-        return _split_tensors(lengths, m, device)
     # a cluster's rows of X lie side by side: to the schedule it is a block that has a share of them
     rows = -(-m // launch.cluster)
     return schedule_tensors(lengths, rows, clusters_at_once(launch.cluster), launch.raster_swizzle, device, quick=quick)
 
 
 @functools.lru_cache(maxsize=MOST_SCHEDULES)
-def _split_tensors(lengths: tuple[int, ...], m: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """One tile for each cluster, longest lists first."""
+def cut_tensors(
+    lengths: tuple[int, ...],
+    m: int,
+    launch: BlockedLaunch,
+    panels: float,
+    halved: bool,
+    clusters: int,
+    device: torch.device,
+) -> PieceTables:
+    """The pieces of every cluster, for a launch that cuts tiles.
+
+    Args:
+        panels: of a k-block, on average.
+        others: as in `work_tensors`, and how many clusters run at the same time.
+    Raises:
+        ValueError: more rows than a word of `work` holds.
+    """
     if reason := columns_unsupported_reason(m):
         raise ValueError(f"a schedule {reason}")
-    with torch.device("cpu"):  # whatever the default device is
-        k_blocks, rows = torch.tensor(lengths, dtype=torch.int32), torch.arange(0, m, COLUMNS_OF_SPLIT)
-        work = torch.empty(len(lengths), len(rows), 4, dtype=torch.int32)
-        work[:, :, 0] = torch.arange(len(lengths))[:, None]
-        work[:, :, 1] = (k_blocks.cumsum(0) - k_blocks)[:, None]
-        work[:, :, 2] = k_blocks[:, None]
-        work[:, :, 3] = rows
-        begins = torch.arange(len(lengths) * len(rows) + 1, dtype=torch.int32)
-    return tables_on_device(work.view(-1, 4), begins, device)
+    columns = _columns_of_tiles(m, launch)
+    found = shares(lengths, columns, clusters, _costs(launch, panels, halved, clusters * launch.cluster))
+    places = [column * launch.cut | (launch.cut // 64 - 1) << COLUMN_BITS for column in range(columns)]
+    return piece_tables(found, lengths, range(len(lengths)), places, launch.cluster * launch.cut, device)
+
+
+def _columns_of_tiles(m: int, launch: BlockedLaunch) -> int:
+    return -(-m // (launch.cluster * launch.cut))
 
 
 def launch_blocked_sm90(
@@ -418,16 +429,23 @@ def launch_blocked_sm90(
     Raises:
         RuntimeError: the launch failed.
     """
-    work, begins, firsts = work_tensors(
-        packed.lengths,
-        m,
-        launch,
-        lambda cluster: clusters_at_once(cluster, x.device),
-        x.device,
-        quick=quick_schedule,
-    )
+    tables = (packed.lengths, m, launch)
+    units = cut = sums = None
+    if launch.cut:
+        panels = _panels_of_k_block(len(packed.panels), packed.lengths)
+        clusters = clusters_at_once(launch.cluster, x.device)
+        found = cut_tensors(*tables, panels, packed.halved, clusters, x.device)
+        work, begins, firsts = found.work, found.begins, found.firsts
+        if len(found.cut):
+            units, cut = found.units, found.cut
+            sums = x.new_empty(found.units_in_all * UNIT * 2 * HALF, dtype=torch.float32)
+    else:
+        work, begins, firsts = work_tensors(
+            *tables, lambda cluster: clusters_at_once(cluster, x.device), x.device, quick=quick_schedule
+        )
     error = _library().sparsefront_blocked_sm90(
         *(tensor.data_ptr() for tensor in (x, packed.panels, packed.k_blocks, work, begins, firsts, packed.outputs)),
+        *(None if tensor is None else tensor.data_ptr() for tensor in (units, cut, sums)),
         *epilogue_arguments(x, y, bias, residual),
         0 if bias is None else BIAS_TYPES[bias.dtype],
         ACTIVATION_CODES[activation],
@@ -440,8 +458,9 @@ def launch_blocked_sm90(
         packed.box,
         int(packed.halved),
         launch.cluster,
-        launch.splits,
         len(begins) - 1,
+        0 if cut is None else len(cut),
+        launch.cluster * launch.cut // UNIT,
         int(launch.pdl),
         int(relu_last),
         None if images is None else ctypes.byref(images),
@@ -469,7 +488,7 @@ def clusters_at_once(cluster: int, device: torch.device) -> int:
 def _library() -> ctypes.CDLL:
     library = cuda_library.load(LIBRARY)
     product, clusters = library.sparsefront_blocked_sm90, library.sparsefront_blocked_sm90_clusters
-    product.argtypes = [ctypes.c_void_p] * 10 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 15 + [ctypes.c_void_p] * 2
+    product.argtypes = [ctypes.c_void_p] * 13 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 16 + [ctypes.c_void_p] * 2
     clusters.argtypes = [ctypes.c_int]
     product.restype = clusters.restype = ctypes.c_int
     return library
@@ -478,14 +497,16 @@ def _library() -> ctypes.CDLL:
 _RASTER_SWIZZLES = (ALL, 32, 8)
 SPACE = (
     *(BlockedLaunch(cluster, swizzle) for cluster, swizzle in itertools.product(CLUSTERS, _RASTER_SWIZZLES)),
-    *(BlockedLaunch(1, splits=splits) for splits in SPLITS),
+    *(BlockedLaunch(cluster, cut=width) for cluster, width in itertools.product(CLUSTERS, WIDTHS)),
 )
-_MOST_ROUNDS_OF_SPLIT = 2  # with more work than that, all blocks are busy without sharing
+_MOST_CUT = 6  # tiles of a cluster, with more of which those of most are equal without cutting any
 
-# Estimates for an H200, not measured: cycles of the launch, of a cluster's synchronization, of a tile, of one of its columns
-# (epilogue), and of a k-block around its products; bytes that L2 gives an SM in a cycle.
-_START, _CLUSTER_START, _TILE, _TILE_COLUMN, _K_BLOCK = 4500, 500, 700, 3.0, 70
-_SPLIT = 1500  # of blocks that add up
+# Fitted to 1,000 launches on an H200 with 256, 1024 and 4096 rows, whose times they miss by 11 % on average: cycles of the
+# launch, of a cluster's synchronization, of a tile, of one of its columns (epilogue), and of a k-block around its products; bytes
+# that L2 gives an SM in a cycle.
+_START, _CLUSTER_START, _TILE, _TILE_COLUMN, _K_BLOCK = 4000, 500, 1100, 2.5, 340
+_PIECE_COLUMN = 4.5  # of a column of a piece
+_ADD_UP, _SUM_BYTES = 3300, 12  # of the second kernel; bytes of sums that an SM writes and reads in a cycle
 _L2_BYTES = 45
 _SHARED_BYTES = 128  # that shared memory gives and takes in a cycle
 _CYCLES_PER_US = 1700
@@ -563,18 +584,30 @@ def tile_cycles(k_blocks: int, columns: int, cluster: int, panels: float = 2.0, 
     return _TILE + _TILE_COLUMN * columns + k_blocks * (_K_BLOCK + max(products, loads))
 
 
+def _panels_of_k_block(panels: int, lengths: tuple[int, ...]) -> float:
+    return panels / max(1, sum(lengths))
+
+
+def _costs(launch: BlockedLaunch, panels: float, halved: bool, num_sms: int) -> Costs:
+    """Cycles, of tiles that may be cut."""
+    empty, one = (tile_cycles(count, launch.cut, launch.cluster, panels, halved=halved) for count in (0, 1))
+    sum_bytes = launch.cluster * launch.cut * 2 * HALF * 4
+    adding = _ADD_UP, sum_bytes / (num_sms * _SUM_BYTES)
+    return Costs(empty, _TILE + _PIECE_COLUMN * launch.cut, one - empty, adding)
+
+
 @functools.lru_cache(maxsize=4096)
 def predicted_us(problem: BlockedProblem, launch: BlockedLaunch, num_sms: int) -> float:
     """Coarse predicted latency: the work of the cluster that ends last."""
-    panels = problem.panels / max(1, sum(problem.lengths))
-    if launch.splits > 1:
-        rounds = -(-_split_blocks(problem, launch) // (launch.splits * clusters_of(launch.splits, num_sms)))
-        k_blocks = -(-max(problem.lengths, default=0) // launch.splits)
-        cycles = rounds * (tile_cycles(k_blocks, COLUMNS_OF_SPLIT, 1, panels, halved=problem.halved) + _SPLIT)
-        return (_START + _CLUSTER_START + cycles) / _CYCLES_PER_US
+    panels = _panels_of_k_block(problem.panels, problem.lengths)
+    start = _START + _CLUSTER_START * (launch.cluster > 1)
+    if launch.cut:
+        columns, clusters = _columns_of_tiles(problem.m, launch), clusters_of(launch.cluster, num_sms)
+        costs = _costs(launch, panels, problem.halved, num_sms)
+        return (start + estimated_end(problem.lengths, columns, clusters, costs)) / _CYCLES_PER_US
     clusters, rows = clusters_of(launch.cluster, num_sms), -(-problem.m // launch.cluster)
     last = min(_last_cycles(problem, rows, clusters, width, launch.cluster, panels) for width in WIDTHS)
-    return (_START + _CLUSTER_START * (launch.cluster > 1) + last) / _CYCLES_PER_US
+    return (start + last) / _CYCLES_PER_US
 
 
 def _last_cycles(problem: BlockedProblem, rows: int, clusters: int, width: int, cluster: int, panels: float) -> float:
@@ -593,21 +626,18 @@ def candidates(problem: BlockedProblem, num_sms: int) -> Sequence[BlockedLaunch]
     """The launches worth timing, best predicted first.
 
     Other orders of work where there are more CTA tiles than they hold, clusters where all of their blocks have rows of X, and
-    shared k-blocks where there is too little work for the GPU.
+    tiles that are cut where there are few of them.
     """
 
     def is_worth_timing(launch: BlockedLaunch) -> bool:
-        if launch.splits > 1:
-            return _split_blocks(problem, launch) <= _MOST_ROUNDS_OF_SPLIT * num_sms
+        if launch.cut:
+            columns = _columns_of_tiles(problem.m, launch)
+            few = columns * problem.cta_tiles <= _MOST_CUT * clusters_of(launch.cluster, num_sms)
+            return few and columns * launch.cluster * launch.cut - problem.m < launch.cut
         ordered = launch.raster_swizzle == ALL or launch.raster_swizzle < problem.cta_tiles
         return ordered and (launch.cluster == 1 or 64 * (launch.cluster // 2) < problem.m)
 
     return sorted(filter(is_worth_timing, SPACE), key=lambda launch: predicted_us(problem, launch, num_sms))
-
-
-def _split_blocks(problem: BlockedProblem, launch: BlockedLaunch) -> int:
-    """Of the grid."""
-    return problem.cta_tiles * -(-problem.m // COLUMNS_OF_SPLIT) * launch.splits
 
 
 def _launches(kernel: str) -> TunedLaunches:

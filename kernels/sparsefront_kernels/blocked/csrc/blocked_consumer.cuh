@@ -1,7 +1,7 @@
 // The warpgroups that multiply, of the blocked kernel.
 #pragma once
 
-#include "blocked_store.cuh"
+#include "blocked_sums.cuh"
 
 namespace {
 
@@ -71,14 +71,15 @@ __device__ __forceinline__ int add_up(Stages& s, int k_blocks, float (&acc)[WIDT
     return add;
 }
 
-// Adds up all k-blocks of a work tile and stores it.
+// Adds up all k-blocks of a work tile and stores it, or those of a piece and leaves the sums in its units.
 template <typename T, typename X, Weights WEIGHTS, int WIDTH>
 __device__ __forceinline__ void compute(const Problem& problem, Stages& s, Quarters& quarters, const WorkTile& tile, int rank,
-                                        float (&sums)[MOST_COLUMNS / 2], const uint32_t (&stored_bias)[2], int first_output) {
+                                        float (&sums)[MOST_COLUMNS / 2], const uint32_t (&stored_bias)[2], int first_output, int unit) {
     auto& acc = reinterpret_cast<float(&)[WIDTH / 2]>(sums);
     const int column = first_column(problem, tile, rank), groups = groups_of(problem, tile, column);
-    load_first_residuals(problem, quarters, column, groups, first_output);
+    if (unit < 0) load_first_residuals(problem, quarters, column, groups, first_output);
     const int add = add_up<T, X, WEIGHTS, WIDTH>(s, tile.k_blocks, acc);
+    if (unit >= 0) return leave_sums<WIDTH>(problem.sums, unit + rank * (WIDTH / GROUP), groups, acc, add);
     const float bias[2] = {bias_of(problem.epilogue, stored_bias[0]), bias_of(problem.epilogue, stored_bias[1])};
     store<T, WIDTH>(problem, quarters, acc, bias, column, groups, first_output, add);
 }
@@ -98,9 +99,10 @@ __device__ __forceinline__ void consume(const Problem& problem, int rank, uint32
     float acc[MOST_COLUMNS / 2];
     if (next + 1 < end) ahead[1] = load_early(next + 1);
     int next_output = load_early(problem.outputs + 2 * ahead[0].x + s.half);
+    const int* next_unit = problem.units == nullptr ? nullptr : problem.units + (next - problem.work);
     for (; next < end; ++next) {
         const WorkTile tile(ahead[0]);
-        const int first_output = static_cast<int>(warp_uniform(next_output));
+        const int first_output = static_cast<int>(warp_uniform(next_output)), unit = next_unit == nullptr ? -1 : __ldg(next_unit++);
         ahead[0] = ahead[1];
         next_output = load_early(problem.outputs + 2 * ahead[0].x + s.half);
         if (next + 2 < end) ahead[1] = load_early(next + 2);
@@ -109,10 +111,10 @@ __device__ __forceinline__ void consume(const Problem& problem, int rank, uint32
         for (int p = 0; p < 2; ++p)
             bias[p] = load_bias(problem.epilogue, first_output < 0 ? -1 : first_output + own_output + p * 8);
         switch (tile.width) {
-            case 256: compute<T, X, WEIGHTS, 256>(problem, s, quarters, tile, rank, acc, bias, first_output); break;
-            case 192: compute<T, X, WEIGHTS, 192>(problem, s, quarters, tile, rank, acc, bias, first_output); break;
-            case 128: compute<T, X, WEIGHTS, 128>(problem, s, quarters, tile, rank, acc, bias, first_output); break;
-            default: compute<T, X, WEIGHTS, 64>(problem, s, quarters, tile, rank, acc, bias, first_output); break;
+            case 256: compute<T, X, WEIGHTS, 256>(problem, s, quarters, tile, rank, acc, bias, first_output, unit); break;
+            case 192: compute<T, X, WEIGHTS, 192>(problem, s, quarters, tile, rank, acc, bias, first_output, unit); break;
+            case 128: compute<T, X, WEIGHTS, 128>(problem, s, quarters, tile, rank, acc, bias, first_output, unit); break;
+            default: compute<T, X, WEIGHTS, 64>(problem, s, quarters, tile, rank, acc, bias, first_output, unit); break;
         }
     }
     if (quarters.leads) wait_for_reads_of_stores<0>();  // the end of the grid waits for the rest

@@ -38,9 +38,9 @@ __global__ void __launch_bounds__((GROUPS + 1) * WARPGROUP, 1) blocked_fp8_sm90_
         fence_barrier_init();
     }
     cluster_sync();  // no block may signal another's barriers before they are there
-    pdl_wait();
     if (threadIdx.x < S::CONSUMER_THREADS) {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS<GROUPS>));
+        pdl_wait();
         pdl_launch_dependents();
         if constexpr (SPLIT) {
             consume_part<S, T, GROUPED, HALVES>(problem, rank, shared);
@@ -52,12 +52,23 @@ __global__ void __launch_bounds__((GROUPS + 1) * WARPGROUP, 1) blocked_fp8_sm90_
         const int warp = warp_uniform(threadIdx.x / 32) - S::CONSUMER_THREADS / 32;
         if (warp == 0) produce<S, SPLIT, false>(problem, rank, shared);
         if (GROUPED && warp == 1) produce<S, SPLIT, true>(problem, rank, shared);
+        if (threadIdx.x == S::THREADS - 1 && blockIdx.x < problem.cut_tile_count)
+            prefetch_line(problem.cut_tiles + blockIdx.x);  // for the second kernel
         if constexpr (SPLIT) {
             __syncwarp();
             cluster_sync();  // of those that multiply, before they add up
         }
     }
     cluster_sync();  // others may still signal this block's barriers, and read its sums
+}
+
+// Finishes the tiles that were cut into pieces, some rows of one each block.
+template <typename T>
+__global__ void __launch_bounds__(ADDING) blocked_fp8_sm90_cut_tiles_kernel(const __grid_constant__ Problem problem) {
+    __shared__ __align__(16) float sums[CUT_ROWS][ROW_FLOATS];
+    pdl_launch_dependents();
+    const int blocks = problem.piece_units * (GROUP_ROWS / CUT_ROWS);  // of a tile
+    finish_rows<T>(problem, blockIdx.x / blocks, blockIdx.x % blocks * CUT_ROWS, sums);
 }
 
 struct Kernel {
@@ -104,6 +115,19 @@ cudaError_t launch(const Kernel& kernel, const Problem& problem, int clusters, b
     return error == cudaSuccess ? cudaLaunchKernelEx(&config, kernel.function, problem) : error;
 }
 
+cudaError_t finish_cut_tiles(void (*kernel)(Problem), const Problem& problem, int cut_tiles, cudaStream_t stream) {
+    cudaLaunchAttribute attribute{};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(cut_tiles * problem.piece_units * (GROUP_ROWS / CUT_ROWS));
+    config.blockDim = dim3(ADDING);
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    return cudaLaunchKernelEx(&config, kernel, problem);
+}
+
 }  // namespace
 
 // The arguments, as blocked/fp8_sm90.py fills them in. Matrices begin at a multiple of 16 bytes and their rows are a multiple of 16
@@ -111,6 +135,8 @@ cudaError_t launch(const Kernel& kernel, const Problem& problem, int clusters, b
 struct Arguments {
     const void *x, *x_scales, *panels, *k_blocks, *work, *work_begin, *first_work, *w_scales, *bias, *residual;
     void *y, *y_scales;
+    const void *units, *cut_tiles;  // null where no tile is cut
+    void* sums;
     long long x_stride, residual_stride, y_stride;
     int bias_type;   // 0 none, 1 float, 2 half, 3 bfloat16
     int activation;
@@ -120,6 +146,7 @@ struct Arguments {
     int m, n, k;
     int groups;      // warpgroups that multiply: 2 or 3
     int cluster, splits, clusters;
+    int cut_tile_count, piece_units;
     int pdl;
 };
 
@@ -147,6 +174,9 @@ extern "C" int sparsefront_blocked_fp8_sm90(const Arguments* given, void* stream
     problem.x_scales = static_cast<const float*>(a.x_scales);
     problem.w_scales = static_cast<const float*>(a.w_scales);
     problem.y_scales = static_cast<float*>(a.y_scales);
+    problem.units = static_cast<const int*>(a.units);
+    problem.cut_tiles = static_cast<const int4*>(a.cut_tiles);
+    problem.sums = static_cast<float*>(a.sums), problem.cut_tile_count = a.cut_tile_count, problem.piece_units = a.piece_units;
     Epilogue& epilogue = problem.epilogue;
     epilogue.bias = a.bias, epilogue.bias_type = a.bias_type, epilogue.activation = a.activation;
     epilogue.residual = a.residual, epilogue.residual_stride = a.residual_stride;
@@ -154,7 +184,13 @@ extern "C" int sparsefront_blocked_fp8_sm90(const Arguments* given, void* stream
     std::copy_n(GELU_COEFFICIENTS[a.activation == GELU_TANH], std::size(epilogue.gelu), epilogue.gelu);
     problem.x_groups = a.x_groups, problem.m = a.m, problem.n = a.n;
     problem.cluster = a.cluster, problem.splits = std::max(1, a.splits);
-    return launch(kernel, problem, a.clusters, a.pdl, static_cast<cudaStream_t>(stream));
+    const auto queue = static_cast<cudaStream_t>(stream);
+    error = launch(kernel, problem, a.clusters, a.pdl, queue);
+    if (error != cudaSuccess || a.cut_tile_count == 0) return error;
+    return finish_cut_tiles(quantized         ? blocked_fp8_sm90_cut_tiles_kernel<E4M3>
+                            : a.y_type == 3 ? blocked_fp8_sm90_cut_tiles_kernel<__nv_bfloat16>
+                                              : blocked_fp8_sm90_cut_tiles_kernel<__half>,
+                            problem, a.cut_tile_count, queue);
 }
 
 // How many clusters of this many blocks run at the same time on the current device; a cudaError_t, negated, where it cannot be told.

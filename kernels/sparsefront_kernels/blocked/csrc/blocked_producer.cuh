@@ -27,7 +27,20 @@ template <int INPUTS, Source SOURCE, Weights WEIGHTS>
 struct Producer {
     using Stage = XStage<INPUTS, SOURCE>;
     static constexpr uint32_t PANEL = PANEL_BYTES<WEIGHTS>;
+    static constexpr int PREFETCHED = 8;  // k-blocks of the first tile
     static_assert(SOURCE != Source::IMAGES || INPUTS == K_BLOCK);  // then no box is left empty
+
+    // Which bytes of a k-block's weights a block of a cluster brings to all of them.
+    struct Part {
+        const uint8_t* source;
+        uint32_t begin, bytes;
+
+        __device__ __forceinline__ Part(const Problem& problem, const KBlock<INPUTS>& k_block, int rank) {
+            bytes = ((k_block.place & 3) == 3 ? 2 * PANEL : PANEL) / problem.cluster;
+            begin = problem.cluster == 1 ? 0 : bytes * rank;
+            source = problem.panels + static_cast<int64_t>(k_block.place >> 2) * PANEL + begin;
+        }
+    };
 
     // Starts the copies of a k-block. Of the weights, each block of a cluster brings an equal part to all of them.
     __device__ __forceinline__ static void load(const Problem& problem, const KBlock<INPUTS>& k_block, int column, const Pixels& pixels,
@@ -35,13 +48,12 @@ struct Producer {
         const uint32_t use = k_block.place & 3, bytes = use == 3 ? 2 * PANEL : PANEL;
         store_word(use_of_slot, use);
         barrier_arrive_expect(ready, groups * GROUP_BYTES + bytes);
-        const uint32_t part = bytes / problem.cluster, begin = problem.cluster == 1 ? 0 : part * rank;
-        const uint8_t* panels = problem.panels + static_cast<int64_t>(k_block.place >> 2) * PANEL + begin;
-        const uint32_t target = stage + X_BYTES + (use == 2 ? PANEL : 0) + begin;
+        const Part part(problem, k_block, rank);
+        const uint32_t target = stage + X_BYTES + (use == 2 ? PANEL : 0) + part.begin;
         if (problem.cluster == 1) {
-            copy_bulk(target, panels, part, ready);
+            copy_bulk(target, part.source, part.bytes, ready);
         } else {
-            copy_bulk_multicast(target, panels, part, ready, (1 << problem.cluster) - 1);
+            copy_bulk_multicast(target, part.source, part.bytes, ready, (1 << problem.cluster) - 1);
         }
         if constexpr (SOURCE == Source::IMAGES) {
             load_pixels(problem, k_block.input[0], pixels, groups, stage, ready);
@@ -82,8 +94,14 @@ struct Producer {
         const auto read_ahead = [&](int first, int count) {
             if (lane < count) ahead.load(problem.k_blocks, first + lane);
         };
-        WorkTile tile = part_of(problem, first, rank);
+        WorkTile tile(first);
         read_ahead(tile.first, tile.k_blocks);
+        // while kernels before this one may still run, its tables, which are never written again, are read, and weights come into L2
+        if (lane < min(tile.k_blocks, PREFETCHED)) {
+            const Part part(problem, ahead, rank);
+            prefetch_bulk(part.source, part.bytes);
+        }
+        pdl_wait();
         Ring ring;
         while (tile.k_blocks > 0) {
             int4 next_place{};

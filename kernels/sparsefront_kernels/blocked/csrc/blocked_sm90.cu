@@ -3,13 +3,14 @@
 //
 // A work tile is 128 outputs, two halves of 64 with a list of kept blocks each, by up to 256 rows of X. Blocks of the grid, or
 // clusters of them that share the weights, work through lists of tiles that were made on the host. One warp brings X and weights
-// into the stages of a pipeline, two warpgroups multiply, and Y leaves by the copy engine. See ../README.md.
+// into the stages of a pipeline, two warpgroups multiply, and Y leaves by the copy engine. Where blocks share the k-blocks of a tile, a
+// second kernel adds up what each leaves. See ../README.md.
 #include <algorithm>
 #include <iterator>
 
 #include "../../cuda/tensor_map.cuh"
+#include "blocked_consumer.cuh"
 #include "blocked_producer.cuh"
-#include "blocked_split.cuh"
 
 namespace {
 
@@ -17,7 +18,7 @@ namespace {
 constexpr int CONSUMER_REGISTERS = 216, PRODUCER_REGISTERS = 72;
 static_assert(CONSUMERS * CONSUMER_REGISTERS + PRODUCERS * PRODUCER_REGISTERS <= THREADS * 168);
 
-template <typename T, int INPUTS, Source SOURCE, Weights WEIGHTS, bool SPLIT>
+template <typename T, int INPUTS, Source SOURCE, Weights WEIGHTS>
 __global__ void __launch_bounds__(THREADS, 1) blocked_sm90_kernel(const __grid_constant__ Problem problem) {
     extern __shared__ uint8_t dynamic_shared[];
     __shared__ uint64_t barriers[2 * STAGES + 2 * QUARTER_BUFFERS];
@@ -37,29 +38,33 @@ __global__ void __launch_bounds__(THREADS, 1) blocked_sm90_kernel(const __grid_c
         fence_barrier_init();
     }
     cluster_sync();  // no block may signal another's barriers before they are there
-    pdl_wait();
     if (threadIdx.x < CONSUMERS) {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
+        pdl_wait();
         pdl_launch_dependents();
-        if constexpr (SPLIT) {
-            consume_part<T, XStage<INPUTS, SOURCE>, WEIGHTS>(problem, rank, stages, full, empty, slot_uses);
-        } else {
-            consume<T, XStage<INPUTS, SOURCE>, WEIGHTS>(problem, rank, stages, full, empty, slot_uses, landed);
-        }
+        consume<T, XStage<INPUTS, SOURCE>, WEIGHTS>(problem, rank, stages, full, empty, slot_uses, landed);
     } else {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
         if (warp_uniform(threadIdx.x / 32) == CONSUMERS / 32)
             Producer<INPUTS, SOURCE, WEIGHTS>::run(problem, rank, stages, full, empty, slot_uses);
-        if constexpr (SPLIT) {
-            cluster_sync();  // of those that multiply, before they add up
-        }
+        else if (threadIdx.x == THREADS - 1 && blockIdx.x < problem.cut_tile_count)
+            prefetch_line(problem.cut_tiles + blockIdx.x);  // for the second kernel
     }
     cluster_sync();  // others may still signal this block's barriers
 }
 
+// Finishes the tiles that were cut into pieces, some columns of one each block.
+template <typename T>
+__global__ void __launch_bounds__(CONSUMERS) blocked_sm90_cut_tiles_kernel(const __grid_constant__ Problem problem) {
+    __shared__ __align__(128) uint8_t buffers[2 * CUT_COLUMNS * HALF * 2];
+    pdl_launch_dependents();
+    const int blocks = problem.piece_units * (GROUP / CUT_COLUMNS);  // of a tile
+    finish_columns<T>(problem, blockIdx.x / blocks, blockIdx.x % blocks * CUT_COLUMNS, shared_address(buffers));
+}
+
 template <typename T, int INPUTS, Source SOURCE, Weights WEIGHTS>
-cudaError_t prepared(void (*&kernel)(Problem), bool split) {
-    kernel = split ? blocked_sm90_kernel<T, INPUTS, SOURCE, WEIGHTS, true> : blocked_sm90_kernel<T, INPUTS, SOURCE, WEIGHTS, false>;
+cudaError_t prepared(void (*&kernel)(Problem)) {
+    kernel = blocked_sm90_kernel<T, INPUTS, SOURCE, WEIGHTS>;
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, DYNAMIC_BYTES);
 }
 
@@ -81,11 +86,25 @@ cudaLaunchConfig_t configuration(int clusters, int cluster, bool pdl, cudaStream
 template <typename T, int INPUTS, Source SOURCE, Weights WEIGHTS = Weights::ALL>
 cudaError_t launch(const Problem& problem, int clusters, bool pdl, cudaStream_t stream) {
     void (*kernel)(Problem);
-    const cudaError_t error = prepared<T, INPUTS, SOURCE, WEIGHTS>(kernel, problem.splits > 1);
+    const cudaError_t error = prepared<T, INPUTS, SOURCE, WEIGHTS>(kernel);
     if (error != cudaSuccess) return error;
     cudaLaunchAttribute attributes[2]{};
-    const cudaLaunchConfig_t config = configuration(clusters, problem.cluster * problem.splits, pdl, stream, attributes);
+    const cudaLaunchConfig_t config = configuration(clusters, problem.cluster, pdl, stream, attributes);
     return cudaLaunchKernelEx(&config, kernel, problem);
+}
+
+template <typename T>
+cudaError_t finish_cut_tiles(const Problem& problem, int cut_tiles, cudaStream_t stream) {
+    cudaLaunchAttribute attribute{};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(cut_tiles * problem.piece_units * (GROUP / CUT_COLUMNS));
+    config.blockDim = dim3(CONSUMERS);
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    return cudaLaunchKernelEx(&config, blocked_sm90_cut_tiles_kernel<T>, problem);
 }
 
 template <typename T>
@@ -114,16 +133,16 @@ Convolution convolution_of(const Images& images) {
 // Returns a cudaError_t. The caller checks shapes and alignment: all matrices begin at a multiple of 16 bytes, and their rows are
 // a multiple of 8 elements apart. X is [m, k], or [k, m] where `x_feature_major`; Y and the residual are [m, n], or [n, m] where not
 // `y_row_major`. Strides are in elements. inputs: of a box, 64, 32 or 16.
-// halved: whether panels hold two of every four inputs; then inputs are 64. cluster, splits: as in Problem; one of them is 1.
+// halved: whether panels hold two of every four inputs; then inputs are 64. units to piece_units: as in Problem; null where no tile is
+// cut.
 // images: null, or what X is read from in place of `x`: then inputs are 64, and m and k those of the convolution as a product.
 extern "C" int sparsefront_blocked_sm90(const void* x, const void* panels, const void* k_blocks, const void* work,
                                         const void* work_begin, const void* first_work, const void* outputs,
-                                        const void* bias, const void* residual, void* y,
+                                        const void* units, const void* cut_tiles, void* sums, const void* bias, const void* residual, void* y,
                                         long long x_stride, long long residual_stride, long long y_stride, int bias_type,
                                         int activation, int x_feature_major, int y_row_major, int is_bfloat16, int m, int n, int k,
-                                        int inputs, int halved, int cluster, int splits, int clusters, int pdl, int relu_last, const Images* images,
+                                        int inputs, int halved, int cluster, int clusters, int cut_tile_count, int piece_units, int pdl, int relu_last, const Images* images,
                                         void* stream) {
-    if (splits > 1 && (cluster > 1 || (splits != 2 && splits != 4))) return cudaErrorInvalidValue;
     Problem problem{};
     const Matrix x_matrix = x_feature_major ? Matrix{x, k, m, x_stride} : Matrix{x, m, k, x_stride};
     const Matrix y_matrix = y_row_major ? Matrix{y, m, n, y_stride} : Matrix{y, n, m, y_stride};
@@ -142,22 +161,29 @@ extern "C" int sparsefront_blocked_sm90(const void* x, const void* panels, const
     problem.work_begin = static_cast<const int*>(work_begin);
     problem.first_work = static_cast<const int4*>(first_work);
     problem.outputs = static_cast<const int*>(outputs);
+    problem.units = static_cast<const int*>(units);
+    problem.cut_tiles = static_cast<const int4*>(cut_tiles);
+    problem.sums = static_cast<float*>(sums), problem.cut_tile_count = cut_tile_count, problem.piece_units = piece_units;
     Epilogue& epilogue = problem.epilogue;
     epilogue.bias = bias, epilogue.bias_type = bias_type, epilogue.activation = activation;
     epilogue.residual = residual, epilogue.residual_stride = residual_stride;
     epilogue.y = y, epilogue.y_stride = y_stride, epilogue.y_row_major = y_row_major, epilogue.m = m;
     std::copy_n(GELU_COEFFICIENTS[activation == GELU_TANH], std::size(epilogue.gelu), epilogue.gelu);
     problem.relu_last = relu_last;
-    problem.m = m, problem.cluster = cluster, problem.splits = splits;
+    problem.m = m, problem.cluster = cluster;
     const auto queue = static_cast<cudaStream_t>(stream);
-    return is_bfloat16 ? launch<__nv_bfloat16>(problem, inputs, source, halved, clusters, pdl, queue)
-                       : launch<__half>(problem, inputs, source, halved, clusters, pdl, queue);
+    if (clusters > 0)
+        error = is_bfloat16 ? launch<__nv_bfloat16>(problem, inputs, source, halved, clusters, pdl, queue)
+                            : launch<__half>(problem, inputs, source, halved, clusters, pdl, queue);
+    if (error != cudaSuccess || cut_tile_count == 0) return error;
+    return is_bfloat16 ? finish_cut_tiles<__nv_bfloat16>(problem, cut_tile_count, queue)
+                       : finish_cut_tiles<__half>(problem, cut_tile_count, queue);
 }
 
 // How many clusters of this many blocks run at the same time on the current device; a cudaError_t, negated, where it cannot be told.
 extern "C" int sparsefront_blocked_sm90_clusters(int cluster) {
     void (*kernel)(Problem);
-    cudaError_t error = prepared<__half, 64, Source::ROWS, Weights::ALL>(kernel, false);
+    cudaError_t error = prepared<__half, 64, Source::ROWS, Weights::ALL>(kernel);
     if (error != cudaSuccess) return -static_cast<int>(error);
     cudaLaunchAttribute attributes[2]{};
     const cudaLaunchConfig_t config = configuration(1, cluster, false, nullptr, attributes);

@@ -45,13 +45,17 @@ struct Problem {
     const int4* work;       // as WorkTile reads it; what it calls columns are those of each block of a cluster
     const int* work_begin;  // [clusters + 1]: the tiles of each cluster; those without k-blocks come last
     const int4* first_work; // [clusters]: the first tile of each, once more
+    const int* units;       // null, or of each of `work` the first unit of `sums` that is this piece's; -1 where it is a whole tile
     const int* outputs;     // [CTA tiles, 2]: the first of the 64 outputs of each half, or -1
     Epilogue epilogue;      // bias, activation, and whether there is a residual
     Convolution convolution;
     int relu_last;          // whether what is stored is max(0, sums with the residual), in place of an activation
     int m;
     int cluster;            // blocks that share the weights of a CTA tile: 1, 2 or 4
-    int splits;             // or that share its k-blocks: then `cluster` is 1, and each cluster has one work tile, of 64 columns
+    float* sums;            // of pieces of work tiles: [units, 8 eights of columns, CONSUMERS, 4], a unit for 64 columns of a CTA tile
+    const int4* cut_tiles;  // of the tiles that were cut: CTA tile, first column, first unit, number of pieces
+    int cut_tile_count;
+    int piece_units;        // of a piece: 64 columns each, of all blocks of a cluster
 };
 
 // 64 inputs that are loaded together, in boxes of INPUTS neighbours each.
@@ -102,23 +106,11 @@ struct XStage {
     }
 };
 
-__device__ __forceinline__ int cluster_index(const Problem& problem) {
-    return static_cast<int>(blockIdx.x) / (problem.cluster * problem.splits);
-}
-
-// A work tile, of which the blocks that share its k-blocks have a part each. rank: among them.
-__device__ __forceinline__ WorkTile part_of(const Problem& problem, const int4& place, int rank) {
-    WorkTile tile(place);
-    if (problem.splits > 1) {
-        const int begin = tile.k_blocks * rank / problem.splits, end = tile.k_blocks * (rank + 1) / problem.splits;
-        tile.first += begin, tile.k_blocks = end - begin;
-    }
-    return tile;
-}
+__device__ __forceinline__ int cluster_index(const Problem& problem) { return static_cast<int>(blockIdx.x) / problem.cluster; }
 
 // The first column of a work tile that is this block's.
 __device__ __forceinline__ int first_column(const Problem& problem, const WorkTile& tile, int rank) {
-    return problem.splits > 1 ? tile.column : tile.column * problem.cluster + rank * tile.width;
+    return tile.column * problem.cluster + rank * tile.width;
 }
 
 // How many groups of 64 columns of it exist.

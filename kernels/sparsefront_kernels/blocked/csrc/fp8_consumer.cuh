@@ -2,7 +2,7 @@
 // up in float32, each times the scale of its rows of X where k-blocks have scales of their own (GROUPED).
 #pragma once
 
-#include "fp8_store.cuh"
+#include "fp8_pieces.cuh"
 
 namespace {
 
@@ -170,14 +170,16 @@ __device__ __forceinline__ void consume(const Problem& problem, int rank, uint32
     if (next + 1 < end) ahead[1] = load_early(next + 1);
     Scales<GROUPED> next_scales;
     next_scales.load(problem, Tile(ahead[0]), row_of(Tile(ahead[0])));
+    const int* next_unit = problem.units == nullptr ? nullptr : problem.units + (next - problem.work);
     Ring ring;
     for (; next < end; ++next) {
+        const int unit = next_unit == nullptr ? -1 : __ldg(next_unit++);
         const Tile tile(ahead[0]);
         const Scales<GROUPED> scales = next_scales;
         ahead[0] = ahead[1];
         if (next + 2 < end) ahead[1] = load_early(next + 2);
         const int row = row_of(tile);
-        store.begin(problem, tile, row);
+        if (unit < 0) store.begin(problem, tile, row);
         float sums[64] = {};
         add_up<S, false, GROUPED, HALVES>(problem.cluster, group, tile.k_blocks, sums, [&] {
             const Stage<S, false, GROUPED> stage{shared, ring.slot};
@@ -186,7 +188,11 @@ __device__ __forceinline__ void consume(const Problem& problem, int rank, uint32
             return stage;
         });
         next_scales.load(problem, Tile(ahead[0]), row_of(Tile(ahead[0])));  // once more where there is no next tile
-        store.end(problem, tile, row, sums, scales);
+        if (unit < 0) {
+            store.end(problem, tile, row, sums, scales);
+        } else if (row < problem.m) {
+            leave_sums(problem.sums, unit + rank * S::GROUPS + group, sums);
+        }
     }
     store.leave();
 }

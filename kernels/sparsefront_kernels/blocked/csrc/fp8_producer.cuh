@@ -6,6 +6,20 @@
 
 namespace {
 
+// Which bytes of a k-block's weights a block of a cluster brings to all of them.
+struct WeightPart {
+    const uint8_t* source;
+    uint32_t begin, bytes;
+
+    __device__ __forceinline__ WeightPart(const Problem& problem, const int2& k_block, int rank) {
+        bytes = ((k_block.y & 3) == 3 ? 2 * PANEL_BYTES : PANEL_BYTES) / problem.cluster;
+        begin = problem.cluster == 1 ? 0 : bytes * rank;
+        source = problem.panels + static_cast<int64_t>(k_block.y >> 2) * PANEL_BYTES + begin;
+    }
+};
+
+constexpr int PREFETCHED = 8;  // k-blocks of the first tile
+
 // Starts the copies of a k-block. Of the weights, each block of a cluster brings an equal part to all of them.
 template <typename S>
 __device__ __forceinline__ void load_k_block(const Problem& problem, const int2& k_block, int row, int rank, uint32_t shared, int slot) {
@@ -14,13 +28,12 @@ __device__ __forceinline__ void load_k_block(const Problem& problem, const int2&
     store_word(shared + S::WORDS + 4 * slot, uses);
     barrier_arrive_expect(ready, S::X_BYTES + bytes);
     copy_box(stage, &problem.x, k_block.x * (K_BLOCK / 2), row, ready);
-    const uint32_t part = bytes / problem.cluster, begin = problem.cluster == 1 ? 0 : part * rank;
-    const uint8_t* panels = problem.panels + static_cast<int64_t>(k_block.y >> 2) * PANEL_BYTES + begin;
-    const uint32_t target = stage + S::X_BYTES + (uses == 2 ? PANEL_BYTES : 0) + begin;
+    const WeightPart part(problem, k_block, rank);
+    const uint32_t target = stage + S::X_BYTES + (uses == 2 ? PANEL_BYTES : 0) + part.begin;
     if (problem.cluster == 1) {
-        copy_bulk(target, panels, part, ready);
+        copy_bulk(target, part.source, part.bytes, ready);
     } else {
-        copy_bulk_multicast(target, panels, part, ready, (1 << problem.cluster) - 1);
+        copy_bulk_multicast(target, part.source, part.bytes, ready, (1 << problem.cluster) - 1);
     }
 }
 
@@ -60,6 +73,12 @@ __device__ __forceinline__ void produce(const Problem& problem, int rank, uint32
     Tile tile(first);
     if constexpr (SPLIT) tile.take_part(rank, problem.splits);
     read_ahead(tile.first, tile.k_blocks);
+    // while kernels before this one may still run, its tables, which are never written again, are read, and weights come into L2
+    if (!SCALES && lane < min(tile.k_blocks, PREFETCHED)) {
+        const WeightPart part(problem, ahead, rank);
+        prefetch_bulk(part.source, part.bytes);
+    }
+    pdl_wait();
     Ring ring;
     while (true) {
         const bool last = ++next == end;

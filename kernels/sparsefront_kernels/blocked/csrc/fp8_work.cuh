@@ -45,12 +45,17 @@ struct Problem {
                             // number of k-blocks; first row of X
     const int* work_begin;  // [clusters + 1]: the tiles of each cluster, at least one
     const int4* first_work; // [clusters]: the first tile of each, once more
+    const int* units;       // null, or of each of `work` the first unit of `sums` that is this piece's; -1 where it is a whole tile
     const float* x_scales;  // [m, x_groups]
     const float* w_scales;  // [n]
     float* y_scales;        // [m, n / 128] where Y is e4m3
     Epilogue epilogue;
     int x_groups;           // 1, or k / 128: of each k-block its own
     int m, n;
+    float* sums;            // of pieces of work tiles: units as leave_sums writes them, one for 64 rows of X and a CTA tile
+    const int4* cut_tiles;  // of the tiles that were cut: outputs as in `work`, first row of X, first unit, number of pieces
+    int cut_tile_count;
+    int piece_units;        // of a piece: 64 rows each, of all blocks of a cluster
     int cluster;            // blocks that share the weights of a CTA tile, for different rows: 1 or 2
     int splits;             // or that share its k-blocks
 };
