@@ -56,7 +56,8 @@ IN_WORDS = {
     FP8_GROUPED: "a scale for each row and 128 inputs",
     FP16: "the same blocks in fp16",
 }
-BARS = {"128x128": ("1.35", "2.1", "3.2"), "64x128": ("1.2", "1.8", "2.8")}  # asked at M = 4096
+BARS = {"128x128": ("1.35", "2.1", "3.2"), "64x128": ("1.2", "1.8", "2.8")}
+BARS_AT = "4096"  # rows; with fewer, fp8 is asked to be no slower than fp16
 LAUNCHES_TIMED = 4  # of the fp16 kernel, best predicted first
 MOST_COPIES = 64
 FAST_TOLERANCE = 2e-2  # of fast accumulation, which a peer may have
@@ -227,7 +228,7 @@ def table(rows: Sequence[Mapping[str, str]]) -> list[str]:
             ]
             found.append(f"{page.geometric_mean(ratios):.2f} ({min(ratios):.2f})" if ratios else "")
         cells.append([m, block, IN_WORDS[kernel], *found])
-        if kernel == FP8:
+        if kernel == FP8 and m == BARS_AT:
             cells.append([m, block, "*asked*", *BARS[block]])
     return page.table(("M", "blocks", "operands", *(f"{level:.0%}" for level in SPARSITIES)), cells)
 

@@ -75,3 +75,19 @@ def test_a_copy_for_tiles_holds_the_kept_inputs():
         torch.stack([torch.randperm(300)[:144] for _ in range(3)]),
     )
     assert all(torch.equal(chunk, x[:, inputs]) for chunk, inputs in zip(tiles.gathered(x, kept), kept, strict=True))
+
+
+def test_what_was_asked_stands_beside_the_rows_that_it_was_asked_for():
+    row = {"k": "1024", "n": "1024", "block": "", "sparsity": "0.0", "latency_us": "4"}
+    blocks = {"kernel": operators.FP8, "block": "128x128", "sparsity": "0.5", "latency_us": "2"}
+    rows = [
+        line
+        for m in ("4096", "256")
+        for line in (
+            row | {"m": m, "kernel": operators.ROWWISE},
+            row | {"m": m, "kernel": operators.TENSORWISE},
+            row | blocks | {"m": m},
+        )
+    ]
+    asked = [line for line in operators.table(rows) if "*asked*" in line]
+    assert len(asked) == 1 and asked[0].startswith("| 4096 |")
