@@ -49,6 +49,7 @@ SOURCES = {
     "ell_sm90": PACKAGE / "ell" / "csrc" / "ell_sm90.cu",
     "ell_small_m": PACKAGE / "ell" / "csrc" / "ell_small_m.cu",
     "layer_norm_columns": PACKAGE / "norm" / "csrc" / "layer_norm_columns.cu",
+    "layer_norm_rows": PACKAGE / "norm" / "csrc" / "layer_norm_rows.cu",
     "n_m_sm90": PACKAGE / "n_m" / "csrc" / "n_m_sm90.cu",
     "n_m_mma": PACKAGE / "n_m" / "csrc" / "n_m_mma.cu",
     "n_m_small_m": PACKAGE / "n_m" / "csrc" / "n_m_small_m.cu",

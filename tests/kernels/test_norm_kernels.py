@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from sparsefront_kernels import cuda_library
 from sparsefront_kernels.bench.correctness import poisoned_memory
+from sparsefront_kernels.common.device_support import unloadable_reason
 from sparsefront_kernels.norm import (
     add_layer_norm_columns,
     add_layer_norm_columns_reference,
@@ -36,7 +38,7 @@ def cuda_reference(monkeypatch):
             sums.copy_(total)
 
     monkeypatch.setattr(layer_norm, "launch_cuda_norm", launch)
-    monkeypatch.setattr(layer_norm, "_device_reason", lambda device: None)
+    monkeypatch.setattr(layer_norm, "unloadable_reason", lambda device, library: None)
     return ran
 
 
@@ -84,12 +86,12 @@ def test_a_library_that_cannot_be_built_is_a_reason(monkeypatch):
     """The op then runs Triton's kernel, and does not fail."""
 
     def fails(name):
-        raise layer_norm.cuda_library.BuildFailed("layer_norm_columns: its build failed: no\nmore")
+        raise cuda_library.BuildFailed("layer_norm_columns: its build failed: no\nmore")
 
-    monkeypatch.setattr(layer_norm.torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr(layer_norm.cuda_library, "unavailable_reason", lambda name: None)
-    monkeypatch.setattr(layer_norm.cuda_library, "load", fails)
-    reason = layer_norm._device_reason.__wrapped__(torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(cuda_library, "unavailable_reason", lambda name: None)
+    monkeypatch.setattr(cuda_library, "load", fails)
+    reason = unloadable_reason.__wrapped__(torch.device("cuda"), layer_norm.LIBRARY)
     assert reason == "layer_norm_columns: its build failed: no"
 
 

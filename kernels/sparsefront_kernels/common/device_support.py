@@ -1,6 +1,8 @@
 """Whether Triton kernels can run for a problem, and the sentence that says why not."""
 
+import functools
 import importlib.util
+import logging
 import os
 
 import torch
@@ -9,6 +11,7 @@ from sparsefront_kernels import cuda_library
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.problem import Problem
 
+log = logging.getLogger(__name__)
 TRITON_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
@@ -48,6 +51,24 @@ def hopper_unsupported_reason(problem: Problem, library: str) -> str | None:
     if (capability := torch.cuda.get_device_capability(problem.device)) != (9, 0):
         return "is written for compute capability 9.0, this GPU has {}.{}".format(*capability)
     return cuda_library.unavailable_reason(library)
+
+
+@functools.cache
+def unloadable_reason(device: torch.device, library: str) -> str | None:
+    """Why a library for compute capability 9.0 cannot run on the device, or None; built where need be, so that no call fails."""
+    if device.type != "cuda":
+        return f"needs a CUDA device, not {device.type}"
+    if (capability := torch.cuda.get_device_capability(device)) != (9, 0):
+        return "is written for compute capability 9.0, this GPU has {}.{}".format(*capability)
+    if (reason := cuda_library.unavailable_reason(library)) is not None:
+        return reason
+    try:
+        cuda_library.load(library)
+    except (cuda_library.BuildFailed, OSError) as error:
+        reason = str(error).splitlines()[0]
+        log.warning("the CUDA library %s is not used, other kernels run instead: %s", library, reason)
+        return reason
+    return None
 
 
 def _interpreter_unsupported_reason(dtype: torch.dtype) -> str | None:

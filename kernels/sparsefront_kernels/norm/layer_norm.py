@@ -5,20 +5,17 @@ device code is in `triton_norm.py`.
 """
 
 import ctypes
-import functools
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from sparsefront_kernels import cuda_library
+from sparsefront_kernels.common.device_support import unloadable_reason
 from sparsefront_kernels.common.launch import TYPE_CODES, library_function
 from sparsefront_kernels.norm.reference import add_layer_norm_columns_reference, layer_norm_columns_reference
 from sparsefront_kernels.tuning import TunedLaunches
 
-log = logging.getLogger(__name__)
 KERNEL = LIBRARY = "layer_norm_columns"
 VERSION = 1  # raised when a change of a kernel makes old measurements useless
 
@@ -305,29 +302,11 @@ def _cuda_unsupported_reason(
     for name, matrix in (("x", x), ("residual", residual)):
         if matrix is not None and not _comes_in_eights(matrix):
             return f"needs a feature-major {name} whose rows begin at multiples of 16 bytes"
-    return _device_reason(x.device)
+    return unloadable_reason(x.device, LIBRARY)
 
 
 def _comes_in_eights(matrix: Tensor) -> bool:
     return matrix.stride(1) == 1 and matrix.stride(0) % _EIGHT == 0 and matrix.data_ptr() % 16 == 0
-
-
-@functools.cache
-def _device_reason(device: torch.device) -> str | None:
-    """Why the device or its compiler has no such kernel; built here where need be, so that no call fails for that. Said once."""
-    if device.type != "cuda":
-        return f"needs a CUDA device, not {device.type}"
-    if (capability := torch.cuda.get_device_capability(device)) != (9, 0):
-        return "is written for compute capability 9.0, this GPU has {}.{}".format(*capability)
-    if (reason := cuda_library.unavailable_reason(LIBRARY)) is not None:
-        return reason
-    try:
-        cuda_library.load(LIBRARY)
-    except (cuda_library.BuildFailed, OSError) as error:
-        reason = str(error).splitlines()[0]
-        log.warning("the CUDA library %s is not used, Triton's kernel runs instead: %s", LIBRARY, reason)
-        return reason
-    return None
 
 
 def launch_cuda_norm(
