@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from sparsefront_kernels.common.device_support import unloadable_reason
 from sparsefront_kernels.norm import layer_norm
 from sparsefront_kernels.norm.layer_norm import CUDA_DIVISIONS, TRITON
 
@@ -87,10 +88,40 @@ def test_a_network_with_each_kernel_computes_the_masked_one(launch, pruned, dens
             assert output_error(net(**one), expected) <= max(TWO_STEPS, 1.5 * rounded)
 
 
+@pytest.mark.parametrize("dense", [False, True], ids=["sparse", "dense"])
+def test_a_network_with_norms_of_rows_computes_the_masked_one(pruned, dense):
+    """Eagerly, in a graph and compiled."""
+    net, first = copy.deepcopy(pruned.net), pruned.inputs[0]
+    if dense:
+        report = fuse_dense(net, first, layout="row_major")
+        assert all(block.residual_norms for block in report.blocks.values())
+    else:
+        parts = FusionParts(layouts=("row_major",))
+        report = fuse_blocks(net, pruned.formats, pruned.masks, first, KernelChoice("sparse"), parts=parts)
+    assert {launch for block in report.rewritten.values() for launch in block.norm_launches} == {"cuda_rows"}
+    truth = copy.deepcopy(pruned.net).float()
+    with torch.inference_mode():
+        eager = net(**first)
+        graph, (replayed,) = record([lambda: net(**first)], device=CUDA, warmup=2)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert output_error(replayed, eager) <= (5e-3 if "attention_mask" in first else 0)
+        expected = truth(
+            **{name: value.float() if value.is_floating_point() else value for name, value in first.items()}
+        )
+        rounded = output_error(pruned.net(**first), expected)
+        for found in (eager, torch.compile(net)(**first)):
+            assert output_error(found, expected) <= max(TWO_STEPS, 1.5 * rounded)
+
+
 @pytest.mark.usefixtures("nothing_tuned")
 def test_a_swap_times_the_kernels_of_norms_once(pruned):
     first, second = (fuse_dense(copy.deepcopy(pruned.net), pruned.inputs[0], layout="feature_major") for _ in range(2))
-    timed = set(map(str, LAUNCHES)) if layer_norm._device_reason(torch.empty(0, device=CUDA).device) is None else set()
+    timed = (
+        set(map(str, LAUNCHES))
+        if unloadable_reason(torch.empty(0, device=CUDA).device, layer_norm.LIBRARY) is None
+        else set()
+    )
     assert first.norms.keys() == second.norms.keys() != set()
     for problem, norm in first.norms.items():
         assert set(norm.candidates) == timed and (timed or norm.kernel == "triton")

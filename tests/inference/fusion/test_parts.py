@@ -8,7 +8,7 @@ from sparsefront_kernels import entry
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion import product_choice
+from sparsefront.inference.fusion import fused, product_choice
 from sparsefront.inference.fusion.block_pass import fuse_blocks
 from sparsefront.inference.fusion.plan import FusionParts
 from sparsefront.measure.correctness import output_error
@@ -60,6 +60,20 @@ def test_row_major_blocks_keep_their_norms(bert, monkeypatch):
     monkeypatch.setattr(product_choice, "labeled", lambda label: pytest.fail("no norm may add it"))
     block = rewritten(bert(TileWise(16), 0.75), FusionParts(layouts=("row_major",)))
     assert block.products[1].residual and block.products[3].residual and block.norms == 0
+
+
+@pytest.mark.parametrize("fuses", [True, False])
+@pytest.mark.parametrize(("network", "by_norms"), [("bert", [1, 3]), ("vit", [1])])
+def test_norms_of_rows(request, monkeypatch, network, by_norms, fuses):
+    """Where their kernel runs, they add what products cannot, with the bias left to the product."""
+    for module in (fused, product_choice):
+        monkeypatch.setattr(module, "rows_unsupported_reason", lambda *args, **vectors: None)
+    reference = entry("gathered_reference")
+    monkeypatch.setattr(product_choice, "labeled", lambda label: (replace(reference, fuses_epilogue=fuses), None))
+    block = rewritten(request.getfixturevalue(network)(TileWise(16), 0.75), FusionParts(layouts=("row_major",)))
+    assert (block.norms, block.residual_norms) == (2, 0 if fuses else len(by_norms))
+    assert [place for place in (1, 3) if not block.products[place].residual] == ([] if fuses else by_norms)
+    assert block.norm_launches == ("cuda_rows",) * 2
 
 
 @pytest.mark.parametrize("network", ["bert", "vit"])

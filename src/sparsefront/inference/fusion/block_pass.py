@@ -21,7 +21,7 @@ from sparsefront.inference.fusion.calls import (
     observe_calls,
     observe_traced_calls,
 )
-from sparsefront.inference.fusion.fused import FusedBlock, FusedResidualNorm
+from sparsefront.inference.fusion.fused import FusedBlock, FusedResidualNorm, FusedRowNorm
 from sparsefront.inference.fusion.fused_product import activation_in_layout
 from sparsefront.inference.fusion.norms import NormChooser, observed_norms
 from sparsefront.inference.fusion.plan import (
@@ -448,8 +448,10 @@ class BlockPass:
             replace_module(self.net, original, block)
             self.report.norms.update((str(norm.problem), self._norms.report(norm)) for norm in norms)
         layout = "feature_major" if block.feature_major else "row_major"
-        residual_norms = sum(isinstance(norm, FusedResidualNorm) for norm in block.norms)
-        launches = tuple(str(norm.launch) for norm in norms)
+        of_rows = [norm for norm in block.norms if isinstance(norm, FusedRowNorm)]
+        residual_norms = sum(norm.adds for norm in of_rows)
+        residual_norms += sum(isinstance(norm, FusedResidualNorm) for norm in block.norms)
+        launches = (*(str(norm.launch) for norm in norms), *("cuda_rows" for _ in of_rows))
         norms_there = len(block.norms), error, residual_norms, launches
         self.report.blocks[name] = BlockReport(layout, products, *norms_there, quantised if low else None)
 

@@ -15,13 +15,15 @@ from sparsefront_kernels.norm import (
     layer_norm_columns,
     layer_norm_columns_reference,
 )
+from sparsefront_kernels.norm.rows import norm_rows, rows_unsupported_reason
+from sparsefront_kernels.quantized.quantize import Quantized
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from sparsefront.inference.fusion.calls import Key, Unfusable, call_key, call_tensors, foreign_kind
 from sparsefront.inference.fusion.capture import Captured, GraphSizes, capture
 from sparsefront.inference.fusion.fused_product import FusedProduct, activation_in_layout
-from sparsefront.inference.fusion.handed_over import handing_over, place_quantizations
+from sparsefront.inference.fusion.handed_over import Quantizes, handing_over, place_quantizations, product_of
 from sparsefront.inference.fusion.own_code import Layers, own_code
 from sparsefront.inference.fusion.plan import ALL_PARTS, FusionParts
 from sparsefront.inference.fusion.sites import ProductSite, find_sites, is_stream_norm, merged, node_argument, read_name
@@ -83,6 +85,52 @@ class FusedResidualNorm(FusedNorm):
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, adds the residual"
+
+
+# LayerNorm and RMSNorm where the residual stream is row-major: one kernel adds, normalises and quantises.
+
+
+class FusedRowNorm(nn.Module):
+    """Norm over the last dimension of [..., d], of x or of x + x_bias + residual, by `norm_rows`.
+
+    Args:
+        kind: "layer_norm" or "rms_norm".
+        adds: whether a residual is added.
+        x_bias: [d], of a product whose residual the norm adds; or None.
+        keep_norm, keep_sums, quantized: what is read of it: the norm itself, the sum, the norm in e4m3.
+    """
+
+    def __init__(
+        self,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        eps: float,
+        *,
+        kind: str = "layer_norm",
+        adds: bool = False,
+        x_bias: Tensor | None = None,
+        keep_norm: bool = True,
+        keep_sums: bool = False,
+        quantized: bool = False,
+    ) -> None:
+        super().__init__()
+        self.weight, self.bias, self.x_bias = _constant(weight), _constant(bias), _constant(x_bias)
+        self.eps, self.kind, self.adds = eps, kind, adds
+        self.keep_norm, self.keep_sums, self.quantized = keep_norm, keep_sums, quantized
+
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> tuple[Tensor, Tensor, Quantized]:
+        """The norm, the sum and the quantised norm; those that nobody reads mean nothing."""
+        rows = x.reshape(-1, x.shape[-1])
+        added = None if residual is None else residual.to(x.dtype).reshape(rows.shape)
+        asked = self.keep_norm, self.keep_sums, self.quantized
+        found = norm_rows(rows, self.x_bias, added, self.weight, self.bias, self.eps, self.kind, *asked)
+        y, sums, values = (
+            part.view(x.shape) if wanted else part for part, wanted in zip(found[:3], asked, strict=True)
+        )
+        return y, sums, Quantized(values, found[3])
+
+    def extra_repr(self) -> str:
+        return f"{self.kind}, eps={self.eps}, row_major" + ", quantised" * self.quantized
 
 
 def _constant(tensor: Tensor | None) -> nn.Parameter | None:
@@ -163,9 +211,8 @@ def place_norms(
     for node in graph.find_nodes(op="call_function", target=aten.layer_norm.default):
         if not is_stream_norm(node):
             continue
-        weight, bias = (_parameter(parameters, node, place) for place in (2, 3))
+        weight, bias, eps = _norm_arguments(parameters, node, "layer_norm")
         name = f"norm_{len(norms)}"
-        eps = node.args[4] if len(node.args) > 4 else 1e-5
         if node in added:
             place, x_bias = added[node]
             keep_sums = len(node_argument(node, 0).users) > 1
@@ -197,6 +244,92 @@ def _place_with_residual(graph: fx.Graph, name: str, norm: fx.Node, place: int) 
     normed.meta, kept.meta = dict(norm.meta), dict(total.meta)
     norm.replace_all_uses_with(normed)
     total.replace_all_uses_with(kept, delete_user_cb=lambda user: user is not norm)
+
+
+def place_row_norms(
+    graph: fx.Graph,
+    parameters: Mapping[str, torch.Tensor],
+    added: Mapping[fx.Node, tuple[int, torch.Tensor | None]],
+    modules: Mapping[str, nn.Module],
+) -> dict[str, FusedRowNorm]:
+    """Call norms of rows where their kernel runs, or a residual is left to them.
+
+    Args:
+        parameters, added: as of `place_norms`.
+        modules: name -> what is called, products and quantisations among them.
+    Returns:
+        name of the module -> norm.
+    """
+    norms: dict[str, FusedRowNorm] = {}
+    for node in list(graph.nodes):
+        if node.op != "call_function" or (kind := _ROW_NORMS.get(node.target)) is None or not _over_features(node):
+            continue
+        weight, bias, eps = _norm_arguments(parameters, node, kind)
+        readers = [user for user in node.users if user.op == "call_module" and user.args[0] is node]
+        low = [user for user in readers if _is_low(modules[str(user.target)])]
+        quantized = bool(low) and all(_reads_rows_in_e4m3(modules[str(user.target)]) for user in low)
+        if node not in added and (
+            (low and not quantized)  # compiled, the norm and what quantises it become one kernel
+            or weight is None
+            or eps is None
+            or rows_unsupported_reason(len(weight), node.meta["val"].dtype, weight.device, weight=weight, bias=bias)
+        ):
+            continue
+        name, total = f"row_norm_{len(norms)}", node_argument(node, 0)
+        place, x_bias = added.get(node, (None, None))
+        operands = (total,) if place is None else (total.args[1 - place], total.args[place])
+        with graph.inserting_before(node if place is None else total.next):
+            called = graph.call_module(name, operands)
+            normed, sums, in_e4m3 = (graph.call_function(operator.getitem, (called, part)) for part in range(3))
+        normed.meta, sums.meta = dict(node.meta), dict(total.meta)
+        for user in low if quantized else ():
+            _read_quantized(graph, user, in_e4m3, modules)
+        node.replace_all_uses_with(normed)
+        graph.erase_node(node)
+        if place is not None:
+            total.replace_all_uses_with(sums)
+        kept = {"keep_norm": bool(normed.users), "keep_sums": bool(sums.users), "quantized": bool(in_e4m3.users)}
+        norms[name] = FusedRowNorm(weight, bias, eps, kind=kind, adds=place is not None, x_bias=x_bias, **kept)
+    remove_unread(graph)
+    return norms
+
+
+_ROW_NORMS = {aten.layer_norm.default: "layer_norm", aten.rms_norm.default: "rms_norm"}
+
+
+def _over_features(node: fx.Node) -> bool:
+    """Whether a norm is over the last dimension alone."""
+    return isinstance(shape := node.args[1], Sequence) and len(shape) == 1 and "val" in node.meta
+
+
+def _norm_arguments(
+    parameters: Mapping[str, torch.Tensor], node: fx.Node, kind: str
+) -> tuple[torch.Tensor | None, torch.Tensor | None, Any]:
+    """Weight, bias and eps of a norm; eps is None where an RMSNorm leaves it to PyTorch."""
+    if kind == "rms_norm":
+        return _parameter(parameters, node, 2), None, node.args[3] if len(node.args) > 3 else None
+    vectors = _parameter(parameters, node, 2), _parameter(parameters, node, 3)
+    return *vectors, node.args[4] if len(node.args) > 4 else 1e-5
+
+
+def _is_low(module: nn.Module) -> bool:
+    product = product_of(module)
+    return product is not None and product.precision != "none"
+
+
+def _reads_rows_in_e4m3(module: nn.Module) -> bool:
+    """Whether a product, or what quantises for several, takes e4m3 with a scale for each row."""
+    product = product_of(module)
+    return product is not None and product.takes("row")
+
+
+def _read_quantized(graph: fx.Graph, user: fx.Node, in_e4m3: fx.Node, modules: Mapping[str, nn.Module]) -> None:
+    """Let a product read what the norm quantises, or all that read a quantisation of it."""
+    if isinstance(modules[str(user.target)], Quantizes):
+        user.replace_all_uses_with(in_e4m3)
+        graph.erase_node(user)
+    else:
+        user.update_arg(0, in_e4m3)
 
 
 def place_layouts(graph: fx.Graph, modules: Sequence[str], *, row_major_exit: bool) -> None:
@@ -254,7 +387,7 @@ class FusedBlock(nn.Module):
         bare: the block without weights, from `capture.skeleton`.
         products: names of the Linears that are one product -> the product; all Linears that the block calls.
         kept: names of the block's other parameters and buffers -> their tensors.
-        feature_major: whether the residual stream is feature-major; else row-major, and norms stay PyTorch's.
+        feature_major: whether the residual stream is feature-major; else row-major.
         row_major_exit: whether the result is brought back to row-major, for a reader that is no such block.
         parts: of the rewriting, with which the products were made.
         norm_biases: names of the Linears of a product whose residual is added by the norm behind it -> the bias that the norm
@@ -308,9 +441,10 @@ class FusedBlock(nn.Module):
         return [part for part in self.products if isinstance(part, FusedProduct)]
 
     @property
-    def norms(self) -> list[FusedNorm]:
-        """LayerNorms that are feature-major."""
-        return [part for part in self.graphs[0].children() if isinstance(part, FusedNorm)] if len(self.graphs) else []
+    def norms(self) -> list[FusedNorm | FusedRowNorm]:
+        """Norms that are not PyTorch's."""
+        parts = self.graphs[0].children() if len(self.graphs) else ()
+        return [part for part in parts if isinstance(part, FusedNorm | FusedRowNorm)]
 
     def add_call(self, key: Key, captured: Captured) -> None:
         """Serve one more kind of call.
@@ -329,6 +463,8 @@ class FusedBlock(nn.Module):
         if self.feature_major:
             modules |= place_norms(graph, kept, added)
             place_layouts(graph, tuple(modules), row_major_exit=self.row_major_exit)
+        else:
+            modules |= place_row_norms(graph, kept, added, modules)
         modules |= {node.target: kept[node.target] for node in graph.find_nodes(op="get_attr")}
         graph.lint()
         self.graphs.append(fx.GraphModule(modules, graph))

@@ -83,6 +83,15 @@ class Quantizes(nn.Module):
         return Quantized(found.values.view(x.shape), found.scales)
 
 
+def product_of(module: nn.Module) -> FusedProduct | None:
+    """The product of a module that a graph calls: itself, one that hands over, or one for which x is quantised."""
+    if isinstance(module, HandsOver):
+        return module.product
+    if isinstance(module, Quantizes):
+        return module.like[0]
+    return module if isinstance(module, FusedProduct) else None
+
+
 def place_quantizations(graph: fx.Graph, modules: Mapping[str, nn.Module]) -> dict[str, Quantizes]:
     """Quantise what several products in low precision read, and what one reads of attention, before the first of them.
 

@@ -182,7 +182,7 @@ class NormChooser:
             return
         for name, block in blocks.items():
             alike = groups[name], tuple(map(type, block.norms))
-            if not block.norms or alike in self._observed:
+            if not any(isinstance(norm, FusedNorm) for norm in block.norms) or alike in self._observed:
                 continue
             self._observed.add(alike)
             try:

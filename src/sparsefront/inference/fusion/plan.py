@@ -85,8 +85,8 @@ class FusionParts:
         activation: fused into the product before it. Without it hidden features stay as they are too, for products are then
             no neighbors.
         residual: fused into the product before it, or into the norm behind it.
-        residual_in_norm: where the product's kernel cannot fuse the residual and its sum is normalised, the norm adds it, in
-            feature-major blocks; else it has a pass of its own.
+        residual_in_norm: where the product's kernel cannot fuse the residual and its sum is normalised, the norm adds it, if
+            ours runs it; else it has a pass of its own.
         compact: hidden features that are pruned vanish between two products, and values that are behind attention.
         layouts: of the residual stream, among which time decides; the first where nothing is timed.
     Raises:
@@ -203,10 +203,10 @@ class BlockReport:
 
     Args:
         layout: of the residual stream.
-        norms: LayerNorms that are feature-major.
+        norms: norms that are not PyTorch's.
         residual_norms: of these, those that add a residual to what a product computes.
         relative_error: of its output against the block with masked dense weights; None where it was not checked.
-        norm_launches: that the feature-major norms run through; none where plain PyTorch runs them.
+        norm_launches: that these norms run through, of rows "cuda_rows"; none where plain PyTorch runs them.
         quantization_error: of a block in low precision, of its output against the block with masked dense weights; its
             `relative_error` is then against quantised operands multiplied in float32.
     """

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from sparsefront_kernels import SparseFormat, labeled
+from sparsefront_kernels.norm.rows import rows_unsupported_reason
 from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
@@ -77,7 +78,7 @@ class ProductChooser:
     def choose(
         self, spec: ProductSpec, m: int, *, feature_major: bool, kernel: str | None = None, low: bool = False
     ) -> ChosenProduct:
-        """The product with its kernel; a residual that the kernel cannot fuse is left to a feature-major norm behind it.
+        """The product with its kernel; a residual that the kernel cannot fuse is left to the norm behind it.
 
         Args:
             m: rows of X.
@@ -90,9 +91,12 @@ class ProductChooser:
         """
         chosen = self._fastest(spec, m, feature_major, kernel, low)
         name = chosen.report.kernel
-        if not feature_major or not spec.normed or labeled(name)[0].fuses_epilogue:
+        can_add = spec.normed and (feature_major or _row_norm_adds(spec))
+        if not can_add or labeled(name)[0].fuses_epilogue:
             return chosen
-        with_bias = name != DENSE  # cuBLAS adds one to rows only, the others add it before they store
+        with_bias = (
+            not feature_major or name != DENSE
+        )  # cuBLAS adds one to rows only, the others add it before they store
         alone = self._fastest(spec.before_norm(with_bias=with_bias), m, feature_major, name, low)
         report = replace(chosen.report, residual=False, relative_error=alone.report.relative_error)
         return ChosenProduct(alone.product, report, True, None if with_bias else spec.weight.bias)
@@ -212,6 +216,12 @@ class ProductChooser:
             return time_where_it_is(product, *tuning.operands)
         launches, check = tuning.launches.get(product.kernel_name, ()), tuning.check.evaluate
         return time_layer(product, *tuning.operands, at_most_us=at_most_us, launches=launches, check=check)
+
+
+def _row_norm_adds(spec: ProductSpec) -> bool:
+    """Whether the kernel of row-major norms takes what this product gives."""
+    weight = spec.weight.weight
+    return rows_unsupported_reason(len(weight), weight.dtype, weight.device) is None
 
 
 # How long the products of encoder blocks take under other masks: for a search, which builds no network for each of
