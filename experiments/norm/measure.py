@@ -1,14 +1,18 @@
 """Times LayerNorm of feature-major columns: Triton's kernel beside each division of the Hopper kernel.
 
 python -m experiments.norm.measure --out experiments/norm/h200.csv
+python -m experiments.norm.measure --rows --out experiments/norm/rows.csv
+
+With --rows norms of rows instead: the Hopper kernel beside PyTorch's norm and the sum before it, compiled and not.
 
 Every launch is first compared with the norm in float64 (`norm_trial`), and one that is wrong or fails leaves a line with the
 reason and no time. Times are those of CUDA graphs, on copies of the operands that take turns so that no cache still holds them.
 """
 
 import argparse
+import copy
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from functools import partial
 from itertools import product
@@ -20,11 +24,13 @@ from sparsefront_kernels.bench.correctness import DTYPES
 from sparsefront_kernels.bench.provider import copied
 from sparsefront_kernels.bench.timing import copies_for, require_gpu, time_calls
 from sparsefront_kernels.norm.layer_norm import NormLaunch, NormProblem, candidates
+from sparsefront_kernels.norm.rows import rows_unsupported_reason
 from torch import nn
+from torch.nn import functional
 
 from experiments.harness.rows import today
 from sparsefront.errors import failure_reason
-from sparsefront.inference.fusion.fused import FusedNorm, FusedResidualNorm
+from sparsefront.inference.fusion.fused import FusedNorm, FusedResidualNorm, FusedRowNorm
 from sparsefront.inference.fusion.norms import NormTrial
 from sparsefront.provenance import provenance
 from sparsefront.results.store import append_line
@@ -93,11 +99,89 @@ def measure(problem: NormProblem, device: torch.device, l2_bytes: int, samples: 
         }
 
 
-def measure_all(found: Iterable[NormProblem], out: Path, device: torch.device, l2_bytes: int, samples: int) -> bool:
+ROW_LIMIT = {torch.float16: 4e-3, torch.bfloat16: 3e-2}  # of an element, relative and absolute
+
+
+class PlainRowNorm(nn.Module):
+    """A norm of rows by PyTorch's operations."""
+
+    def __init__(self, norm: FusedRowNorm) -> None:
+        super().__init__()
+        self.norm = norm
+
+    def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> tuple[torch.Tensor, ...]:
+        norm, total = self.norm, x
+        if residual is not None:
+            total = x + norm.x_bias + residual
+        if norm.kind == "rms_norm":
+            y = functional.rms_norm(total, total.shape[-1:], norm.weight, norm.eps)
+        else:
+            y = functional.layer_norm(total, total.shape[-1:], norm.weight, norm.bias, norm.eps)
+        return (y, total) if norm.keep_sums else (y,)
+
+
+def row_norm_of(problem: NormProblem, kind: str, device: torch.device) -> FusedRowNorm:
+    """As `norm_of`."""
+    vectors = [torch.randn(problem.d, device=device, dtype=problem.dtype) for _ in range(3)]
+    bias, x_bias = None if kind == "rms_norm" else vectors[1], vectors[2] if problem.residual else None
+    return FusedRowNorm(vectors[0], bias, 1e-6, kind=kind, x_bias=x_bias, keep_sums=problem.keep_sums)
+
+
+@torch.inference_mode()
+def measure_rows(problem: NormProblem, device: torch.device, l2_bytes: int, samples: int) -> Iterator[dict[str, Any]]:
+    """A line per kind of norm and way of computing it."""
+    facts, shape = provenance(device), (problem.m, problem.d)
+    for kind in ("layer_norm", "rms_norm"):
+        torch._dynamo.reset()  # past its limit of graphs it would run PyTorch's operations and say nothing
+        ours = row_norm_of(problem, kind, device)
+        plain = PlainRowNorm(ours)
+        copies = copies_for(moved_bytes(problem), l2_bytes)
+        sets = [
+            [torch.randn(shape, device=device, dtype=problem.dtype) + 1 for _ in range(1 + problem.residual)]
+            for _ in range(copies)
+        ]
+        truth = PlainRowNorm(copy.deepcopy(ours).double())(*(part.double() for part in sets[0]))
+        for launch, call in {"cuda_rows": ours, "compiled": torch.compile(plain), "pytorch": plain}.items():
+            line = dict.fromkeys(("median_us", "p20_us", "p80_us", "samples", "gb_per_s"), "")
+            reason = rows_unsupported_reason(problem.d, problem.dtype, device) if call is ours else None
+            limit = ROW_LIMIT[problem.dtype]
+            if reason is None:
+                found = call(*sets[0])
+                close = [torch.allclose(y.double(), right, limit, limit) for y, right in zip(found, truth)]
+                reason = None if all(close) else "differs from the float64 norm"
+            if reason is None:
+                line = asdict(time_calls([partial(call, *operands) for operands in sets], samples=samples))
+                line["gb_per_s"] = round(moved_bytes(problem) / line["median_us"] / 1e3)
+            yield {
+                "d": problem.d,
+                "m": problem.m,
+                "dtype": str(problem.dtype).removeprefix("torch."),
+                "kind": kind,
+                "residual": problem.residual,
+                "keep_sums": problem.keep_sums,
+                "launch": launch,
+                **line,
+                "reason": reason or "",
+                "device": facts.gpu or "cpu",
+                "torch": facts.torch_version,
+                "cuda": facts.cuda or "",
+                "commit": facts.commit or "",
+                "date": today(),
+            }
+
+
+def measure_all(
+    found: Iterable[NormProblem],
+    out: Path,
+    device: torch.device,
+    l2_bytes: int,
+    samples: int,
+    lines_of: Callable[[NormProblem, torch.device, int, int], Iterator[dict[str, Any]]] = measure,
+) -> bool:
     """Add all lines to a CSV file, each as soon as it is measured; whether every launch has a time."""
     complete = True
     for problem in found:
-        for line in measure(problem, device, l2_bytes, samples):
+        for line in lines_of(problem, device, l2_bytes, samples):
             append_line(out, line)
             complete &= not line["reason"]
             print(problem, line["launch"], line["reason"] or f"{line['median_us']:.1f} us, {line['gb_per_s']} GB/s")
@@ -111,11 +195,13 @@ def main() -> int:
     parser.add_argument("--shapes", default=SHAPES, help="features x columns, with commas")
     parser.add_argument("--dtypes", default="fp16", help=f"of {', '.join(DTYPES)}, with commas")
     parser.add_argument("--samples", type=int, default=20, help="graph replays of each launch")
+    parser.add_argument("--rows", action="store_true", help="norms of rows instead")
     asked = parser.parse_args()
     require_gpu()
     device = torch.device("cuda", torch.cuda.current_device())
     l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
-    return int(not measure_all(problems(asked.shapes, asked.dtypes), asked.out, device, l2_bytes, asked.samples))
+    found, lines_of = problems(asked.shapes, asked.dtypes), measure_rows if asked.rows else measure
+    return int(not measure_all(found, asked.out, device, l2_bytes, asked.samples, lines_of))
 
 
 if __name__ == "__main__":

@@ -80,6 +80,16 @@ def test_lines_are_added_to_the_file(script, tmp_path):
     assert len(lines) == 2 * 3 * 4 and lines[:12] == lines[12:]
 
 
+def test_rows_are_compared_with_plain_operations(script, monkeypatch):
+    monkeypatch.setattr(script, "rows_unsupported_reason", lambda *arguments: None)
+    monkeypatch.setattr(script.torch, "compile", lambda module: module)
+    for problem in script.problems("64x16", "fp16"):
+        lines = list(script.measure_rows(problem, torch.device("cpu"), L2_BYTES, 7))
+        assert [line["launch"] for line in lines] == ["cuda_rows", "compiled", "pytorch"] * 2
+        assert [line["kind"] for line in lines] == ["layer_norm"] * 3 + ["rms_norm"] * 3
+        assert not any(line["reason"] for line in lines) and {line["median_us"] for line in lines} == {2.0}
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_cpu_is_refused(script, tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["measure.py", "--out", str(tmp_path / "norms.csv")])
