@@ -26,7 +26,7 @@ from sparsefront_kernels.bench.low_precision import low_precision_products
 from sparsefront_kernels.bench.problems import INPUTS_AND_OUTPUTS
 from sparsefront_kernels.bench.provider import copied
 from sparsefront_kernels.bench.timing import Latency, copies_for, require_gpu, time_calls
-from sparsefront_kernels.blocked import fp8_sm90, sm90
+from sparsefront_kernels.blocked import fp8_sm90, sm90, sm90_packing
 from sparsefront_kernels.blocked.format import BlockedFormat
 from sparsefront_kernels.blocked.fp8_reference import dequantize_rows
 from sparsefront_kernels.kernel_entry import UnsupportedProblem
@@ -132,11 +132,11 @@ def trials(cell: Cell, device: torch.device) -> list[Trial]:
 
 
 def _in_fp16(cell: Cell, stored: BlockedFormat, x: Tensor) -> list[Trial]:
-    packed = sm90.pack_for_blocked_sm90(stored)
+    packed = sm90_packing.pack_for_blocked_sm90(stored)
     sms = torch.cuda.get_device_properties(x.device).multi_processor_count
     launches = sm90.candidates(sm90.BlockedProblem.of(packed, cell.m), sms)[:LAUNCHES_TIMED]
 
-    def call(launch: sm90.BlockedLaunch, x: Tensor, packed: sm90.BlockedSm90Weight) -> Tensor:
+    def call(launch: sm90.BlockedLaunch, x: Tensor, packed: sm90_packing.BlockedSm90Weight) -> Tensor:
         y = x.new_empty(cell.m, cell.n)
         sm90.launch_blocked_sm90(x, y, packed, m=cell.m, launch=launch, x_feature_major=False, y_feature_major=False)
         return y

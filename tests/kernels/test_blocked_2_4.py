@@ -12,14 +12,8 @@ from hypothesis import strategies as st
 from in_layout import every_layout, in_layout
 from sparsefront_kernels import FORMATS, Problem
 from sparsefront_kernels.bench.families import family_masks
-from sparsefront_kernels.blocked.sm90 import (
-    SPACE,
-    BlockedProblem,
-    candidates,
-    dense_weight,
-    pack_for_blocked_sm90,
-    predicted_us,
-)
+from sparsefront_kernels.blocked.sm90 import SPACE, BlockedProblem, candidates, predicted_us
+from sparsefront_kernels.blocked.sm90_packing import dense_weight, pack_for_blocked_sm90
 from sparsefront_kernels.blocked_2_4.sm90 import pack_for_blocked_2_4_sm90
 from sparsefront_kernels.common.wgmma_layout import halved_panels, is_halved, whole_panels
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 from sparsefront_kernels import FORMATS, entry
 from sparsefront_kernels.blocked import sm90_convolution
-from sparsefront_kernels.blocked.sm90 import SPACE, pack_for_blocked_sm90
+from sparsefront_kernels.blocked.sm90 import SPACE
 from sparsefront_kernels.blocked.sm90_convolution import Images
+from sparsefront_kernels.blocked.sm90_packing import pack_for_blocked_sm90
 from sparsefront_kernels.problem import Convolution
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import conv2d

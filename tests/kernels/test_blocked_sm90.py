@@ -16,9 +16,9 @@ from sparsefront_kernels.blocked.sm90 import (
     BlockedLaunch,
     BlockedProblem,
     candidates,
-    pack_for_blocked_sm90,
     predicted_us,
 )
+from sparsefront_kernels.blocked.sm90_packing import pack_for_blocked_sm90
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 ENTRIES = tuple(kernel.name for kernel in every_layout() if kernel.name.startswith("blocked_sm90"))

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from sparsefront_kernels.blocked import training
 from sparsefront_kernels.blocked.format import BlockedFormat
-from sparsefront_kernels.blocked.sm90 import pack_for_blocked_sm90
+from sparsefront_kernels.blocked.sm90_packing import pack_for_blocked_sm90
 from sparsefront_kernels.blocked.sm90_training import loadable
 from sparsefront_kernels.blocked.training import TrainableBlockedLinear, weight_gradient_reference
 from sparsefront_kernels.common.wgmma_layout import swizzled

@@ -45,7 +45,7 @@ MOST_SCHEDULES = 16_384  # a recorded CUDA graph reads a schedule without holdin
 class BlockedFp8Weight:
     """What the kernel reads.
 
-    64 outputs form a half, and two halves a CTA tile, as in `sm90.BlockedSm90Weight`. A k-block is 128 inputs that half 0, half 1
+    64 outputs form a half, and two halves a CTA tile, as in `BlockedSm90Weight`. A k-block is 128 inputs that half 0, half 1
     or both keep; a CTA tile's k-blocks follow one another along K.
 
     Args:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from sparsefront_kernels.blocked.format import BlockedFormat
-from sparsefront_kernels.blocked.sm90 import HALF
+from sparsefront_kernels.blocked.sm90_packing import HALF
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.format import GatheredFormat
 from sparsefront_kernels.gathered.sm90 import ENTRY as GATHERED_SM90

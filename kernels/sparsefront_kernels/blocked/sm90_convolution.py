@@ -7,13 +7,12 @@ import torch
 from torch import Tensor
 
 from sparsefront_kernels.blocked.sm90 import (
-    K_BLOCK,
     LAUNCHES,
     BlockedProblem,
-    BlockedSm90Weight,
     launch_blocked_sm90,
     residual_operand,
 )
+from sparsefront_kernels.blocked.sm90_packing import K_BLOCK, BlockedSm90Weight
 from sparsefront_kernels.common.operands import RUN_BYTES, bias_for_kernel, check_epilogue
 from sparsefront_kernels.problem import Convolution, Convolving
 

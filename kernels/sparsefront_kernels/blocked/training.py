@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from sparsefront_kernels.blocked import sm90, sm90_training
 from sparsefront_kernels.blocked.format import BlockedFormat
 from sparsefront_kernels.blocked.reference import blocked_reference
-from sparsefront_kernels.blocked.sm90 import BlockedSm90Weight, pack_for_blocked_sm90
+from sparsefront_kernels.blocked.sm90_packing import HALF, K_BLOCK, BlockedSm90Weight, pack_for_blocked_sm90
 from sparsefront_kernels.blocked.sm90_training import (
     GradientBoxes,
     blocked_gradient_sm90,
@@ -289,7 +289,7 @@ def _sm90_product(x: Tensor, panels: Tensor, bias: Tensor | None, kept: KeptBloc
 @functools.cache
 def _runs_on_sm90(dtype: torch.dtype, device: torch.device, block: tuple[int, int]) -> bool:
     """Whether Hopper's kernels take W and Wᵀ, panel by panel."""
-    if dtype not in (torch.float16, torch.bfloat16) or any(side % sm90.HALF for side in block):
+    if dtype not in (torch.float16, torch.bfloat16) or any(side % HALF for side in block):
         return False
     problem = Problem(m=1, k=1, n=1, dtype=dtype, device=device)
     return all(hopper_unsupported_reason(problem, library) is None for library in (sm90.LIBRARY, sm90_training.LIBRARY))
@@ -391,7 +391,7 @@ def _blocked_training(x: Tensor, values: Tensor, bias: Tensor | None, handle: Te
 def _blocked_training_dx(dy: Tensor, transposed: Tensor, handle: Tensor, k: int) -> Tensor:
     kept = _kept(handle)
     on_sm90 = _runs_on_sm90(dy.dtype, dy.device, kept.block)
-    shape = (-1, sm90.HALF, sm90.K_BLOCK) if on_sm90 else (-1, *reversed(kept.block))
+    shape = (-1, HALF, K_BLOCK) if on_sm90 else (-1, *reversed(kept.block))
     return _product(dy, transposed.view(shape), None, kept, transposed=True)
 
 

@@ -9,12 +9,9 @@ from sparsefront_kernels.blocked.reference import blocked_reference
 from sparsefront_kernels.blocked.sm90 import (
     HALVED_KERNEL,
     HALVED_LAUNCHES,
-    K_BLOCK,
-    BlockedSm90Weight,
     blocked_sm90_unsupported_reason,
-    box_of,
-    pack_for_blocked_sm90,
 )
+from sparsefront_kernels.blocked.sm90_packing import K_BLOCK, BlockedSm90Weight, box_of, pack_for_blocked_sm90
 from sparsefront_kernels.blocked_2_4.format import Blocked24Format
 from sparsefront_kernels.common.wgmma_layout import halved_panels, whole_panels
 from sparsefront_kernels.format import SparseFormat

@@ -14,6 +14,7 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.models.base import Model, block_names, linear_and_conv_layers, save_config
 from sparsefront.models.bert_source import SHARDED_WEIGHTS, WEIGHTS, folder_name, hub_folder
 from sparsefront.models.huggingface import MEASURES, EncoderSource
+from sparsefront.models.linears import as_linears
 from sparsefront.settings_class import settings_class
 
 if TYPE_CHECKING:
@@ -104,18 +105,18 @@ class HuggingFaceLM(Model):
 
     def build(self, info: "DataInfo") -> nn.Module:
         """transformers' class with a head for the next token, which keeps no cache of keys and values of its own accord."""
-        return self.source.network(_network_class(), self._config(info), head=HEAD)
+        return _with_linears(self.source.network(_network_class(), self._config(info), head=HEAD))
 
     def skeleton(self, info: "DataInfo") -> nn.Module:
         with torch.device("meta"):
-            return _network_class().from_config(self._config(info)).train()
+            return _with_linears(_network_class().from_config(self._config(info)).train())
 
     def architecture(self, info: "DataInfo", exported: Path) -> nn.Module:
         """From the export's config.json; built where it has none."""
         if not (exported / "config.json").is_file():
             return self.build(info)
         config = LanguageModelSource("", "", str(exported)).config(use_cache=False)
-        return _network_class().from_config(config).float().train()
+        return _with_linears(_network_class().from_config(config).float().train())
 
     def longest_sequence(self, info: "DataInfo") -> int | None:
         return _longest(self._config(info))
@@ -162,6 +163,11 @@ class HuggingFaceLM(Model):
             reason = f"takes at most {longest} tokens and the dataset gives up to {info.sequence_length}"
             raise self.source.invalid(reason)
         return config
+
+
+def _with_linears(net: nn.Module) -> nn.Module:
+    as_linears(net)  # GPT-2's Conv1D
+    return net
 
 
 def _longest(config: "PretrainedConfig") -> int | None:

@@ -85,7 +85,7 @@ def merge_candidates(sites: Iterable[ProductSite]) -> list[list[ProductSite]]:
     """
     groups: dict[fx.Node, list[ProductSite]] = {}
     for site in sites:
-        alone = site.activation == "none" and site.residual is None
+        alone = site.activation == "none" and site.residual is None and site.scale is None
         if alone and (not is_stream(site.users) or is_gated(site.linears[0])):
             groups.setdefault(site.x, []).append(site)
     return [group for group in groups.values() if len(group) > 1]
