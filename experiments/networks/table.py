@@ -64,7 +64,7 @@ def row_of(name: str, tiny: Tiny) -> list[str]:
 
 
 def _short(why: str) -> str:
-    return "grouped convolution" if re.fullmatch(r"convolution in \d+ groups", why) else why
+    return re.sub(r"^convolution in \d+ groups of one input channel$", "depthwise convolution", why)
 
 
 @torch.no_grad()
