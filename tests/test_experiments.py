@@ -13,7 +13,11 @@ EXPERIMENTS = sorted(
     file.stem for file in (Path(__file__).resolve().parent.parent / "conf" / "experiment").glob("*.yaml")
 )
 ON_CPU = ["trainer=cpu", "measure.device=cpu", "recipe.batch_size=4", "measure.evaluate_limit=8"]
-SMALL_MODELS = {"vit_small": ["model.dim=64", "model.depth=1"], "huggingface": ["model=bert"]}  # built, not loaded
+SMALL_MODELS = {  # built, not loaded
+    "vit_small": ["model.dim=64", "model.depth=1"],
+    "huggingface": ["model=bert"],
+    "vgg16": ["measure.image_size=40", "granularity=16"],
+}
 
 
 def glue(folder: Path) -> list[str]:
@@ -77,20 +81,22 @@ def wikitext2(folder: Path) -> list[str]:
 
 
 LOCAL_DATA = {
+    "wikitext2": wikitext2,
     "glue": glue,
     "squad": squad,
     "cifar10": cifar10,
     "imagenet": imagenet,
-    "wikitext2": wikitext2,
     "digits": lambda folder: [],
 }
 
 
 @pytest.fixture
 def small_models(monkeypatch):
-    """torchvision's ResNet-50 and ViT-B/16 with few blocks, every kind of block among them; tests/models builds whole ones."""
+    """torchvision's ResNet-50 and ViT-B/16 with few blocks, every kind of block among them, and a narrow VGG-16; tests/models
+    builds whole ones.
+    """
     import torchvision
-    from torchvision.models import resnet, vision_transformer
+    from torchvision.models import resnet, vgg, vision_transformer
 
     def vit(image_size: int, num_classes: int, **_) -> torch.nn.Module:
         sizes = {"num_heads": 12, "hidden_dim": 768, "mlp_dim": 3072}  # of vit_b_16
@@ -103,6 +109,7 @@ def small_models(monkeypatch):
 
     monkeypatch.setitem(torchvision.models._api.BUILTIN_MODELS, "vit_b_16", vit)
     monkeypatch.setattr(torchvision.models, "resnet50", resnet50)
+    monkeypatch.setitem(vgg.cfgs, "D", [width if width == "M" else width // 8 for width in vgg.cfgs["D"]])
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

@@ -37,7 +37,13 @@ def test_products_of_our_own_are_told_by_the_names_in_their_sources(modules):
     text = "".join(file.read_text() for folder in folders for file in folder.glob("*.cu*"))
     ours = {*re.findall(r"__global__[^{;]*?(\w+_kernel)\(", text), "_n_m_rebuild_kernel", "_gathered_triton_kernel"}
     assert len(ours) >= len(cuda_library.SOURCES)
-    others = {"layer_norm_columns_kernel", "pack_rows_kernel", "pack_panels_kernel", "add_splits_kernel"}
+    others = {
+        "layer_norm_columns_kernel",
+        "layer_norm_rows_kernel",
+        "pack_rows_kernel",
+        "pack_panels_kernel",
+        "add_splits_kernel",
+    }
     is_product = modules["session"].is_product
     assert {name for name in ours if not is_product(f"void {name}<float>(Problem)")} == others
     assert not is_product("lstm_cell_forward") and not is_product("column_m_sum")

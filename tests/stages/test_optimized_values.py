@@ -147,7 +147,7 @@ def test_a_value_that_no_configuration_foretells_is_rejected_in_the_end(swept, m
 def test_the_lists_are_those_of_real_records(run, overrides, absent):
     """Which of the numbers that any run may hold this one lacks; what never says a number on images is no outcome."""
     result = run(*ON_CPU, *overrides)
-    unpredictable = {"sequence_length", "fused_dense_latency_ms", "granularity"}
+    unpredictable = {"sequence_length", "timed_image_size", "fused_dense_latency_ms", "granularity"}
     numbers = {field.name for field in result_fields() if {int, float} & set(alternatives(field.hint))} - unpredictable
     absent = (
         absent | OF_SEARCH | set(OF_DATASET) | (set() if "precision=fp8" in overrides else OF_DENSE_LOW | OF_QUANTIZED)

@@ -5,6 +5,7 @@ faster (experiments/low_precision). Source: torchao 0.18, `rowwise_scaled_linear
 """
 
 import functools
+import importlib
 from dataclasses import dataclass
 
 import torch
@@ -138,8 +139,7 @@ def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
 def package_unavailable_reason() -> str | None:
     """Why torchao's kernel cannot be used, or None."""
     try:
-        import torchao.ops  # noqa: F401  # registers torch.ops.torchao
-
+        importlib.import_module("torchao.ops")  # registers torch.ops.torchao
         if not hasattr(torch.ops.torchao, "rowwise_scaled_linear_sparse_cutlass_f8f8"):
             return "this torchao was built without its kernels for Hopper"
     except ModuleNotFoundError:

@@ -114,12 +114,13 @@ def prune(
     """
     net = unwrapped(net)
     require_network(net)
-    as_linears(net)
     pruning = pruning_settings(pattern, sparsity, granularity, importance, allocation, schedule)
     sparsity = pruning.sparsity
     if not pruning.pattern.prunes:
         raise InvalidSetting("pattern", pruning.pattern.name, "takes no weights away: leave the network as it is")
     _require_types(loss, layers, tell, task, search)
+    if not pruning.pattern.takes_blocks:  # what is left then is a plain network of the same classes
+        as_linears(net)
     open_loader = open_calibration(net, calibration, pruning.importance, pruning.allocation, pruning.pattern)
     inputs = None if example_inputs is None else named_inputs_on(net, example_inputs)
     if inputs is None and layers is None and calibration is not None:

@@ -12,9 +12,9 @@ from torch.optim import Optimizer
 from sparsefront.errors import InvalidSetting
 from sparsefront.masks.weight_view import like_weight
 from sparsefront.pruning.mask_spec import MaskSpec
+from sparsefront.recovery.backend import DenseBackend
 from sparsefront.recovery.base import RecoverySetup, Round, RoundRecord
 from sparsefront.recovery.distillation import Distillation
-from sparsefront.recovery.sparse_backend import DenseBackend
 from sparsefront.recovery.training import TrainingPlan, TrainingRecovery, fit_round, recovery_epochs
 from sparsefront.recovery.window_masks import WindowMasks, check_window_masks, scaled_weights
 from sparsefront.settings_class import LearningRate, Share, settings_class

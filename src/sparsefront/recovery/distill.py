@@ -9,9 +9,9 @@ from torch import nn
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.pruning.mask_spec import MaskSpec
+from sparsefront.recovery.backend import Backend
 from sparsefront.recovery.base import RecoverySetup
 from sparsefront.recovery.distillation import Distillation, TaughtRecovery
-from sparsefront.recovery.sparse_backend import Backend
 from sparsefront.settings_class import LearningRate, OneOrMore, Share, settings_class
 
 

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, PositiveInt
 
-from sparsefront.recovery.sparse_backend import Backend
+from sparsefront.recovery.backend import Backend
 from sparsefront.recovery.training import TrainingPlan, TrainingRecovery, recovery_epochs
 from sparsefront.settings_class import LearningRate, settings_class
 from sparsefront.training.recipe import Optimization, Recipe

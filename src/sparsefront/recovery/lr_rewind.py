@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from sparsefront.recovery.sparse_backend import Backend
+from sparsefront.recovery.backend import Backend
 from sparsefront.recovery.training import Epochs, TrainingPlan, TrainingRecovery, rewound_plan
 from sparsefront.settings_class import settings_class
 from sparsefront.training.recipe import Recipe

@@ -5,12 +5,12 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
+from importlib import import_module
 from numbers import Integral, Real
 from pathlib import Path
 
 import pytorch_lightning as pl
 import torch
-from sparsefront_kernels import mask_structure
 from torch import Tensor, nn
 
 from sparsefront import distributed
@@ -20,16 +20,15 @@ from sparsefront.models.linears import as_linears
 from sparsefront.networks import in_eval_mode, keep_modes, unwrapped
 from sparsefront.options import option, program_command
 from sparsefront.patterns.base import Pattern
-from sparsefront.patterns.block_wise import BlockWise
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.pruning.calibration import asked_batches
 from sparsefront.pruning.layers import require_no_groups, weighted_layers
 from sparsefront.pruning.make_masks import PruningSettings
 from sparsefront.pruning.masked_weights import require_none_dense
 from sparsefront.pruning.masks import Masks, masks_left, require_masks_of
+from sparsefront.recovery.backend import SPARSE_BACKEND, Backend
 from sparsefront.recovery.base import Recovery, RecoverySetup, StateDict
 from sparsefront.recovery.rounds import RunContext, Source, run_rounds
-from sparsefront.recovery.sparse_backend import Backend
 from sparsefront.schedule.one_shot import OneShot
 from sparsefront.tasks.base import Task
 from sparsefront.tasks.plain_task import (
@@ -205,11 +204,7 @@ def _pattern_of(masks: Mapping[str, Tensor], recovery: Recovery) -> Pattern:
     """
     if getattr(recovery, "backend", "dense") == "dense":
         return ElementWise()
-    found = [mask_structure(mask.flatten(1)) for mask in masks.values()]
-    blocks = [parameters["block"] for family, parameters in found if family == "blocked"]
-    if not blocks or any(family not in ("blocked", "dense") for family, _ in found):
-        return ElementWise()
-    return BlockWise("x".join(str(min(sides)) for sides in zip(*blocks, strict=True)))
+    return import_module(SPARSE_BACKEND).pattern_of_blocks(masks) or ElementWise()
 
 
 def _data_of_round(

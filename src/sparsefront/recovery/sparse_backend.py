@@ -9,12 +9,12 @@ import json
 import logging
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import torch
-from pydantic import Field
+from sparsefront_kernels import mask_structure
 from sparsefront_kernels.blocked.training import TrainableBlockedLinear, training_unsupported_reason
 from torch import Tensor, nn
 
@@ -22,51 +22,28 @@ from sparsefront import distributed
 from sparsefront.artifacts.durable import whole_file
 from sparsefront.errors import InvalidSetting
 from sparsefront.networks import has_forward_hooks
-from sparsefront.options import options_where
 from sparsefront.patterns.base import Pattern
+from sparsefront.patterns.block_wise import BlockWise
 from sparsefront.progress import counted
 from sparsefront.pruning.masked_weights import MaskedWeights, sharing_layers
-from sparsefront.recovery.base import RecoverySetup, Round
+from sparsefront.recovery.backend import KEY, Backend, backend_unsupported_reason
+from sparsefront.recovery.base import Round
 from sparsefront.tasks.base import with_square_mask
 from sparsefront.training.recipe import Optimization
 from sparsefront.training.resume import random_state, set_random_state
 
 log = logging.getLogger(__name__)
 
-Backend = Literal["dense", "sparse", "auto"]
-"""What multiplies in training: dense products under masks, kernels that skip what is pruned, or the faster of both."""
-DenseBackend = Annotated[
-    Literal["dense"],
-    Field(description="its update needs gradients of pruned weights, which the sparse backend does not compute"),
-]
-"""The backend of a recovery that trains pruned weights as well."""
-
-KEY = "recovery.backend"
 CHOICE = "backend.json"  # what `auto` chose, for a run that resumes
 
 
-def check_backend(backend: Backend, setup: RecoverySetup, *, quantize: bool) -> None:
-    """Require, of backend sparse, what its kernels can train.
-
-    Raises:
-        InvalidSetting: key `recovery.backend`, with the reason.
-    """
-    if backend == "sparse" and (reason := _unsupported_reason(setup, quantize=quantize)) is not None:
-        raise InvalidSetting(KEY, backend, f"{reason}; use dense")
-
-
-def _unsupported_reason(setup: RecoverySetup, *, quantize: bool) -> str | None:
-    pattern, schedule, importance = setup.pruning.pattern, setup.pruning.schedule, setup.pruning.importance
-    if not any(part.trains_sparse for part in (pattern.parts if pattern.mixed else (pattern,))):
-        trained = ", ".join(options_where("sparsefront.patterns", lambda other: other.trains_sparse))
-        return f"has kernels with a backward pass for pattern={trained}, not for {pattern.name}"
-    if schedule.in_training:
-        return f"trains fixed masks, and those of schedule={schedule.name} change meanwhile"
-    if importance.source == "training":
-        return f"has no gradients of pruned weights, which importance={importance.name} adds up"
-    if quantize:
-        return "multiplies in 16 or 32 bits, not as recovery.quantize=true rounds"
-    return None
+def pattern_of_blocks(masks: Mapping[str, Tensor]) -> BlockWise | None:
+    """Of masks of which nothing is known: blocks that divide those of every layer; None where a layer keeps single weights."""
+    found = [mask_structure(mask.flatten(1)) for mask in masks.values()]
+    blocks = [parameters["block"] for family, parameters in found if family == "blocked"]
+    if not blocks or any(family not in ("blocked", "dense") for family, _ in found):
+        return None
+    return BlockWise("x".join(str(min(sides)) for sides in zip(*blocks, strict=True)))
 
 
 @contextmanager
@@ -203,7 +180,7 @@ def _chosen(backend: Backend, round: Round, optimization: Optimization, *, quant
     kept = None if round.resume_dir is None else round.resume_dir / CHOICE
     if kept is not None and kept.exists():
         return json.loads(kept.read_text(encoding="utf-8"))
-    reason = _unsupported_reason(round.setup, quantize=quantize) if on_gpu else "runs no kernels on a CPU"
+    reason = backend_unsupported_reason(round.setup, quantize=quantize) if on_gpu else "runs no kernels on a CPU"
     if reason is None:
         reason = training_unsupported_reason(_dtype(round), torch.device(round.setup.trainer.device))
     if reason is not None:

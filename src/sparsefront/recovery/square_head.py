@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from sparsefront.pruning.calibration import in_encoder, real_positions
 from sparsefront.pruning.mask_spec import MaskSpec
+from sparsefront.recovery.backend import Backend
 from sparsefront.recovery.base import RecoverySetup
 from sparsefront.recovery.distillation import StatePairs, TaughtRecovery, TeacherCallback, prediction_loss
-from sparsefront.recovery.sparse_backend import Backend
 from sparsefront.settings_class import LearningRate, OneOrMore, settings_class
 from sparsefront.tasks.base import Batch, Task
 

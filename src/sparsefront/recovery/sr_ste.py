@@ -6,8 +6,8 @@ from typing import Annotated, ClassVar
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from sparsefront.pruning.training_masks import StraightThrough
+from sparsefront.recovery.backend import DenseBackend
 from sparsefront.recovery.base import RecoverySetup, Round, RoundRecord
-from sparsefront.recovery.sparse_backend import DenseBackend
 from sparsefront.recovery.training import TrainingPlan, TrainingRecovery, fit_round, recovery_epochs
 from sparsefront.recovery.window_masks import WindowMasks, check_window_masks
 from sparsefront.settings_class import LearningRate, settings_class

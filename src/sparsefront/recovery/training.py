@@ -2,7 +2,9 @@
 
 import math
 from abc import abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
+from importlib import import_module
 from typing import Annotated
 
 import pytorch_lightning as pl
@@ -10,10 +12,10 @@ from pydantic import Field, PositiveInt
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.progress import counted
-from sparsefront.pruning.masked_weights import ApplyMasks
+from sparsefront.pruning.masked_weights import ApplyMasks, MaskedWeights
+from sparsefront.recovery.backend import SPARSE_BACKEND, Backend, check_backend
 from sparsefront.recovery.base import Recovery, RecoverySetup, Round, RoundRecord
 from sparsefront.recovery.fake_quantize import FakeQuantize
-from sparsefront.recovery.sparse_backend import Backend, check_backend, sparse_layers
 from sparsefront.training.fit import Trained, fit, steps_per_epoch
 from sparsefront.training.recipe import Optimization, Recipe
 
@@ -64,7 +66,7 @@ class TrainingRecovery(Recovery):
 
     Attributes:
         quantize: in fp8 (`FakeQuantize`), of those that offer it as a setting: what is trained is then what precision=fp8 runs.
-        backend: what multiplies, likewise (`sparse_backend`). Gradients of kept weights alone are clipped where it is sparse.
+        backend: what multiplies, likewise (`recovery.backend`). Gradients of kept weights alone are clipped where it is sparse.
     """
 
     quantize: bool = False
@@ -98,13 +100,23 @@ class TrainingRecovery(Recovery):
         self.plan(setup.recipe, steps_per_epoch=1)
         check_backend(self.backend, setup, quantize=self.quantize)
 
+    @property
+    def loaded_modules(self) -> tuple[str, ...]:
+        """What its results depend on beyond its imports."""
+        return () if self.backend == "dense" else (SPARSE_BACKEND,)
+
+    def _trained_layers(self, round: Round, optimization: Optimization) -> AbstractContextManager[MaskedWeights]:
+        if self.backend == "dense":
+            return nullcontext(round.masked)
+        return import_module(SPARSE_BACKEND).sparse_layers(self.backend, round, optimization, quantize=self.quantize)
+
     def recover(self, round: Round) -> RoundRecord:
         setup = round.setup
         steps = steps_per_epoch(round.data, setup.trainer)
         plan = self.plan_of_round(setup.recipe, steps, round.index, len(round.levels))
         self.set_weights(round)
         round.masked.set(round.masks)
-        with sparse_layers(self.backend, round, plan.optimization, quantize=self.quantize) as masked:
+        with self._trained_layers(round, plan.optimization) as masked:
             apply_masks = ApplyMasks(
                 masked,
                 schedule=setup.pruning.schedule,

@@ -59,7 +59,8 @@ def _roots(experiment: Experiment, group: str) -> list[Import]:
         raise InvalidSetting(f"{group}._target_", named, "must be a class in a file: its code is part of every key")
     named = (target.rpartition(".") for target in _targets(experiment.settings[group]))
     inside = [(type(inner).__module__, None) for inner in getattr(part, "parts", ())]
-    return [(kind.__module__, None), *inside, *((module, name) for module, _, name in named)]
+    loaded = [(module, None) for module in getattr(part, "loaded_modules", ())]
+    return [(kind.__module__, None), *inside, *loaded, *((module, name) for module, _, name in named)]
 
 
 def _targets(settings: Any) -> Iterator[str]:

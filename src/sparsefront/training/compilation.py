@@ -10,7 +10,6 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from sparsefront_kernels.blocked.training import TrainableBlockedLinear
 from torch import nn
 from torch.nn.utils import parametrize
 from torch.utils import deterministic as debugging
@@ -128,8 +127,12 @@ class CompileSteps(pl.Callback):
     def _modules(self, net: nn.Module) -> dict[str, nn.Module]:
         if self.what == "network":
             return {"": net}
-        kinds = nn.Linear | nn.modules.conv._ConvNd | TrainableBlockedLinear
-        weighted = [name for name, part in net.named_modules() if isinstance(part, kinds)]
+        # Linears of any class: sparse training has one of its own, on whose code a dense training does not depend
+        weighted = [
+            name
+            for name, part in net.named_modules()
+            if hasattr(part, "in_features") or isinstance(part, nn.modules.conv._ConvNd)
+        ]
         names = block_names(net, weighted)
         if not names:
             log.warning(
