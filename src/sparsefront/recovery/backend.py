@@ -3,6 +3,8 @@
 The sparse one is `sparse_backend.py`, imported only where it is asked for: results of dense trainings do not depend on kernels.
 """
 
+from importlib import import_module
+from types import ModuleType
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -46,3 +48,8 @@ def backend_unsupported_reason(setup: RecoverySetup, *, quantize: bool) -> str |
     if quantize:
         return "multiplies in 16 or 32 bits, not as recovery.quantize=true rounds"
     return None
+
+
+def sparse_backend() -> ModuleType:
+    """`SPARSE_BACKEND`, by its name: what imports it otherwise would depend on kernels."""
+    return import_module(SPARSE_BACKEND)

@@ -5,7 +5,6 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
-from importlib import import_module
 from numbers import Integral, Real
 from pathlib import Path
 
@@ -26,7 +25,7 @@ from sparsefront.pruning.layers import require_no_groups, weighted_layers
 from sparsefront.pruning.make_masks import PruningSettings
 from sparsefront.pruning.masked_weights import require_none_dense
 from sparsefront.pruning.masks import Masks, masks_left, require_masks_of
-from sparsefront.recovery.backend import SPARSE_BACKEND, Backend
+from sparsefront.recovery.backend import Backend, sparse_backend
 from sparsefront.recovery.base import Recovery, RecoverySetup, StateDict
 from sparsefront.recovery.rounds import RunContext, Source, run_rounds
 from sparsefront.schedule.one_shot import OneShot
@@ -204,7 +203,7 @@ def _pattern_of(masks: Mapping[str, Tensor], recovery: Recovery) -> Pattern:
     """
     if getattr(recovery, "backend", "dense") == "dense":
         return ElementWise()
-    return import_module(SPARSE_BACKEND).pattern_of_blocks(masks) or ElementWise()
+    return sparse_backend().pattern_of_blocks(masks) or ElementWise()
 
 
 def _data_of_round(

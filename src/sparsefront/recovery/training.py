@@ -4,7 +4,6 @@ import math
 from abc import abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
-from importlib import import_module
 from typing import Annotated
 
 import pytorch_lightning as pl
@@ -13,7 +12,7 @@ from pydantic import Field, PositiveInt
 from sparsefront.errors import InvalidSetting
 from sparsefront.progress import counted
 from sparsefront.pruning.masked_weights import ApplyMasks, MaskedWeights
-from sparsefront.recovery.backend import SPARSE_BACKEND, Backend, check_backend
+from sparsefront.recovery.backend import SPARSE_BACKEND, Backend, check_backend, sparse_backend
 from sparsefront.recovery.base import Recovery, RecoverySetup, Round, RoundRecord
 from sparsefront.recovery.fake_quantize import FakeQuantize
 from sparsefront.training.fit import Trained, fit, steps_per_epoch
@@ -108,7 +107,7 @@ class TrainingRecovery(Recovery):
     def _trained_layers(self, round: Round, optimization: Optimization) -> AbstractContextManager[MaskedWeights]:
         if self.backend == "dense":
             return nullcontext(round.masked)
-        return import_module(SPARSE_BACKEND).sparse_layers(self.backend, round, optimization, quantize=self.quantize)
+        return sparse_backend().sparse_layers(self.backend, round, optimization, quantize=self.quantize)
 
     def recover(self, round: Round) -> RoundRecord:
         setup = round.setup
