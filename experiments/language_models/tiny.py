@@ -1,4 +1,4 @@
-"""A tiny Llama with random weights and a tokenizer of its own, and text for it: in CI in place of SmolLM2 and WikiText-2."""
+"""A tiny Llama with random weights and a tokenizer of its own, and text for it: in CI, instead of SmolLM2 and WikiText-2."""
 
 import random
 from pathlib import Path

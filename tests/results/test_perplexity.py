@@ -1,4 +1,4 @@
-"""Less of a perplexity is better wherever results are compared, and it is told as it is, not in percent."""
+"""Less of a perplexity is better wherever results are compared, and it is shown as it is, not in percent."""
 
 import numpy as np
 import pytest

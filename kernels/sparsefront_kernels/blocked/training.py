@@ -223,7 +223,7 @@ _KEPT: WeakValueDictionary[int, KeptBlocks] = WeakValueDictionary()
 
 
 def _without_values(stored: BlockedFormat) -> BlockedFormat:
-    """With a single number in place of all of them."""
+    """With a single number instead of all of them."""
     return replace(stored, values=torch.zeros(1, 1, 1, device=stored.device).expand(stored.values.shape))
 
 

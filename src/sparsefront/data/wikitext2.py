@@ -69,7 +69,7 @@ class Wikitext2(Dataset):
 
     Attributes:
         path: a folder with wiki.test.raw, and wiki.valid.raw or wiki.valid.tokens.
-        train_text: a text file to calibrate and recover on, in place of the first part of valid.
+        train_text: a text file to calibrate and recover on, instead of the first part of valid.
         sequence_length: tokens of a window.
         stride: tokens between the beginnings of two windows of val and test; None = sequence_length. With less, a token is asked
             for once, by the window that gives it the most tokens before it.

@@ -11,8 +11,8 @@ NONE = "–"
 class Metric:
     """One metric, by its name in results.
 
-    Fractions are told in percent, and lost in percentage points. A perplexity is told as it is, less of it is better, and what
-    is lost is told in percent of the dense network's.
+    Fractions are shown in percent, and lost in percentage points. A perplexity is shown as it is, less of it is better, and what
+    is lost is shown in percent of the dense network's.
     """
 
     name: str

@@ -56,7 +56,7 @@ METRICS: dict[str, Callable[[int], Metric]] = {
 # Which metrics are not as those: perplexity is no fraction, and less of it is better.
 
 LOWER_IS_BETTER = frozenset({"perplexity"})
-"""Metrics of which less is better. They are no fractions, and are told as they are, not in percent."""
+"""Metrics of which less is better. They are no fractions, and are shown as they are, not in percent."""
 _OF_MEAN: dict[str, Callable[[float], float]] = {"perplexity": math.exp}
 """Metric -> what it is of the mean over samples; others are that mean."""
 
