@@ -26,3 +26,18 @@ __device__ __forceinline__ float2 unpacked(uint32_t both) {
     }
 }
 
+// Eight of them, sixteen bytes, as floats.
+template <typename T>
+__device__ __forceinline__ void widen(float (&v)[8], const uint4& words) {
+    const uint32_t pairs[] = {words.x, words.y, words.z, words.w};
+#pragma unroll
+    for (int pair = 0; pair < 4; ++pair) {
+        const float2 two = unpacked<T>(pairs[pair]);
+        v[2 * pair] = two.x, v[2 * pair + 1] = two.y;
+    }
+}
+
+template <typename T>
+__device__ __forceinline__ uint4 narrowed(const float (&v)[8]) {
+    return make_uint4(packed<T>(v[0], v[1]), packed<T>(v[2], v[3]), packed<T>(v[4], v[5]), packed<T>(v[6], v[7]));
+}

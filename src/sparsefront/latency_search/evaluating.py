@@ -1,7 +1,6 @@
 """The errors of a table of choices: what every candidate costs one network, product by product."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -11,11 +10,12 @@ from torch import Tensor, nn
 
 from sparsefront.allocation.assignment import ChoiceTable, Item, Option
 from sparsefront.export.packed_layers import store
-from sparsefront.masks.weight_view import Permutation, as_matrix, like_weight
+from sparsefront.masks.weight_view import Permutation, as_matrix
 from sparsefront.networks import in_eval_mode
 from sparsefront.patterns.base import Pattern
 from sparsefront.progress import bar, working_time
 from sparsefront.pruning.make_masks import require_structure
+from sparsefront.pruning.masked_weights import masked
 from sparsefront.tasks.base import Batch, Task
 
 # The mask of a layer under each candidate, from one set of scores.
@@ -68,28 +68,6 @@ class CandidateMasks:
         """A masked weight [N, K] in the candidate's format, on the CPU."""
         storage = self.patterns[pattern].storage(self.shape(layer), sparsity)
         return store(weight.float().cpu(), mask.cpu(), storage, self.permutation(layer, pattern, sparsity))
-
-
-# A network whose layers are pruned for a while.
-
-
-@contextmanager
-def masked(net: nn.Module, masks: Mapping[str, Tensor]) -> Iterator[None]:
-    """The network with pruned weights; the others stay.
-
-    Args:
-        masks: layer -> bool [N, K], True = keep, on any device.
-    """
-    weights = {layer: net.get_submodule(layer).weight for layer in masks}
-    dense = {layer: weight.data for layer, weight in weights.items()}
-    try:
-        for layer, weight in weights.items():
-            gone = ~like_weight(masks[layer], weight).to(weight.device)
-            weight.data = dense[layer].masked_fill(gone, 0.0)
-        yield
-    finally:
-        for layer, weight in weights.items():
-            weight.data = dense[layer]
 
 
 # The loss of a network whose layers are pruned for a while.

@@ -17,7 +17,7 @@ from sparsefront.inference.fusion.block_pass import fuse_dense, fused_dense_grap
 from sparsefront.inference.fusion.calls import Unfusable
 from sparsefront.inference.fusion.plan import LAYOUTS
 from sparsefront.inference.fusion.product_choice import Layers, ProductTimes
-from sparsefront.latency_search.evaluating import CandidateMasks, masked
+from sparsefront.latency_search.evaluating import CandidateMasks
 from sparsefront.masks.weight_view import as_matrix
 from sparsefront.measure.end_to_end import find_dense, rebuild_dense, time_alone, time_beside
 from sparsefront.measure.execution_mode import NothingRuns
@@ -29,6 +29,7 @@ from sparsefront.measure.variants import DoesNotApply
 from sparsefront.patterns.base import Pattern, label
 from sparsefront.progress import bar, counted, working_time
 from sparsefront.pruning.layers import layer_unsupported_reason, nested_tensor_reason
+from sparsefront.pruning.masked_weights import masked
 from sparsefront.training.compilation import fastest_algorithms
 
 # With what, and how, a network is timed while it is searched.

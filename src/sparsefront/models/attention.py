@@ -173,7 +173,7 @@ def replace_multihead_attention(net: nn.Module) -> list[str]:
 
 
 def replace_modules(net: nn.Module, made: Callable[[str, nn.Module], nn.Module | None]) -> list[str]:
-    """Put what `made(name, module)` gives in place of each module below `net`; None leaves it. One with two parents is made once.
+    """Replace each module below `net` by what `made(name, module)` gives; None leaves it. One with two parents is made once.
 
     Returns:
         the names of the modules that were replaced.

@@ -1,15 +1,12 @@
 """torchvision's ResNet-50."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
 from torch import nn
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.models.base import Model, linear_and_conv_layers
-from sparsefront.models.checkpoint import load_weights, warn_of_unnamed_classes
-from sparsefront.models.torchvision_classifier import TorchvisionSource
+from sparsefront.models.base import linear_and_conv_layers
+from sparsefront.models.torchvision_classifier import TorchvisionModel, TorchvisionSource
 from sparsefront.settings_class import settings_class
 
 if TYPE_CHECKING:
@@ -19,7 +16,7 @@ BODY = ("layer1", "layer2", "layer3", "layer4")
 
 
 @settings_class()
-class ResNet50(Model):
+class ResNet50(TorchvisionModel):
     """Settings of model resnet50.
 
     Args:
@@ -30,7 +27,6 @@ class ResNet50(Model):
         prune_head: the classifier may be pruned too.
     """
 
-    kinds: ClassVar[tuple[str, ...]] = ("image_classification",)
     fingerprinted: ClassVar[frozenset[str]] = frozenset({"weights", "path", "small_images"})
 
     weights: str | None = None
@@ -52,38 +48,18 @@ class ResNet50(Model):
     def source(self) -> TorchvisionSource:
         return TorchvisionSource("resnet50", self.weights, self.path)
 
-    @property
-    def trained_on(self) -> str | None:
-        return self.source.trained_on
-
-    def check(self) -> None:
-        self.source.check()
-
     def fingerprint(self) -> dict[str, Any]:
         return {"model": "resnet50", "small_images": self.small_images, "weights": self.source.fingerprint()}
 
-    def build(self, info: "DataInfo") -> nn.Module:
-        self.source.validate_channels(info.channels)
-        net = self._net(info)
-        weights = self.source.state_dict()
-        if weights is not None:
-            load_weights(net, weights, head="fc", path=self.source.misfit_name)
-            if self.source.weights is not None:
-                warn_of_unnamed_classes(info.class_names, self.source.misfit_name)
-        return net
-
-    def skeleton(self, info: "DataInfo") -> nn.Module:
-        with torch.device("meta"):
-            return self._net(info)
-
-    def architecture(self, info: "DataInfo", exported: Path) -> nn.Module:
-        return self._net(info)
+    @property
+    def head(self) -> str:
+        return "fc"
 
     def prunable(self, net: nn.Module) -> list[str]:
         """All convolutions of the four stages with their shortcuts; the stem reads the image and stays dense."""
         return linear_and_conv_layers(net, inside=(*BODY, "fc") if self.prune_head else BODY)
 
-    def _net(self, info: "DataInfo") -> nn.Module:
+    def network(self, info: "DataInfo") -> nn.Module:
         from torchvision.models import resnet50
 
         net = resnet50(weights=None, num_classes=info.num_classes)

@@ -1,5 +1,6 @@
 """Any classifier of torchvision, by its name."""
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -102,6 +103,53 @@ class TorchvisionSource:
             allowed = f"{self.variant} has {', '.join(known)}, or null for random ones"
             raise InvalidSetting("weights", self.weights, allowed)
         return known[self.weights]
+
+
+class TorchvisionModel(Model):
+    """A network that torchvision builds, with weights from a `TorchvisionSource`: what its classes share."""
+
+    kinds: ClassVar[tuple[str, ...]] = ("image_classification",)
+
+    @property
+    @abstractmethod
+    def source(self) -> TorchvisionSource: ...
+
+    @property
+    @abstractmethod
+    def head(self) -> str:
+        """The name of the classifier, whose outputs are the classes."""
+
+    @abstractmethod
+    def network(self, info: "DataInfo") -> nn.Module:
+        """With random weights."""
+
+    def fitted(self, weights: dict[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
+        """Weights of the source under the names and in the sizes of the network."""
+        return weights
+
+    @property
+    def trained_on(self) -> str | None:
+        return self.source.trained_on
+
+    def check(self) -> None:
+        self.source.check()
+
+    def build(self, info: "DataInfo") -> nn.Module:
+        self.source.validate_channels(info.channels)
+        net = self.network(info)
+        weights = self.source.state_dict()
+        if weights is not None:
+            load_weights(net, self.fitted(weights, net), head=self.head, path=self.source.misfit_name)
+            if self.source.weights is not None:
+                warn_of_unnamed_classes(info.class_names, self.source.misfit_name)
+        return net
+
+    def skeleton(self, info: "DataInfo") -> nn.Module:
+        with torch.device("meta"):
+            return self.network(info)
+
+    def architecture(self, info: "DataInfo", exported: Path) -> nn.Module:
+        return self.network(info)
 
 
 WITH_AUXILIARY_HEADS = ("googlenet", "inception_v3")

@@ -1,15 +1,13 @@
 """torchvision's VGG-16, with and without BatchNorm."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.models.base import Model, linear_and_conv_layers
-from sparsefront.models.checkpoint import load_weights, warn_of_unnamed_classes
-from sparsefront.models.torchvision_classifier import TorchvisionSource
+from sparsefront.models.base import linear_and_conv_layers
+from sparsefront.models.torchvision_classifier import TorchvisionModel, TorchvisionSource
 from sparsefront.settings_class import settings_class
 
 if TYPE_CHECKING:
@@ -20,7 +18,7 @@ SMALLEST = 32  # pixels: five times halved, one is left
 
 
 @settings_class()
-class Vgg16(Model):
+class Vgg16(TorchvisionModel):
     """Settings of model vgg16 (Simonyan and Zisserman, "Very Deep Convolutional Networks for Large-Scale Image Recognition",
     2015).
 
@@ -33,7 +31,6 @@ class Vgg16(Model):
         prune_head: the last Linear may be pruned too.
     """
 
-    kinds: ClassVar[tuple[str, ...]] = ("image_classification",)
     fingerprinted: ClassVar[frozenset[str]] = frozenset({"batch_norm", "weights", "path", "small_images"})
 
     batch_norm: bool = True
@@ -55,33 +52,13 @@ class Vgg16(Model):
     def source(self) -> TorchvisionSource:
         return TorchvisionSource(self._builder, self.weights, self.path)
 
-    @property
-    def trained_on(self) -> str | None:
-        return self.source.trained_on
-
-    def check(self) -> None:
-        self.source.check()
-
     def fingerprint(self) -> dict[str, Any]:
         settings = {"batch_norm": self.batch_norm, "small_images": self.small_images}
         return {"model": "vgg16", **settings, "weights": self.source.fingerprint()}
 
-    def build(self, info: "DataInfo") -> nn.Module:
-        self.source.validate_channels(info.channels)
-        net = self._net(info)
-        weights = self.source.state_dict()
-        if weights is not None:
-            load_weights(net, weights, head=self._head, path=self.source.misfit_name)
-            if self.source.weights is not None:
-                warn_of_unnamed_classes(info.class_names, self.source.misfit_name)
-        return net
-
-    def skeleton(self, info: "DataInfo") -> nn.Module:
-        with torch.device("meta"):
-            return self._net(info)
-
-    def architecture(self, info: "DataInfo", exported: Path) -> nn.Module:
-        return self._net(info)
+    @property
+    def head(self) -> str:
+        return "classifier" if self.small_images else "classifier.6"
 
     def prunable(self, net: nn.Module) -> list[str]:
         """All convolutions but the first, which reads the image, and the Linears but the last."""
@@ -93,11 +70,7 @@ class Vgg16(Model):
     def _builder(self) -> str:
         return "vgg16_bn" if self.batch_norm else "vgg16"
 
-    @property
-    def _head(self) -> str:
-        return "classifier" if self.small_images else "classifier.6"
-
-    def _net(self, info: "DataInfo") -> nn.Module:
+    def network(self, info: "DataInfo") -> nn.Module:
         from torchvision.models import get_model
 
         if info.image_size < SMALLEST:

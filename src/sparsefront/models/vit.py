@@ -1,17 +1,14 @@
 """torchvision's ViT-B/16 and ViT-L/16, with attention whose projections can be pruned and swapped."""
 
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import torch
 from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.attention import replace_multihead_attention, split_packed_projections
-from sparsefront.models.base import Model, linear_and_conv_layers
-from sparsefront.models.checkpoint import load_weights, warn_of_unnamed_classes
-from sparsefront.models.torchvision_classifier import TorchvisionSource
+from sparsefront.models.base import linear_and_conv_layers
+from sparsefront.models.torchvision_classifier import TorchvisionModel, TorchvisionSource
 from sparsefront.settings_class import settings_class
 
 if TYPE_CHECKING:
@@ -22,7 +19,7 @@ POSITIONS = "encoder.pos_embedding"
 
 
 @settings_class()
-class Vit(Model):
+class Vit(TorchvisionModel):
     """Settings of model vit.
 
     Args:
@@ -33,7 +30,6 @@ class Vit(Model):
         prune_head: the classifier may be pruned too.
     """
 
-    kinds: ClassVar[tuple[str, ...]] = ("image_classification",)
     fingerprinted: ClassVar[frozenset[str]] = frozenset({"variant", "weights", "path"})
 
     variant: Literal["vit_b_16", "vit_l_16"] = "vit_b_16"
@@ -45,39 +41,21 @@ class Vit(Model):
     def source(self) -> TorchvisionSource:
         return TorchvisionSource(self.variant, self.weights, self.path)
 
-    @property
-    def trained_on(self) -> str | None:
-        return self.source.trained_on
-
-    def check(self) -> None:
-        self.source.check()
-
     def fingerprint(self) -> dict[str, Any]:
         return {"model": self.variant, "weights": self.source.fingerprint()}
 
-    def build(self, info: "DataInfo") -> nn.Module:
-        self.source.validate_channels(info.channels)
-        net = self._net(info)
-        weights = self.source.state_dict()
-        if weights is not None:
-            weights = _fit_positions(split_packed_projections(weights), net, path=self.source.misfit_name)
-            load_weights(net, weights, head="heads", path=self.source.misfit_name)
-            if self.source.weights is not None:
-                warn_of_unnamed_classes(info.class_names, self.source.misfit_name)
-        return net
+    @property
+    def head(self) -> str:
+        return "heads"
 
-    def skeleton(self, info: "DataInfo") -> nn.Module:
-        with torch.device("meta"):
-            return self._net(info)
-
-    def architecture(self, info: "DataInfo", exported: Path) -> nn.Module:
-        return self._net(info)
+    def fitted(self, weights: dict[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
+        return _fit_positions(split_packed_projections(weights), net, path=self.source.misfit_name)
 
     def prunable(self, net: nn.Module) -> list[str]:
         """q, k, v, out and both MLP layers of every block; not the patch projection, nor the head unless prune_head."""
         return linear_and_conv_layers(net, inside=("encoder", "heads") if self.prune_head else ("encoder",))
 
-    def _net(self, info: "DataInfo") -> nn.Module:
+    def network(self, info: "DataInfo") -> nn.Module:
         """Random weights; the image size is part of the architecture, and the net rejects images of other sizes."""
         from torchvision.models import get_model
 

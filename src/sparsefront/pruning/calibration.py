@@ -16,11 +16,11 @@ from sparsefront.allocation.base import Allocation
 from sparsefront.errors import InvalidSetting
 from sparsefront.gpu import give_way
 from sparsefront.importance.base import Importance
-from sparsefront.masks.weight_view import like_weight, pixel_rows
+from sparsefront.masks.weight_view import pixel_rows
 from sparsefront.networks import after_forward, before_forward, first_argument, in_eval_mode, layer_weight
 from sparsefront.patterns.base import Pattern
 from sparsefront.pruning.block_by_block import BlockRun, chain_of_blocks, inside, run_blocks
-from sparsefront.pruning.masked_weights import sharing_layers
+from sparsefront.pruning.masked_weights import masked, sharing_layers
 from sparsefront.pruning.training_masks import AccumulateMovement
 from sparsefront.tasks.base import Batch, Task
 from sparsefront.tasks.plain_task import (
@@ -297,7 +297,7 @@ class NetworkCalibration:
             if decided is not None and not block.last:
                 assert self._masks_of is not None, "an importance that goes from block to block needs masks"
                 block.changed = True
-                with _masked(self._task.net, self._masks_of({layer: decided[layer] for layer in layers})):
+                with masked(self._task.net, self._masks_of({layer: decided[layer] for layer in layers})):
                     block.returned()
 
     def totals_in_order(
@@ -386,21 +386,6 @@ class NetworkCalibration:
 
     def _forward(self, batch: Batch) -> Any:
         return self._task.call(self._task.net, self._task.net_inputs(batch))
-
-
-@contextmanager
-def _masked(net: nn.Module, masks: Mapping[str, Tensor]) -> Iterator[None]:
-    """While open, what the masks [N, K] prune is zero; the weights are then as they were."""
-    weights = {layer: layer_weight(net.get_submodule(layer)) for layer in masks}
-    dense = {layer: weight.data for layer, weight in weights.items()}
-    try:
-        for layer, weight in weights.items():
-            gone = ~like_weight(masks[layer], weight).to(weight.device)
-            weight.data = dense[layer].masked_fill(gone, 0.0)
-        yield
-    finally:
-        for layer, weight in weights.items():
-            weight.data = dense[layer]
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Applying the masks of a network, while it trains too, and layers that share a weight."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Self
 
 import pytorch_lightning as pl
@@ -261,3 +262,25 @@ class ApplyMasks(pl.Callback):
 
     def _tighten(self, sparsity: float) -> None:
         self.masked.set(self.make_masks(sparsity, self.masked.masks()))
+
+
+# Masks that are tried.
+
+
+@contextmanager
+def masked(net: nn.Module, masks: Mapping[str, Tensor]) -> Iterator[None]:
+    """While open, what the masks prune is zero; the weights are then as they were.
+
+    Args:
+        masks: layer -> bool [N, K], True = keep, on any device.
+    """
+    weights = {layer: layer_weight(net.get_submodule(layer)) for layer in masks}
+    dense = {layer: weight.data for layer, weight in weights.items()}
+    try:
+        for layer, weight in weights.items():
+            gone = ~like_weight(masks[layer], weight).to(weight.device)
+            weight.data = dense[layer].masked_fill(gone, 0.0)
+        yield
+    finally:
+        for layer, weight in weights.items():
+            weight.data = dense[layer]

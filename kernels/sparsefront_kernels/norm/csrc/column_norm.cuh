@@ -15,21 +15,6 @@
 
 namespace column_norm {
 
-template <typename T>
-__device__ __forceinline__ void widen(float (&v)[EIGHT], const uint4& words) {
-    const uint32_t pairs[] = {words.x, words.y, words.z, words.w};
-#pragma unroll
-    for (int pair = 0; pair < EIGHT / 2; ++pair) {
-        const float2 two = unpacked<T>(pairs[pair]);
-        v[2 * pair] = two.x, v[2 * pair + 1] = two.y;
-    }
-}
-
-template <typename T>
-__device__ __forceinline__ uint4 narrowed(const float (&v)[EIGHT]) {
-    return make_uint4(packed<T>(v[0], v[1]), packed<T>(v[2], v[3]), packed<T>(v[4], v[5]), packed<T>(v[6], v[7]));
-}
-
 // They stay as words: what was widened before would be kept for later if the compiler knew that they are the same, and that takes
 // more registers than there are. zero: 0, which the compiler does not know.
 __device__ __forceinline__ void keep_words(uint4& words, uint32_t zero) {

@@ -33,21 +33,6 @@ struct Arguments {
 constexpr int EIGHT = 8;  // elements of a lane at a time: sixteen bytes
 constexpr float LARGEST = 448.0f, SMALLEST_SCALE = 0x1p-100f;  // of e4m3; of a scale
 
-template <typename T>
-__device__ __forceinline__ void widen(float (&v)[EIGHT], const uint4& words) {
-    const uint32_t pairs[] = {words.x, words.y, words.z, words.w};
-#pragma unroll
-    for (int pair = 0; pair < EIGHT / 2; ++pair) {
-        const float2 two = unpacked<T>(pairs[pair]);
-        v[2 * pair] = two.x, v[2 * pair + 1] = two.y;
-    }
-}
-
-template <typename T>
-__device__ __forceinline__ uint4 narrowed(const float (&v)[EIGHT]) {
-    return make_uint4(packed<T>(v[0], v[1]), packed<T>(v[2], v[3]), packed<T>(v[4], v[5]), packed<T>(v[6], v[7]));
-}
-
 // Sixteen bytes that are read once.
 __device__ __forceinline__ uint4 load_once(const void* source) {
     uint4 v;
