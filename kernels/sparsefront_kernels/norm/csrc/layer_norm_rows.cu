@@ -170,6 +170,7 @@ __global__ void __launch_bounds__(Shape<VECTORS, WARPS>::THREADS, Shape<VECTORS,
     }
     using Vector = Parameters<T, SAME, VECTORS, WARPS>;
     const Vector weight(problem.weight, problem.weight_type, 1.0f, place), bias(problem.bias, problem.bias_type, 0.0f, place);
+    const Vector x_bias(problem.x_bias, RESIDUAL ? problem.x_bias_type : 0, 0.0f, place);
     const long long begin = static_cast<long long>(row) * problem.d;
     float v[VECTORS][EIGHT], sum = 0.0f;
 #pragma unroll
@@ -178,7 +179,7 @@ __global__ void __launch_bounds__(Shape<VECTORS, WARPS>::THREADS, Shape<VECTORS,
         if constexpr (RESIDUAL) {
             float added[EIGHT];
             if (problem.x_bias_type != 0 && place.exists(i)) {
-                Parameters<T, false, VECTORS, WARPS>(problem.x_bias, problem.x_bias_type, 0.0f, place).get(added, i, place);
+                x_bias.get(added, i, place);
 #pragma unroll
                 for (int c = 0; c < EIGHT; ++c) v[i][c] += added[c];
             }
@@ -230,7 +231,8 @@ cudaError_t launch(const Arguments& problem, cudaStream_t stream) {
     config.attrs = &attribute;
     config.numAttrs = problem.pdl;
     const int own = problem.is_bfloat16 ? 3 : 2;
-    const bool same = (problem.weight_type == 0 || problem.weight_type == own) && (problem.bias_type == 0 || problem.bias_type == own);
+    const auto fits = [own](int type) { return type == 0 || type == own; };
+    const bool same = fits(problem.weight_type) && fits(problem.bias_type) && fits(problem.x_bias_type);
     return cudaLaunchKernelEx(&config, same ? layer_norm_rows_kernel<T, VECTORS, WARPS, RESIDUAL, true>
                                             : layer_norm_rows_kernel<T, VECTORS, WARPS, RESIDUAL, false>,
                               problem);
