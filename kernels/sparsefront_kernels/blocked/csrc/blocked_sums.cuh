@@ -52,7 +52,14 @@ __device__ __forceinline__ void store_part(const Problem& problem, const Part& p
         v.x = with_residual<T>(v.x, more.x, problem.relu_last), v.y = with_residual<T>(v.y, more.y, problem.relu_last);
         v.z = with_residual<T>(v.z, more.z, problem.relu_last), v.w = with_residual<T>(v.w, more.w, problem.relu_last);
     }
-    __stcs(reinterpret_cast<uint4*>(static_cast<T*>(epilogue.y) + row * epilogue.y_stride + at), v);
+    T* y = static_cast<T*>(epilogue.y) + row * epilogue.y_stride + at;
+    if (!problem.y_by_threads) {
+        __stcs(reinterpret_cast<uint4*>(y), v);
+    } else {
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+            if (at + i < epilogue.m) y[i] = reinterpret_cast<const T*>(&v)[i];
+    }
 }
 
 // Adds up the pieces of one of the cut tiles, in the order of their k-blocks, and finishes eight of its columns.
