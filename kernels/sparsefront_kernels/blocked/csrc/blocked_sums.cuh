@@ -68,7 +68,7 @@ __device__ __forceinline__ void finish_columns(const Problem& problem, int cut_t
     const int half = threadIdx.x / 128, lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
     const int4 tile = load_early(problem.cut_tiles + cut_tile);
     const int first_output = load_early(problem.outputs + 2 * tile.x + half), column = tile.y + first_column;
-    pdl_wait();
+    if (first_output >= -1) pdl_wait();  // always; without the branch the compiler waits first and loads then
     if (column >= problem.m) return;
     const float* from = problem.sums + static_cast<int64_t>(tile.z) * UNIT_FLOATS + first_column / 8 * EIGHT_FLOATS + threadIdx.x * 4;
     float bias[2];
