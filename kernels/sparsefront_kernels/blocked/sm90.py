@@ -146,8 +146,8 @@ class BlockedLaunch:
         raster_swizzle: CTA tiles that go through all rows of X before the next ones begin.
         cut: 0, or tiles have so many rows of X (64, 128, 192 or 256) and may be cut into pieces, so that all blocks have equal
             work; see `pieces`.
-        pdl: programmatic dependent launch: blocks may start before the previous kernel has ended, and wait for it before
-            they read anything.
+        pdl: programmatic dependent launch: blocks may start before the previous kernel has ended. Before they wait for it they
+            read their tables and the weight's list of k-blocks, which no kernel that lets others start early has written.
     """
 
     cluster: int
