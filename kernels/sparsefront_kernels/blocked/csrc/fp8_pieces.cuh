@@ -28,7 +28,7 @@ template <typename T>
 __device__ __forceinline__ void finish_rows(const Problem& problem, int cut_tile, int first_row, float (&shared)[CUT_ROWS][ROW_FLOATS]) {
     const int4 place = load_early(problem.cut_tiles + cut_tile);
     const Tile tile(make_int4(place.x, 0, 0, place.y + first_row));
-    const Run run(problem, tile);
+    Run run(tile);
     const int in_tile = static_cast<int>(threadIdx.x) / RUNS, row = tile.row + in_tile, lane = threadIdx.x % 32;
     const bool finishes = in_tile < CUT_ROWS;
     const float x_scale = finishes && problem.x_groups == 1 && row < problem.m ? load_float_early(problem.x_scales + row) : 1.0f;
@@ -36,7 +36,7 @@ __device__ __forceinline__ void finish_rows(const Problem& problem, int cut_tile
     if (tile.row >= problem.m) return;
     const float* from = problem.sums + (static_cast<int64_t>(place.z) + first_row / GROUP_ROWS) * UNIT_FLOATS +
                         static_cast<int>(threadIdx.x) / 32 * EIGHT_FLOATS + (first_row % GROUP_ROWS / CUT_ROWS * 32 + lane) * 4;
-    const float4 sums = add_pieces(from, place.w, static_cast<int64_t>(problem.piece_units) * UNIT_FLOATS, [] {});
+    const float4 sums = add_pieces(from, place.w, static_cast<int64_t>(problem.piece_units) * UNIT_FLOATS, [&] { run.load(problem); });
     const int output = static_cast<int>(threadIdx.x) / 32 * 8 + lane % 4 * 2;
     *reinterpret_cast<float2*>(&shared[lane / 4][output]) = make_float2(sums.x, sums.y);
     *reinterpret_cast<float2*>(&shared[lane / 4 + 8][output]) = make_float2(sums.z, sums.w);
