@@ -88,6 +88,15 @@ class TestWithoutGPU:
         assert not by_input and operand.stride(0) == 64 and torch.equal(operand, x)
 
 
+@pytest.mark.parametrize("m", [1, 13, 16])
+def test_a_residual_reaches_the_kernel_in_aligned_rows(m):
+    """A feature-major Y is stored where it lies, whatever M is; what is added to it is loaded 16 bytes at a time."""
+    residual = torch.randn(64, m, dtype=HALF)
+    operand = sm90.residual_operand(residual)
+    assert torch.equal(operand, residual) and operand.stride(0) % 8 == 0 and operand.stride(1) == 1
+    assert (operand.data_ptr() == residual.data_ptr()) == (m == 16)
+
+
 LARGE = BlockedProblem(4096, 4096, 4096, 64, cta_tiles=32, panels=32 * 64, lengths=(32,) * 32)
 FEW_ROWS = BlockedProblem(256, 4096, 4096, 64, cta_tiles=32, panels=32 * 64, lengths=(32,) * 32)
 UNEVEN = BlockedProblem(4096, 4096, 4096, 64, cta_tiles=32, panels=2 * 1024, lengths=tuple(range(48, 16, -1)))

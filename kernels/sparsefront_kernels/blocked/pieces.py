@@ -21,7 +21,7 @@ from sparsefront_kernels.common.host_tables import on_device
 UNIT = 64  # rows of X of which the sums of a CTA tile lie together
 FEWEST = 2  # k-blocks of a piece, where its list has as many
 _SEARCHED = 4  # shares that are tried, which end 0.1 % later than the best
-_GUESSED = 3
+_GUESSED = 3  # times that an estimated share is corrected
 
 
 @dataclass(frozen=True)

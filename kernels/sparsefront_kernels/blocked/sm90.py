@@ -73,8 +73,7 @@ def blocked_sm90(
         residual: of Y's shape and dtype, any strides, or None; unaligned rows cost a copy.
         activation: a name of `common.epilogue.ACTIVATIONS`.
     Returns:
-        [M, N], or [N, M] where y_feature_major, contiguous, in x's dtype; added up in float32. Feature-major, an M that is no
-        multiple of 8 costs a copy of Y.
+        [M, N], or [N, M] where y_feature_major, contiguous, in x's dtype; added up in float32.
     Raises:
         ValueError: operands that do not fit together, or no such activation.
     """
@@ -86,12 +85,11 @@ def blocked_sm90(
     m = x.shape[1 if x_feature_major else 0]
     with torch.cuda.device_of(x):
         operand, by_input = _x_operand(x, feature_major=x_feature_major, box=packed.box)
-        target = y if m % run_length(x.dtype) == 0 or not y_feature_major else _padded(y)
         problem = BlockedProblem.of(packed, m)
         launches = launches_of(problem)
         launch_blocked_sm90(
             operand,
-            target,
+            y,
             packed,
             m=m,
             launch=launches.launch_for(problem, x.device),
@@ -100,10 +98,8 @@ def blocked_sm90(
             y_feature_major=y_feature_major,
             bias=bias_for_kernel(bias),
             activation=activation,
-            residual=None if residual is None else residual_operand(target, residual),
+            residual=None if residual is None else residual_operand(residual),
         )
-        if target is not y:
-            y.copy_(target[:, :m])
     return y
 
 
@@ -127,19 +123,13 @@ def _is_loadable(matrix: Tensor) -> bool:
     return has_aligned_rows(matrix) and matrix.stride(0) >= matrix.shape[1]
 
 
-def residual_operand(target: Tensor, residual: Tensor) -> Tensor:
-    """The residual as the kernel reads it beside the memory that it writes."""
-    if _is_loadable(residual) and residual.shape == target.shape:
+def residual_operand(residual: Tensor) -> Tensor:
+    """The residual as the kernel reads it: rows begin at 16 bytes, and at their ends there are as many to read."""
+    rows, columns = residual.shape
+    run = run_length(residual.dtype)
+    if _is_loadable(residual) and columns % run == 0:
         return residual
-    copy = torch.empty_like(target)
-    copy[:, : residual.shape[1]].copy_(residual)
-    return copy
-
-
-def _padded(y: Tensor) -> Tensor:
-    """Memory for [N, M] whose rows begin at 16 bytes."""
-    run = run_length(y.dtype)
-    return y.new_empty(y.shape[0], -(-y.shape[1] // run) * run)
+    return residual.new_empty(rows, -(-columns // run) * run)[:, :columns].copy_(residual)
 
 
 CLUSTERS = (1, 2, 4)  # blocks
@@ -156,8 +146,8 @@ class BlockedLaunch:
         raster_swizzle: CTA tiles that go through all rows of X before the next ones begin.
         cut: 0, or tiles have so many rows of X (64, 128, 192 or 256) and may be cut into pieces, so that all blocks have equal
             work; see `pieces`.
-        pdl: programmatic dependent launch: blocks may start before the previous kernel has ended, and wait for it before
-            they read anything.
+        pdl: programmatic dependent launch: blocks may start before the previous kernel has ended. Before they wait for it they
+            read their tables and the weight's list of k-blocks, which no kernel that lets others start early has written.
     """
 
     cluster: int
@@ -251,12 +241,12 @@ def launch_blocked_sm90(
 
     Args:
         x: [M, K], or [K, M] where x_feature_major, which boxes of 64 inputs alone may be; rows contiguous and each at 16 bytes.
-        y: [M, N], or [N, M] where y_feature_major, likewise. Every element is written.
-        m: rows of X that count, where rows of x or y are longer.
+        y: [M, N], rows likewise, or [N, M] where y_feature_major, rows contiguous. Every element is written.
+        m: rows of X that count, where rows of x are longer.
         quick_schedule: see `schedule`.
         bias: [N] contiguous, float16, bfloat16 or float32, or None.
         activation: a name of `common.epilogue.ACTIVATION_CODES`.
-        residual: as y, or None.
+        residual: of y's shape, rows contiguous and each at 16 bytes, or None.
         relu_last: whether what is written is max(0, ·) of that, where there is a residual.
         images: `sm90_convolution.Images` where x is their pixels, and X the rows that their output pixels see; else None.
     Raises:

@@ -100,7 +100,7 @@ def blocked_conv2d(
             y_feature_major=False,
             bias=bias_for_kernel(bias),
             activation=activation,
-            residual=None if residual is None else residual_operand(rows, residual.reshape(-1, n)),
+            residual=None if residual is None else residual_operand(residual.reshape(-1, n)),
             relu_last=relu_last,
             images=Images.of(x, convolution),
         )

@@ -5,31 +5,35 @@
 
 namespace {
 
-constexpr int PIECES_AT_ONCE = 4;  // whose loads are under way together
+constexpr int PIECES_AT_ONCE = 8;  // whose loads are under way together
 
-// Adds to `sums` what `pieces` left, one after the other. from, step: of the first piece the thread's first four sums, and how far
-// those of the next piece are; own: how far its next four are. meanwhile(): runs once, while the first loads are under way.
-template <int FOURS, typename Meanwhile>
-__device__ __forceinline__ void add_pieces(const float* from, int pieces, int64_t step, int own, float (&sums)[FOURS][4],
-                                           const Meanwhile& meanwhile) {
-    for (int done = 0; done < pieces; done += PIECES_AT_ONCE) {
-        float4 found[PIECES_AT_ONCE][FOURS];
+// 16 bytes that another kernel has written, or zeros; the load stays where it is written, so that several are under way.
+__device__ __forceinline__ float4 load_sums(const float* address, bool exists) {
+    float4 v;
+    asm volatile(
+        "{\n.reg .pred exists;\n"
+        "setp.ne.s32 exists, %5, 0;\n"
+        "mov.f32 %0, 0f00000000;\nmov.f32 %1, 0f00000000;\nmov.f32 %2, 0f00000000;\nmov.f32 %3, 0f00000000;\n"
+        "@exists ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];\n}\n"
+        : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+        : "l"(address), "r"(static_cast<int>(exists)));
+    return v;
+}
+
+// Four sums of what `pieces` left, added up one after the other. from, step: where those of the first piece are, and how far those of the next
+// are. meanwhile(): runs once, while the first loads are under way.
+template <typename Meanwhile>
+__device__ __forceinline__ float4 add_pieces(const float* from, int pieces, int64_t step, const Meanwhile& meanwhile) {
+    float4 sums = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    for (int done = 0; done < pieces; done += PIECES_AT_ONCE, from += PIECES_AT_ONCE * step) {
+        float4 found[PIECES_AT_ONCE];
 #pragma unroll
-        for (int piece = 0; piece < PIECES_AT_ONCE; ++piece)
-#pragma unroll
-            for (int i = 0; i < FOURS; ++i)
-                found[piece][i] = done + piece < pieces
-                                      ? __ldcg(reinterpret_cast<const float4*>(from + (done + piece) * step + i * own))
-                                      : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        for (int i = 0; i < PIECES_AT_ONCE; ++i) found[i] = load_sums(from + i * step, done + i < pieces);
         if (done == 0) meanwhile();
 #pragma unroll
-        for (int piece = 0; piece < PIECES_AT_ONCE; ++piece)
-#pragma unroll
-            for (int i = 0; i < FOURS; ++i) {
-                const float4 v = found[piece][i];
-                sums[i][0] += v.x, sums[i][1] += v.y, sums[i][2] += v.z, sums[i][3] += v.w;
-            }
+        for (const float4& v : found) sums.x += v.x, sums.y += v.y, sums.z += v.z, sums.w += v.w;
     }
+    return sums;
 }
 
 }  // namespace

@@ -79,11 +79,21 @@ __device__ __forceinline__ void store_blocks(uint32_t address, uint32_t a, uint3
                  : "memory");
 }
 
+// As store_blocks, two of them.
+__device__ __forceinline__ void store_two_blocks(uint32_t address, uint32_t a, uint32_t b) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(address), "r"(a), "r"(b) : "memory");
+}
+
 // As store_blocks, their transposes.
 __device__ __forceinline__ void store_transposed_blocks(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b), "r"(c),
                  "r"(d)
                  : "memory");
+}
+
+// As store_two_blocks, their transposes.
+__device__ __forceinline__ void store_two_transposed_blocks(uint32_t address, uint32_t a, uint32_t b) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(address), "r"(a), "r"(b) : "memory");
 }
 
 // The way back from store_blocks.

@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(THREADS, 1) blocked_sm90_kernel(const __grid_c
     const int rank = static_cast<int>(warp_uniform(rank_in_cluster()));
     if (threadIdx.x == 0) {
         prefetch_tensor_map(&problem.x);
-        prefetch_tensor_map(&problem.y);
+        if (!problem.y_by_threads) prefetch_tensor_map(&problem.y);
         for (int slot = 0; slot < STAGES; ++slot) {
             barrier_init(full + 8 * slot, 1);
             barrier_init(empty + 8 * slot, problem.cluster * (CONSUMERS / 32));
@@ -131,10 +131,10 @@ Convolution convolution_of(const Images& images) {
 }  // namespace
 
 // Returns a cudaError_t. The caller checks shapes and alignment: all matrices begin at a multiple of 16 bytes, and their rows are
-// a multiple of 8 elements apart. X is [m, k], or [k, m] where `x_feature_major`; Y and the residual are [m, n], or [n, m] where not
-// `y_row_major`. Strides are in elements. inputs: of a box, 64, 32 or 16.
-// halved: whether panels hold two of every four inputs; then inputs are 64. units to piece_units: as in Problem; null where no tile is
-// cut.
+// a multiple of 8 elements apart, those of a feature-major Y any number of them. X is [m, k], or [k, m] where `x_feature_major`; Y
+// and the residual are [m, n], or [n, m] where not `y_row_major`. Strides are in elements. inputs: of a box, 64, 32 or 16.
+// halved: whether panels hold two of every four inputs; then inputs are 64. units to piece_units: as in Problem; null where no tile
+// is cut.
 // images: null, or what X is read from in place of `x`: then inputs are 64, and m and k those of the convolution as a product.
 extern "C" int sparsefront_blocked_sm90(const void* x, const void* panels, const void* k_blocks, const void* work,
                                         const void* work_begin, const void* first_work, const void* outputs,
@@ -152,7 +152,8 @@ extern "C" int sparsefront_blocked_sm90(const void* x, const void* panels, const
                         : source == Source::INPUTS ? make_tensor_map(problem.x, x_matrix, inputs, GROUP)
                                                    : make_tensor_map(problem.x, x_matrix, GROUP, inputs);
     if (source == Source::IMAGES) problem.convolution = convolution_of(*images);
-    if (error == cudaSuccess) error = make_tensor_map(problem.y, y_matrix, GROUP, HALF);
+    problem.y_by_threads = !y_row_major && y_stride % 8 != 0;
+    if (error == cudaSuccess && !problem.y_by_threads) error = make_tensor_map(problem.y, y_matrix, GROUP, HALF);
     if (error == cudaSuccess && residual != nullptr) error = make_tensor_map(problem.residual, residual_matrix, GROUP, HALF);
     if (error != cudaSuccess) return error;
     problem.panels = static_cast<const uint8_t*>(panels);

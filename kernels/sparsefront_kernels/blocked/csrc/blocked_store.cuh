@@ -60,6 +60,31 @@ __device__ __forceinline__ void add_blocks(uint32_t* v, const uint4& residual, b
     v[1] = with_residual<T>(v[1], residual.z, relu_last), v[5] = with_residual<T>(v[5], residual.w, relu_last);
 }
 
+// Stores a quarter of a feature-major Y whose rows may begin anywhere, a row of 64 columns a warp at a time.
+__device__ __forceinline__ void store_by_threads(const Epilogue& epilogue, uint32_t buffer, int column, int first_output) {
+    if (first_output < 0) return;
+    const int lane = threadIdx.x % 32;
+    const bool pairs = epilogue.y_stride % 2 == 0;
+    uint16_t* y = static_cast<uint16_t*>(epilogue.y) + first_output * epilogue.y_stride;
+    for (int row = threadIdx.x / 32 % 4; row < HALF; row += 4) {
+        uint16_t* to = y + row * epilogue.y_stride;
+        const uint32_t from = buffer + row * 128;
+        if (pairs) {
+            const int at = column + 2 * lane;
+            const uint32_t both = load_word(from + (lane / 4 ^ row % 8) * 16 + lane % 4 * 4);
+            if (at < epilogue.m) *reinterpret_cast<uint32_t*>(to + at) = both;
+        } else {
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                const int in_row = lane + 32 * i, at = column + in_row;
+                uint16_t one;
+                asm volatile("ld.shared.b16 %0, [%1];" : "=h"(one) : "r"(from + (in_row / 8 ^ row % 8) * 16 + in_row % 8 * 2) : "memory");
+                if (at < epilogue.m) to[at] = one;
+            }
+        }
+    }
+}
+
 // Stores the first `groups` quarters.
 template <typename T, int WIDTH>
 __device__ __forceinline__ void store(const Problem& problem, Quarters& quarters, const float (&acc)[WIDTH / 2],
@@ -98,8 +123,12 @@ __device__ __forceinline__ void store(const Problem& problem, Quarters& quarters
         }
         fence_for_tensor_cores();  // and for the copy engine
         warpgroup_sync(quarters.name);
+        if (problem.y_by_threads) {
+            store_by_threads(epilogue, buffer, column + q * GROUP, first_output);
+            warpgroup_sync(quarters.name);  // before a residual comes into the buffer
+        }
         if (quarters.leads) {
-            if (first_output >= 0) {
+            if (first_output >= 0 && !problem.y_by_threads) {
                 const Box box(epilogue, column + q * GROUP, first_output);
                 store_box(&problem.y, box.inner, box.outer, buffer);
             }

@@ -10,7 +10,7 @@ namespace {
 constexpr int EIGHTS = GROUP / 8;               // of the columns of a unit
 constexpr int EIGHT_FLOATS = CONSUMERS * 4;     // a thread has four sums of each
 constexpr int UNIT_FLOATS = EIGHTS * EIGHT_FLOATS;
-constexpr int CUT_COLUMNS = 16;                 // of a block that adds up pieces
+constexpr int CUT_COLUMNS = 8;                  // of a block that adds up pieces
 
 // Leaves the sums of a piece in memory, as the threads hold them. any: whether there were products, else the sums are not set.
 template <int WIDTH>
@@ -24,7 +24,7 @@ __device__ __forceinline__ void leave_sums(float* sums, int unit, int groups, co
     }
 }
 
-// Where a half's part of Y is put together: by rows 128 bytes for each column, swizzled; by outputs 16 bytes for each eight columns.
+// Where a half's part of eight columns of Y is put together: by rows 128 bytes for each column, swizzled; by outputs 16 bytes for each.
 struct Part {
     uint32_t buffer;
     bool by_row;
@@ -32,22 +32,19 @@ struct Part {
     __device__ __forceinline__ uint32_t by_column(int column, int output_eight) const {
         return buffer + column * 128 + (output_eight ^ column % 8) * 16;
     }
-    __device__ __forceinline__ uint32_t by_output(int output, int column_eight) const {
-        return buffer + (output * (CUT_COLUMNS / 8) + column_eight) * 16;
-    }
+    __device__ __forceinline__ uint32_t by_output(int output) const { return buffer + output * 16; }
 };
 
-// Stores a half's part of Y from shared memory, 16 bytes a thread.
+// Stores a half's part of Y from shared memory, 16 bytes a thread at a time.
 template <typename T>
 __device__ __forceinline__ void store_part(const Problem& problem, const Part& part, int column, int first_output) {
-    static_assert(CUT_COLUMNS * (HALF / 8) == 128);
     const Epilogue& epilogue = problem.epilogue;
-    const int chunk = threadIdx.x % 128, in_row = part.by_row ? HALF / 8 : CUT_COLUMNS / 8;
-    const int outer = chunk / in_row, inner = chunk % in_row;
+    const int chunk = threadIdx.x % 128;
+    const int outer = part.by_row ? chunk / 8 : chunk, inner = part.by_row ? chunk % 8 : 0;
     const long long row = part.by_row ? column + outer : first_output + outer;
     const int at = (part.by_row ? first_output : column) + inner * 8;
-    if (first_output < 0 || (part.by_row ? row : at) >= epilogue.m) return;
-    const float4 bits = load_16_bytes(part.by_row ? part.by_column(outer, inner) : part.by_output(outer, inner));
+    if (chunk >= HALF || first_output < 0 || (part.by_row ? row : at) >= epilogue.m) return;
+    const float4 bits = load_16_bytes(part.by_row ? part.by_column(outer, inner) : part.by_output(outer));
     uint4 v = reinterpret_cast<const uint4&>(bits);
     if (epilogue.residual != nullptr) {
         const T* residual = static_cast<const T*>(epilogue.residual) + row * epilogue.residual_stride + at;
@@ -55,42 +52,42 @@ __device__ __forceinline__ void store_part(const Problem& problem, const Part& p
         v.x = with_residual<T>(v.x, more.x, problem.relu_last), v.y = with_residual<T>(v.y, more.y, problem.relu_last);
         v.z = with_residual<T>(v.z, more.z, problem.relu_last), v.w = with_residual<T>(v.w, more.w, problem.relu_last);
     }
-    __stcs(reinterpret_cast<uint4*>(static_cast<T*>(epilogue.y) + row * epilogue.y_stride + at), v);
-}
-
-// Of four sums, two neighbouring columns of each of a thread's outputs, rounded and activated.
-template <typename T>
-__device__ __forceinline__ void finish(const float (&sums)[2][4], const float (&bias)[2], const Epilogue& epilogue, uint32_t (&v)[4]) {
+    T* y = static_cast<T*>(epilogue.y) + row * epilogue.y_stride + at;
+    if (!problem.y_by_threads) {
+        __stcs(reinterpret_cast<uint4*>(y), v);
+    } else {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) v[i] = packed<T>(sums[i / 2][i % 2 * 2] + bias[i % 2], sums[i / 2][i % 2 * 2 + 1] + bias[i % 2]);
-    activate<T>(v, epilogue);
+        for (int i = 0; i < 8; ++i)
+            if (at + i < epilogue.m) y[i] = reinterpret_cast<const T*>(&v)[i];
+    }
 }
 
-// Adds up the pieces of one of the cut tiles, in the order of their k-blocks, and finishes some of its columns.
+// Adds up the pieces of one of the cut tiles, in the order of their k-blocks, and finishes eight of its columns.
 template <typename T>
 __device__ __forceinline__ void finish_columns(const Problem& problem, int cut_tile, int first_column, uint32_t shared) {
     const int half = threadIdx.x / 128, lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
     const int4 tile = load_early(problem.cut_tiles + cut_tile);
     const int first_output = load_early(problem.outputs + 2 * tile.x + half), column = tile.y + first_column;
-    pdl_wait();
+    if (first_output >= -1) pdl_wait();  // always; without the branch the compiler waits first and loads then
     if (column >= problem.m) return;
     const float* from = problem.sums + static_cast<int64_t>(tile.z) * UNIT_FLOATS + first_column / 8 * EIGHT_FLOATS + threadIdx.x * 4;
-    float sums[2][4]{}, bias[2];
-    add_pieces(from, tile.w, static_cast<int64_t>(problem.piece_units) * UNIT_FLOATS, EIGHT_FLOATS, sums, [&] {
+    float bias[2];
+    const float4 sums = add_pieces(from, tile.w, static_cast<int64_t>(problem.piece_units) * UNIT_FLOATS, [&] {
 #pragma unroll
         for (int p = 0; p < 2; ++p) {
             const int output = first_output < 0 ? -1 : first_output + warp * 16 + lane / 4 + p * 8;
             bias[p] = bias_of(problem.epilogue, load_bias(problem.epilogue, output));
         }
     });
+    // two neighbouring columns of each of a thread's outputs
+    uint32_t v[2] = {packed<T>(sums.x + bias[0], sums.y + bias[0]), packed<T>(sums.z + bias[1], sums.w + bias[1])};
+    activate<T>(v, problem.epilogue);
     const Part part{shared + half * CUT_COLUMNS * HALF * 2, problem.epilogue.y_row_major != 0};
-    const int row = lane % 8, block = lane / 8, output_eight = 2 * warp + block % 2, column_eight = block / 2;
-    uint32_t v[4];  // two eights of outputs of one eight of columns, then of the next
-    finish<T>(sums, bias, problem.epilogue, v);
+    const int row = lane % 8, output_eight = 2 * warp + lane / 8 % 2;
     if (part.by_row) {
-        store_transposed_blocks(part.by_column(column_eight * 8 + row, output_eight), v[0], v[1], v[2], v[3]);
+        store_two_transposed_blocks(part.by_column(row, output_eight), v[0], v[1]);
     } else {
-        store_blocks(part.by_output(output_eight * 8 + row, column_eight), v[0], v[1], v[2], v[3]);
+        store_two_blocks(part.by_output(output_eight * 8 + row), v[0], v[1]);
     }
     warpgroup_sync(1 + half);
     store_part<T>(problem, part, column, first_output);

@@ -49,6 +49,7 @@ struct Problem {
     const int* outputs;     // [CTA tiles, 2]: the first of the 64 outputs of each half, or -1
     Epilogue epilogue;      // bias, activation, and whether there is a residual
     Convolution convolution;
+    int y_by_threads;       // whether the copy engine cannot store Y: feature-major, and its rows do not begin at 16 bytes each
     int relu_last;          // whether what is stored is max(0, sums with the residual), in place of an activation
     int m;
     int cluster;            // blocks that share the weights of a CTA tile: 1, 2 or 4

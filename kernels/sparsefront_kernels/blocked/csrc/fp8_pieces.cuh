@@ -11,7 +11,7 @@ constexpr int EIGHTS = OUTPUTS / 8;               // of the outputs of a unit
 constexpr int EIGHT_FLOATS = WARPGROUP * 4;       // a thread has four sums of each
 constexpr int UNIT_FLOATS = EIGHTS * EIGHT_FLOATS;
 constexpr int CUT_ROWS = GROUP_ROWS / 4;           // of a block that adds up pieces, those of a warp
-constexpr int ADDING = CUT_ROWS * RUNS;            // threads of it
+constexpr int ADDING = EIGHTS * 32;               // threads of it, with four sums each
 
 // Leaves a warpgroup's sums of a piece in memory, as the threads hold them.
 __device__ __forceinline__ void leave_sums(float* sums, int unit, const float (&acc)[64]) {
@@ -28,24 +28,20 @@ template <typename T>
 __device__ __forceinline__ void finish_rows(const Problem& problem, int cut_tile, int first_row, float (&shared)[CUT_ROWS][ROW_FLOATS]) {
     const int4 place = load_early(problem.cut_tiles + cut_tile);
     const Tile tile(make_int4(place.x, 0, 0, place.y + first_row));
-    const Run run(problem, tile);
+    Run run(tile);
     const int in_tile = static_cast<int>(threadIdx.x) / RUNS, row = tile.row + in_tile, lane = threadIdx.x % 32;
-    const float x_scale = problem.x_groups == 1 && row < problem.m ? load_float_early(problem.x_scales + row) : 1.0f;
-    pdl_wait();
+    const bool finishes = in_tile < CUT_ROWS;
+    const float x_scale = finishes && problem.x_groups == 1 && row < problem.m ? load_float_early(problem.x_scales + row) : 1.0f;
+    if (place.w > 0) pdl_wait();  // always; without the branch the compiler waits first and loads then
     if (tile.row >= problem.m) return;
-    constexpr int OWN = EIGHTS / (ADDING / 32);
     const float* from = problem.sums + (static_cast<int64_t>(place.z) + first_row / GROUP_ROWS) * UNIT_FLOATS +
-                        static_cast<int>(threadIdx.x) / 32 * OWN * EIGHT_FLOATS + (first_row % GROUP_ROWS / CUT_ROWS * 32 + lane) * 4;
-    float sums[OWN][4]{};
-    add_pieces(from, place.w, static_cast<int64_t>(problem.piece_units) * UNIT_FLOATS, EIGHT_FLOATS, sums, [] {});
-#pragma unroll
-    for (int i = 0; i < OWN; ++i) {
-        const int output = (static_cast<int>(threadIdx.x) / 32 * OWN + i) * 8 + lane % 4 * 2;
-#pragma unroll
-        for (int p = 0; p < 2; ++p)
-            *reinterpret_cast<float2*>(&shared[lane / 4 + p * 8][output]) = make_float2(sums[i][2 * p], sums[i][2 * p + 1]);
-    }
+                        static_cast<int>(threadIdx.x) / 32 * EIGHT_FLOATS + (first_row % GROUP_ROWS / CUT_ROWS * 32 + lane) * 4;
+    const float4 sums = add_pieces(from, place.w, static_cast<int64_t>(problem.piece_units) * UNIT_FLOATS, [&] { run.load(problem); });
+    const int output = static_cast<int>(threadIdx.x) / 32 * 8 + lane % 4 * 2;
+    *reinterpret_cast<float2*>(&shared[lane / 4][output]) = make_float2(sums.x, sums.y);
+    *reinterpret_cast<float2*>(&shared[lane / 4 + 8][output]) = make_float2(sums.z, sums.w);
     __syncthreads();
+    if (!finishes) return;
     float v[RUN];
 #pragma unroll
     for (int i = 0; i < RUN; ++i) v[i] = shared[in_tile][run.number * RUN + i];

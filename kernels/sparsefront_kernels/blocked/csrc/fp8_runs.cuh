@@ -14,9 +14,13 @@ struct Run {
     float4 scales[2];
     uint32_t stored_bias[RUN];
 
-    __device__ __forceinline__ Run(const Problem& problem, const Tile& tile) : number(threadIdx.x % RUNS), scales{}, stored_bias{} {
+    __device__ __forceinline__ explicit Run(const Tile& tile) : number(threadIdx.x % RUNS), scales{}, stored_bias{} {
         const int first = tile.output(number * RUN / HALF);
         output = first < 0 ? -1 : first + number * RUN % HALF;
+    }
+
+    // What its outputs are multiplied by and added to.
+    __device__ __forceinline__ void load(const Problem& problem) {
         if (output < 0) return;
 #pragma unroll
         for (int four = 0; four < 2; ++four) scales[four] = load_early(reinterpret_cast<const float4*>(problem.w_scales + output) + four);

@@ -29,7 +29,8 @@ __device__ __forceinline__ void consume_part(const Problem& problem, int rank, u
     const int group = warp_uniform(threadIdx.x / 128), cluster = static_cast<int>(blockIdx.x) / problem.splits;
     Tile tile(load_early(problem.first_work + cluster));
     tile.take_part(rank, problem.splits);
-    const Run run(problem, tile);
+    Run run(tile);
+    run.load(problem);
     float sums[64] = {};
     int next = group;
     add_up<S, true, GROUPED, HALVES>(1, group, (tile.k_blocks + 1 - group) / 2, sums, [&] {
