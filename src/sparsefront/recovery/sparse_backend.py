@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from sparsefront import distributed
 from sparsefront.artifacts.durable import whole_file
 from sparsefront.errors import InvalidSetting
-from sparsefront.networks import has_forward_hooks
+from sparsefront.networks import has_forward_hooks, keep_modes
 from sparsefront.patterns.base import Pattern
 from sparsefront.patterns.block_wise import BlockWise
 from sparsefront.progress import counted
@@ -29,6 +29,7 @@ from sparsefront.pruning.masked_weights import MaskedWeights, sharing_layers
 from sparsefront.recovery.backend import KEY, Backend, backend_unsupported_reason
 from sparsefront.recovery.base import Round
 from sparsefront.tasks.base import with_square_mask
+from sparsefront.training.compilation import CompileSteps
 from sparsefront.training.recipe import Optimization
 from sparsefront.training.resume import random_state, set_random_state
 
@@ -219,9 +220,9 @@ def _faster(round: Round, optimization: Optimization) -> Backend:
     generator = None if loader.generator is None else loader.generator.get_state()
     try:
         batch = next(iter(loader))
-        dense = _step_seconds(round, optimization, batch, device)
-        with _converted(round):
-            sparse = _step_seconds(round, optimization, batch, device)
+        dense = _step_seconds(round, optimization, round.masked, batch, device)
+        with _converted(round) as masked:
+            sparse = _step_seconds(round, optimization, masked, batch, device)
     except InvalidSetting as error:
         log.info("%s=auto trains dense: %s", KEY, error.allowed)
         return "dense"
@@ -235,21 +236,34 @@ def _faster(round: Round, optimization: Optimization) -> Backend:
     return "sparse" if faster else "dense"
 
 
-def _step_seconds(round: Round, optimization: Optimization, batch: Any, device: torch.device) -> float:
-    """The median of a few steps on one batch: forward, backward, optimizer; not compiled, and without a teacher."""
-    task, net = round.make_task(None), round.net
+def _step_seconds(
+    round: Round, optimization: Optimization, masked: MaskedWeights, batch: Any, device: torch.device
+) -> float:
+    """The median of a few steps on one batch: forward, backward, optimizer, masks; compiled and recorded as the training is, and
+    without a teacher.
+    """
+    task, net, trainer = round.make_task(None), round.net, round.setup.trainer
     optimizer = optimization.make_optimizer(net)
+    masked.attach(optimizer)
     batch = task.transfer_batch_to_device(batch, device, 0)
     dtype, seconds = _dtype(round), []
-    for _ in range(WARM_UP + STEPS):
-        _synchronize(device)
-        start = time.perf_counter()
-        with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-            output = task.call(net, with_square_mask(task.net_inputs(batch), net))
-            loss = task.label_loss(output, batch)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        _synchronize(device)
-        seconds.append(time.perf_counter() - start)
+    faster = CompileSteps(trainer.compile, graphs=trainer.records_graphs(default=True))
+    with keep_modes(net):
+        if not net.training:
+            net.train()
+        faster.on_train_start(None, task)
+        try:
+            for _ in range(WARM_UP + STEPS):
+                _synchronize(device)
+                start = time.perf_counter()
+                with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+                    output = task.call(net, with_square_mask(task.net_inputs(batch), net))
+                    loss = task.label_loss(output, batch)
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                _synchronize(device)
+                seconds.append(time.perf_counter() - start)
+        finally:
+            faster.on_train_end(None, task)
     return statistics.median(seconds[WARM_UP:])

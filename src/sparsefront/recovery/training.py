@@ -126,12 +126,14 @@ class TrainingRecovery(Recovery):
             callbacks = apply_masks, *self.callbacks(round)
             if self.quantize:
                 callbacks = *callbacks, FakeQuantize(round.net, setup.prunable(round.net))
-            trained = fit_round(round, plan, callbacks)
+            trained = fit_round(round, plan, callbacks, graphs=self.backend != "dense")
         return RoundRecord(**asdict(trained), updates=apply_masks.reached)
 
 
-def fit_round(round: Round, plan: TrainingPlan, callbacks: tuple[pl.Callback, ...] = ()) -> Trained:
-    """Train `round.net` in place as planned, with a fresh optimizer."""
+def fit_round(
+    round: Round, plan: TrainingPlan, callbacks: tuple[pl.Callback, ...] = (), *, graphs: bool = False
+) -> Trained:
+    """Train `round.net` in place as planned, with a fresh optimizer; `graphs` as of `fit`."""
     number = f", round {round.index + 1} of {len(round.levels)}" if len(round.levels) > 1 else ""
     return fit(
         round.make_task(plan.optimization),
@@ -148,6 +150,7 @@ def fit_round(round: Round, plan: TrainingPlan, callbacks: tuple[pl.Callback, ..
         lr_key=round.setup.lr_argument or plan.lr_key,
         phase="recover",
         first_step=round.first_step,
+        graphs=graphs,
     )
 
 
