@@ -13,6 +13,7 @@ four inputs and two of every four outputs, by cuSPARSELt: Y and dX are sparse, d
 
 import argparse
 import copy
+import functools
 import statistics
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -25,6 +26,7 @@ import torch
 import torch.nn.functional as F
 from sparsefront_kernels.bench.timing import time_calls
 from sparsefront_kernels.blocked.training import TrainableBlockedLinear
+from sparsefront_kernels.gathered.training import TrainableTilesLinear
 from sparsefront_kernels.semi_structured.cusparselt import searched
 from torch import Tensor, nn
 
@@ -39,6 +41,7 @@ from sparsefront.training.graphs import GraphedForward
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 BLOCK = 64
+GRANULARITIES = {"block_wise": BLOCK, "tile_wise": 128}
 SIZES = (("bert_base", 128, 128), ("bert_large", 32, 384), ("vit_l_16", 64, None))
 SPARSITIES = (0.75, 0.9)
 WARM_UP, STEPS, TURNS = 3, 8, 2
@@ -125,11 +128,16 @@ TILES = torch.tensor(
 TILES = (TILES[:, :, None] >> torch.arange(WINDOW) & 1).flatten(1).float()
 
 
+@functools.cache
+def tiles_on(device: torch.device) -> Tensor:
+    return TILES.to(device)
+
+
 def tile_mask(scores: Tensor) -> Tensor:
     """The mask of W [N, K], both multiples of 4, that is 2:4 for W and for its transpose and keeps the most of the scores."""
     n, k = scores.shape
     tiles = scores.view(n // WINDOW, WINDOW, k // WINDOW, WINDOW).transpose(1, 2).reshape(-1, WINDOW * WINDOW)
-    patterns = TILES.to(scores.device)
+    patterns = tiles_on(scores.device)
     best = patterns[(tiles @ patterns.t()).argmax(dim=1)].bool()
     return best.view(n // WINDOW, k // WINDOW, WINDOW, WINDOW).transpose(1, 2).reshape(n, k)
 
@@ -257,12 +265,12 @@ def training_of(
     return Training(net, layers, optimizer, inputs, target, dtype)
 
 
-def measure_steps(out: Path, dtype_name: str, compiled: str, only: list[str], profile: bool) -> None:
+def measure_steps(out: Path, dtype_name: str, compiled: str, only: list[str], profile: bool, pattern: str) -> None:
     """A line for each network and sparsity."""
     for (model, batch, length), sparsity in product(SIZES, SPARSITIES):
         if only and f"{model},{sparsity:g}" not in only:
             continue
-        point = Point(model, batch, length, dtype_name, Setting("block_wise", BLOCK, sparsity))
+        point = Point(model, batch, length, dtype_name, Setting(pattern, GRANULARITIES[pattern], sparsity))
         row = steps_of(point, compiled, profile)
         append_line(out, {name: text(cell) for name, cell in row.items()})
         print({name: text(cell) for name, cell in row.items()}, flush=True)
@@ -277,8 +285,7 @@ def steps_of(point: Point, compiled: str, profile: bool) -> dict[str, Any]:
     masks = prune(dense, point).layers
     sparse = Network(copy.deepcopy(dense.net), dense.prunable, dense.body)
     for name, mask in masks.items():
-        layer = TrainableBlockedLinear.from_masked(sparse.net.get_submodule(name), mask, (BLOCK, BLOCK))
-        sparse.net.set_submodule(name, layer)
+        sparse.net.set_submodule(name, trainable(sparse.net.get_submodule(name), mask, point.setting.pattern))
     inputs = inputs_of(
         dense.net, point.batch, point.sequence_length, attention_mask="none", device=device, dtype=torch.float32
     )
@@ -298,6 +305,13 @@ def steps_of(point: Point, compiled: str, profile: bool) -> dict[str, Any]:
         for kind, training in trainings.items():
             row |= {f"{kind}_{part}_ms".replace(" ", "_"): ms for part, ms in parts_of(training.step)}
     return row | where_and_when()
+
+
+def trainable(linear: nn.Linear, mask: Tensor, pattern: str) -> nn.Module:
+    """The layer that trains what the mask keeps."""
+    if pattern == "tile_wise":
+        return TrainableTilesLinear.from_masked(linear, mask)
+    return TrainableBlockedLinear.from_masked(linear, mask, (BLOCK, BLOCK))
 
 
 def timed(trainings: dict[str, Training], mode: str) -> dict[str, list[float]]:
@@ -373,6 +387,7 @@ def main() -> None:
     parser.add_argument("--sparsities", type=float, nargs="+", default=list(SPARSITIES))
     parser.add_argument("--only", nargs="+", default=[], help="such as bert_base,0.75")
     parser.add_argument("--compiled", choices=("blocks", "network", "none"), default="blocks")
+    parser.add_argument("--pattern", choices=list(GRANULARITIES), default="block_wise", help="of steps")
     parser.add_argument("--profile", action="store_true", help="how a step is divided between kernels")
     given = parser.parse_args()
     if given.what == "products":
@@ -380,7 +395,7 @@ def main() -> None:
     elif given.what == "two_four":
         measure_two_four(given.out, given.dtype)
     else:
-        measure_steps(given.out, given.dtype, given.compiled, given.only, given.profile)
+        measure_steps(given.out, given.dtype, given.compiled, given.only, given.profile, given.pattern)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`recovery.backend`: training that multiplies by kept groups of weights alone, instead of by zeros under a mask.
+"""`recovery.backend`: training that multiplies by kept blocks or kept outputs alone, instead of by zeros under a mask.
 
 While a fit lasts, pruned Linear layers of the network are modules whose parameter holds what is kept. Optimizer, clipping, weight
 decay, averages, checkpoints and the exchange of gradients then see nothing else. Afterwards the layers are there again, with the
@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from sparsefront_kernels import mask_structure
 from sparsefront_kernels.blocked.training import TrainableBlockedLinear, training_unsupported_reason
+from sparsefront_kernels.gathered.training import TrainableTilesLinear
 from torch import Tensor, nn
 
 from sparsefront import distributed
@@ -34,6 +35,8 @@ from sparsefront.training.recipe import Optimization
 from sparsefront.training.resume import random_state, set_random_state
 
 log = logging.getLogger(__name__)
+
+Trainable = TrainableBlockedLinear | TrainableTilesLinear
 
 CHOICE = "backend.json"  # what `auto` chose, for a run that resumes
 
@@ -74,7 +77,7 @@ def _converted(round: Round) -> Iterator[MaskedWeights]:
         first, reason = next(iter(dense.items()))
         raise InvalidSetting(KEY, "sparse", f"trains Linear layers, and finds none: {first} {reason}; use dense")
     some = f"; {counted(len(dense), 'layer')} under dense masks: {_first(dense)}" if dense else ""
-    log.info("recover: %s trained by kept blocks alone%s", counted(len(trained), "layer"), some)
+    log.info("recover: %s trained by kept weights alone%s", counted(len(trained), "layer"), some)
     with ExitStack() as undo:
         for name in trained:
             undo.callback(_restore, net, name, _replace(net, name, masks[name], round))
@@ -128,8 +131,12 @@ def _replace(net: nn.Module, name: str, mask: Tensor, round: Round) -> nn.Linear
     linear = net.get_submodule(name)
     assert isinstance(linear, nn.Linear)
     _, parameters = _pattern_of(name, round).storage(tuple(linear.weight.shape), round.sparsity)  # type: ignore[arg-type]
+    layer: Trainable
     try:
-        layer = TrainableBlockedLinear.from_masked(linear, mask, parameters["block"])
+        if "block" in parameters:
+            layer = TrainableBlockedLinear.from_masked(linear, mask, parameters["block"])
+        else:
+            layer = TrainableTilesLinear.from_masked(linear, mask)
     except ValueError as error:  # somebody changed the masks
         raise InvalidSetting(
             KEY, "sparse", f"trains whole blocks, and the mask of {name} has others ({error}); use dense"
@@ -147,8 +154,7 @@ def _require_right(net: nn.Module, layers: list[str], dtype: torch.dtype, device
     """Raises InvalidSetting where kernels of the GPU at hand give another product or gradient of a layer than float64 does."""
     for name in layers if device.type == "cuda" else ():
         layer = net.get_submodule(name)
-        assert isinstance(layer, TrainableBlockedLinear)
-        error = layer.largest_error(dtype, device)
+        error = layer.largest_error(dtype, device) if isinstance(layer, TrainableBlockedLinear) else 0.0
         if not error <= LARGEST_ERROR[dtype]:
             allowed = f"has kernels that are wrong on this GPU, by {error:.1e} of what {name} should give; use dense"
             raise InvalidSetting(KEY, "sparse", allowed)
@@ -157,7 +163,7 @@ def _require_right(net: nn.Module, layers: list[str], dtype: torch.dtype, device
 @torch.no_grad()
 def _restore(net: nn.Module, name: str, linear: nn.Linear) -> None:
     layer = net.get_submodule(name)
-    assert isinstance(layer, TrainableBlockedLinear)
+    assert isinstance(layer, Trainable)
     linear.weight.data = layer.dense_weight()
     linear.train(layer.training)
     net.set_submodule(name, linear.to(layer.weight.device))
@@ -175,15 +181,14 @@ def _chosen(backend: Backend, round: Round, optimization: Optimization, *, quant
     if backend == "sparse":
         if not on_gpu:
             log.warning("%s=sparse on a CPU runs the reference of the kernels: right, and not faster", KEY)
-        elif reason := training_unsupported_reason(_dtype(round), torch.device(round.setup.trainer.device)):
+        elif reason := _kernels_unsupported_reason(round):
             raise InvalidSetting(KEY, backend, f"{reason}; use dense")
         return backend
     kept = None if round.resume_dir is None else round.resume_dir / CHOICE
     if kept is not None and kept.exists():
         return json.loads(kept.read_text(encoding="utf-8"))
     reason = backend_unsupported_reason(round.setup, quantize=quantize) if on_gpu else "runs no kernels on a CPU"
-    if reason is None:
-        reason = training_unsupported_reason(_dtype(round), torch.device(round.setup.trainer.device))
+    reason = reason or _kernels_unsupported_reason(round)
     if reason is not None:
         log.info("%s=auto trains dense: backend sparse %s", KEY, reason)
         return "dense"
@@ -193,6 +198,14 @@ def _chosen(backend: Backend, round: Round, optimization: Optimization, *, quant
         with whole_file(kept) as new:
             new.write_text(json.dumps(chosen), encoding="utf-8")
     return chosen
+
+
+def _kernels_unsupported_reason(round: Round) -> str | None:
+    """Why blocks cannot be trained on the device at hand, or None; tiles can on any."""
+    pattern = round.setup.pruning.pattern
+    if not any(isinstance(part, BlockWise) for part in (pattern.parts if pattern.mixed else (pattern,))):
+        return None
+    return training_unsupported_reason(_dtype(round), torch.device(round.setup.trainer.device))
 
 
 def _has_kernels(round: Round) -> bool:
