@@ -36,10 +36,11 @@ def recorded(monkeypatch):
     runs = []
 
     def record(run, pool):
-        saved = [(buffer, buffer.clone()) for buffer in record.net.buffers()]
+        gradients = (one.grad for one in record.net.parameters() if one.grad is not None)
+        saved = [(one, one.clone()) for one in (*record.net.buffers(), *gradients)]
         returned, index = run(), len(runs)
-        for buffer, before in saved:
-            buffer.data.copy_(before)  # recording runs nothing
+        for one, before in saved:
+            one.data.copy_(before)  # recording runs nothing
         runs.append(0)
         flat = list(returned.values() if isinstance(returned, dict) else returned)
         held = [one.detach() if isinstance(one, torch.Tensor) else None for one in flat]
@@ -69,12 +70,14 @@ def recorded(monkeypatch):
 def graphed(net, record):
     record.net, record.parameters = net, list(net.parameters())
     forward = GraphedForward(net, net.forward)
-    record.given = lambda: next(reversed(forward._graphs.values()))._given
+    record.given = lambda: next(
+        graph._given for graph in forward._graphs.values() if graph._given[0].shape == record.latest[0].shape
+    )
     return forward
 
 
 def test_replays_train_as_the_network_itself_does(recorded):
-    """Accumulated gradients, an unused parameter, an output without a gradient and one that is no tensor."""
+    """Accumulated gradients of two sizes, an unused parameter, an output without a gradient and one that is no tensor."""
     record, runs = recorded
     torch.manual_seed(0)
     plain = Net()
@@ -82,7 +85,7 @@ def test_replays_train_as_the_network_itself_does(recorded):
     forward = graphed(net, record)
     for step in range(5):
         for micro in range(2):
-            x = torch.randn(4, 6)
+            x = torch.randn(4 + micro, 6)
             ends = []
             for call in (plain.forward, forward):
                 out = call(x, double=False)
@@ -96,7 +99,7 @@ def test_replays_train_as_the_network_itself_does(recorded):
                     if parameter.grad is not None:
                         parameter -= 0.01 * parameter.grad
                         parameter.grad = None
-    assert runs == [9, 9]  # all but the first
+    assert runs == [4, 4, 4, 4]  # all but the first of each size
     for one, other in zip(plain.state_dict().values(), net.state_dict().values(), strict=True):
         torch.testing.assert_close(one, other)
 
@@ -115,15 +118,18 @@ def test_each_size_is_recorded_and_other_calls_are_not(recorded):
     assert calls(4) == 0 and calls(4) == 1 and calls(4) == 1, "the second of a size"
     assert calls(5, 5, 6) == 2
     assert calls(4, 4, double=True) == 3, "another value that is no tensor"
+    net.norm.eval()
+    assert calls(4, 4) == 4, "a frozen norm"
     net.first.weight.data = net.first.weight.data.clone()
-    assert calls(4, 4) == 4, "weights that lie elsewhere"
+    assert calls(4) == 4 and calls(4) == 5 and len(forward._graphs) == 1, "weights that lie elsewhere"
     net.eval()
-    assert calls(7, 7) == 4
+    assert calls(7, 7) == 5
     net.train()
     with torch.no_grad():
-        assert calls(7, 7) == 4
+        assert calls(7, 7) == 5
     sizes = list(range(20, 20 + 2 * MOST_GRAPHS))
-    assert calls(*sizes, *sizes) == MOST_GRAPHS
+    calls(*sizes, *sizes)
+    assert len(forward._graphs) == MOST_GRAPHS
 
 
 def test_what_cannot_be_recorded_runs_as_before(monkeypatch, caplog):

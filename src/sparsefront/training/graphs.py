@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 log = logging.getLogger(__name__)
-MOST_GRAPHS = 8  # sizes of batches that are recorded; each holds gradients of all weights
+MOST_GRAPHS = 64  # sizes of batches that are recorded
 
 
 class GraphedForward:
@@ -32,7 +32,7 @@ class GraphedForward:
         self._net, self._forward = net, forward
         self._seen: set[Hashable] = set()
         self._graphs: dict[Hashable, _Graph] = {}
-        self._pool: Any = None
+        self._weights: tuple[int, ...] = ()  # where they lie
         self._failed = False
 
     def __call__(self, *values: Any, **named: Any) -> Any:
@@ -40,38 +40,44 @@ class GraphedForward:
             return self._forward(*values, **named)
         given, structure = tree_flatten((values, named))
         parameters = [parameter for parameter in self._net.parameters() if parameter.requires_grad]
-        key = _key(given, structure, parameters)
+        if self._weights != (weights := tuple(parameter.data_ptr() for parameter in parameters)):
+            self._seen, self._graphs, self._weights = set(), {}, weights
+        key = _key(given, structure, self._net)
         graph = self._graphs.get(key)
         if graph is None:
             if key not in self._seen or len(self._graphs) >= MOST_GRAPHS or not parameters:
                 self._seen.add(key)
                 return self._forward(*values, **named)
             try:
-                graph = _Graph(self._forward, given, structure, parameters, self._pool)
+                first = next(iter(self._graphs.values()), None)
+                graph = _Graph(self._forward, given, structure, parameters, first)
             except RuntimeError as error:
                 self._failed = True
                 log.warning("CUDA graphs are left out: %s", str(error).splitlines()[0])
                 return self._forward(*values, **named)
-            self._pool, self._graphs[key] = graph.pool, graph
+            self._graphs[key] = graph
         return graph(given)
 
 
-def _key(given: Sequence[Any], structure: Any, parameters: Sequence[Tensor]) -> Hashable:
-    """What a graph is recorded for: sizes, values that are no tensors, where weights lie, and the dtype of products."""
+def _key(given: Sequence[Any], structure: Any, net: nn.Module) -> Hashable:
+    """What a graph is recorded for: sizes, values that are no tensors, the dtype of products, and which modules train."""
     described = tuple(
         (tuple(one.shape), one.stride(), one.dtype, one.device, one.requires_grad)
         if isinstance(one, Tensor)
         else repr(one)
         for one in given
     )
-    device = parameters[0].device.type if parameters else "cpu"
+    device = next(net.parameters()).device.type
     autocast = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
-    return described, str(structure), tuple(parameter.data_ptr() for parameter in parameters), autocast
+    return described, str(structure), autocast, tuple(module.training for module in net.modules())
 
 
 class _Graph:
     """Of one size of batch.
 
+    Args:
+        first: the graph whose memory it shares: one is replayed at a time, and what its forward pass keeps is used up by its
+            backward pass. Gradients lie where those of the first one do.
     Raises:
         RuntimeError: something in it cannot be recorded, such as a value that Python waits for.
     """
@@ -82,7 +88,7 @@ class _Graph:
         given: Sequence[Any],
         structure: Any,
         parameters: list[nn.Parameter],
-        pool: Any,
+        first: "_Graph | None",
     ) -> None:
         self.parameters = parameters
         device = parameters[0].device.type
@@ -95,7 +101,7 @@ class _Graph:
             with torch.autocast(device, dtype, enabled=torch.is_autocast_enabled(device), cache_enabled=False):
                 return forward(*values, **named)
 
-        output, self._replay_forward, self.pool = record(run, pool)
+        output, self._replay_forward, self.pool = record(run, None if first is None else first.pool)
         flat, self._structure = tree_flatten(output)
         differentiable = [one for one in flat if isinstance(one, Tensor) and one.requires_grad]
         if not differentiable:
@@ -105,9 +111,16 @@ class _Graph:
         self._given = [torch.empty_like(one) for one in differentiable]
 
         def differentiate() -> Sequence[Tensor | None]:
-            return torch.autograd.grad(differentiable, parameters, self._given, allow_unused=True)
+            found = torch.autograd.grad(differentiable, parameters, self._given, allow_unused=True)
+            if first is None:
+                return found
+            pairs = [(own, new) for own, new in zip(first.gradients, found, strict=True) if own is not None]
+            if any(new is None for _, new in pairs) or len(pairs) < sum(new is not None for new in found):
+                raise RuntimeError("other weights have gradients than for batches of another size")
+            torch._foreach_copy_(*map(list, zip(*pairs, strict=True)))
+            return first.gradients
 
-        self._gradients, self._replay_backward, _ = record(differentiate, self.pool)
+        self.gradients, self._replay_backward, _ = record(differentiate, self.pool)
 
     def __call__(self, given: Sequence[Any]) -> Any:
         for own, new in zip(self._inputs, given, strict=True):
@@ -134,12 +147,12 @@ class _Graph:
                 own.zero_()
             else:
                 own.copy_(new)
-        for parameter, written in zip(self.parameters, self._gradients, strict=True):
+        for parameter, written in zip(self.parameters, self.gradients, strict=True):
             held = parameter.grad  # of batches that are accumulated, and perhaps where the replay writes
             if held is not None and written is not None and held.data_ptr() == written.data_ptr():
                 parameter.grad = held.clone()
         self._replay_backward()
-        return tuple(None if one is None else one.detach() for one in self._gradients)
+        return tuple(None if one is None else one.detach() for one in self.gradients)
 
 
 class _Replay(torch.autograd.Function):
