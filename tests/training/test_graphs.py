@@ -32,8 +32,11 @@ class Net(nn.Module):
 
 @pytest.fixture
 def recorded(monkeypatch):
-    """Graphs that run what was recorded once more and write its results where they were; how often each ran."""
-    runs = []
+    """Graphs that run what was recorded once more and write its results where they were; how often each ran.
+
+    As in memory that graphs share, a replay overwrites what others of its pool have returned.
+    """
+    runs, memory = [], {}
 
     def record(run, pool):
         gradients = (one.grad for one in record.net.parameters() if one.grad is not None)
@@ -44,9 +47,13 @@ def recorded(monkeypatch):
         runs.append(0)
         flat = list(returned.values() if isinstance(returned, dict) else returned)
         held = [one.detach() if isinstance(one, torch.Tensor) else None for one in flat]
+        pool = object() if pool is None else pool
+        memory.setdefault(pool, []).extend(one for one in held if one is not None)
 
         def replay():
             runs[index] += 1
+            for one in memory[pool]:
+                one.fill_(torch.nan)
             if isinstance(returned, dict):
                 with torch.enable_grad():  # which a function of autograd turns off
                     again = record.latest = list(run().values())
@@ -61,7 +68,7 @@ def recorded(monkeypatch):
                 if isinstance(new, torch.Tensor):
                     own.copy_(new.detach())
 
-        return returned, replay, "pool"
+        return returned, replay, pool
 
     monkeypatch.setattr(graphs, "record", record)
     return record, runs
@@ -167,6 +174,7 @@ def test_settings_say_where_steps_are_graphs(monkeypatch):
     for given, expected in (({}, (True, False)), ({"cuda_graphs": False}, (False, False))):
         gpu = TrainerSettings(accelerator="gpu", precision="32-true", **given)
         assert tuple(gpu.records_graphs(default=default) for default in (True, False)) == expected
+    assert not TrainerSettings(accelerator="gpu", accumulate_grad_batches=2).records_graphs(default=True)
     assert not TrainerSettings(accelerator="gpu", devices=2).records_graphs(default=True)
     asked = []
     monkeypatch.setattr(training, "fit", lambda *_, graphs, **__: asked.append(graphs) or training.Trained())

@@ -8,7 +8,7 @@ dX has no deterministic product of its own. The parameter is what is kept: its g
 exchange are as small. Which weights are kept never changes. It is PyTorch throughout, and the same on a CPU.
 """
 
-from typing import Self
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +29,7 @@ class TrainableTilesLinear(nn.Module):
     """
 
     outputs: Tensor
+    columns: Tensor
     places: Tensor
 
     def __init__(self, weight: Tensor, mask: Tensor, bias: nn.Parameter | None = None) -> None:
@@ -39,6 +40,9 @@ class TrainableTilesLinear(nn.Module):
         places = mask[outputs].flatten().nonzero().squeeze(1)
         self.weight = nn.Parameter(weight.detach()[mask][None])
         self.bias = bias
+        columns = torch.full((self.out_features,), len(outputs), device=weight.device)
+        columns[outputs] = torch.arange(len(outputs), device=weight.device)
+        self.register_buffer("columns", columns, persistent=False)
         # 32 bits: with 64 they would take as much memory as the optimizer's state
         self.register_buffer("outputs", outputs, persistent=False)
         self.register_buffer("places", places.to(torch.int32), persistent=False)
@@ -67,7 +71,7 @@ class TrainableTilesLinear(nn.Module):
         if len(self.outputs) == self.out_features:
             y = F.linear(rows, weight, bias)
         else:
-            y = rows.new_zeros(len(rows), self.out_features).index_copy_(1, self.outputs, F.linear(rows, weight))
+            y = _Spread.apply(F.linear(rows, weight), self.outputs, self.columns)
             y = y if bias is None else y + bias
         return y.reshape(*input.shape[:-1], self.out_features)
 
@@ -79,3 +83,17 @@ class TrainableTilesLinear(nn.Module):
     def extra_repr(self) -> str:
         shape = f"n={self.out_features}, k={self.in_features}"
         return f"{shape}, kept={self.weight.shape[1]} in {len(self.outputs)} outputs"
+
+
+class _Spread(torch.autograd.Function):
+    """Columns of kept outputs -> those of all, zero where an output is pruned: both passes read by index, and write in order."""
+
+    @staticmethod
+    def forward(ctx: Any, kept: Tensor, outputs: Tensor, columns: Tensor) -> Tensor:
+        ctx.save_for_backward(outputs)
+        return F.pad(kept, (0, 1)).index_select(1, columns)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:
+        (outputs,) = ctx.saved_tensors
+        return dy.index_select(1, outputs), None, None

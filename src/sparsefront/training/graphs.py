@@ -77,7 +77,8 @@ class _Graph:
 
     Args:
         first: the graph whose memory it shares: one is replayed at a time, and what its forward pass keeps is used up by its
-            backward pass. Gradients lie where those of the first one do.
+            backward pass. Gradients lie where those of the first one do, and where no forward pass writes: they may wait for
+            those of further batches.
     Raises:
         RuntimeError: something in it cannot be recorded, such as a value that Python waits for.
     """
@@ -101,7 +102,7 @@ class _Graph:
             with torch.autocast(device, dtype, enabled=torch.is_autocast_enabled(device), cache_enabled=False):
                 return forward(*values, **named)
 
-        output, self._replay_forward, self.pool = record(run, None if first is None else first.pool)
+        output, self._replay_forward, self.forward_pool = record(run, None if first is None else first.forward_pool)
         flat, self._structure = tree_flatten(output)
         differentiable = [one for one in flat if isinstance(one, Tensor) and one.requires_grad]
         if not differentiable:
@@ -120,7 +121,9 @@ class _Graph:
             torch._foreach_copy_(*map(list, zip(*pairs, strict=True)))
             return first.gradients
 
-        self.gradients, self._replay_backward, _ = record(differentiate, self.pool)
+        self.gradients, self._replay_backward, self.backward_pool = record(
+            differentiate, None if first is None else first.backward_pool
+        )
 
     def __call__(self, given: Sequence[Any]) -> Any:
         for own, new in zip(self._inputs, given, strict=True):

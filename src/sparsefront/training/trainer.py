@@ -150,7 +150,7 @@ class TrainerSettings:
             for those that are alike), or all of it at once, which takes longer to begin with. For steps that wait for Python and
             not for the GPU: generating code takes about as long as some hundred steps. Results differ by rounding.
         cuda_graphs: the forward and the backward pass of the network are one launch each, recorded for each size of batch: for
-            steps that wait for Python, of one GPU. null = where a recovery trains by sparse kernels.
+            steps that wait for Python, of one GPU. null = where a recovery trains by sparse kernels and accumulates nothing.
         deterministic: equal runs on GPUs of one kind end with equal weights, to the bit, with the same versions: sums have one
             order, which some operations are slower in and a few do not have (training then ends with a message).
         precision: auto is 32-true on a CPU, bf16-mixed on a GPU that has bf16, 16-mixed on an older one.
@@ -255,8 +255,9 @@ class TrainerSettings:
         return self.on_gpu and self.world_size == 1
 
     def records_graphs(self, *, default: bool) -> bool:
-        """Whether steps are CUDA graphs; `default` where the settings leave it open."""
-        return self._can_record and (default if self.cuda_graphs is None else self.cuda_graphs)
+        """Whether steps are CUDA graphs; `default` where the settings leave it open and no gradients are accumulated."""
+        chosen = default and self.accumulate_grad_batches == 1 if self.cuda_graphs is None else self.cuda_graphs
+        return self._can_record and chosen
 
     @property
     def fuses_optimizer(self) -> bool:
