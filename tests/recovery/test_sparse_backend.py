@@ -23,6 +23,7 @@ from sparsefront.recovery.finetune import Finetune
 from sparsefront.recovery.lr_rewind import LearningRateRewind
 from sparsefront.recovery.rounds import RunContext
 from sparsefront.recovery.sr_ste import SrSte
+from sparsefront.schedule.gradual import Gradual
 from sparsefront.training.compilation import CompileSteps
 from sparsefront.training.recipe import Recipe
 from sparsefront.training.trainer import TrainerSettings
@@ -33,6 +34,8 @@ BATCHES = [(x, x[:, :5].square().argmax(dim=1)) for x in X.split(8)]
 
 
 TILES = TileWise(8, input_multiple=1)
+SGD = Recipe(gradient_clip=None, lr=0.05, optimizer="sgd")
+GRADUAL = Gradual(initial_sparsity=0.2, updates=5)
 
 
 def pruned(seed=0, sparsity=0.7, schedule="one_shot", pattern=None):
@@ -52,18 +55,24 @@ def trained(net, masks, *, backend, trainer=TRAINER, epochs=10, **given):
     "given",
     [
         {"recipe": Recipe(gradient_clip=None, lr=1e-2, weight_decay=0.1, ema=0.9)},
-        {"recipe": Recipe(gradient_clip=None, lr=0.05, optimizer="sgd"), "accumulate": 2},
+        {"recipe": SGD, "accumulate": 2},
         {"recipe": Recipe(gradient_clip=None), "precision": "bf16-mixed"},
         {"recipe": Recipe(gradient_clip=None), "recovery": Distill(hidden_states=1.0, hidden_layers=["0", "3"])},
         {"recipe": Recipe(gradient_clip=None), "schedule": "iterative"},
-        {"recipe": Recipe(gradient_clip=None, lr=1e-2, weight_decay=0.1), "pattern": TILES},
-        {
-            "recipe": Recipe(gradient_clip=None),
-            "pattern": TileWise(8, element_overlay=0.1),
-            "recovery": LearningRateRewind(),
-        },
+        {"recipe": Recipe(gradient_clip=None), "pattern": TILES, "recovery": LearningRateRewind()},
+        {"recipe": Recipe(gradient_clip=None, lr=1e-2, weight_decay=0.1), "schedule": GRADUAL},
+        {"recipe": SGD, "schedule": GRADUAL, "pattern": TileWise(8, element_overlay=0.1)},
     ],
-    ids=["adamw, averages", "sgd, accumulated", "bf16", "distilled", "rounds", "tiles", "overlay, rewound"],
+    ids=[
+        "adamw, averages",
+        "sgd, accumulated",
+        "bf16",
+        "distilled",
+        "rounds",
+        "tiles, rewound",
+        "gradual",
+        "gradual, tiles, overlay",
+    ],
 )
 def test_two_hundred_steps_follow_the_masked_training(given):
     trainer = {"accumulate_grad_batches": given.pop("accumulate", 1), "precision": given.pop("precision", "auto")}
@@ -78,6 +87,8 @@ def test_two_hundred_steps_follow_the_masked_training(given):
     )
     assert sum(record.steps for record in of_sparse.rounds) == 200
     assert of_sparse.rounds[-1].samples == of_dense.rounds[-1].samples
+    assert of_sparse.rounds[-1].updates == of_dense.rounds[-1].updates
+    assert all(torch.equal(of_sparse[name], mask) for name, mask in of_dense.items())
     tolerance = {"rtol": 0, "atol": 2e-2} if settings.precision == "bf16-mixed" else {"rtol": 1e-3, "atol": 1e-4}
     for name, weight in dense.state_dict().items():
         torch.testing.assert_close(sparse.state_dict()[name], weight, **tolerance)
@@ -151,11 +162,13 @@ class Stop(pl.Callback):
             raise RuntimeError("killed")
 
 
-@pytest.mark.parametrize("pattern", [None, TILES], ids=["blocks", "tiles"])
-def test_a_killed_training_resumes_with_equal_weights(tmp_path, monkeypatch, pattern):
-    net, masks = pruned(pattern=pattern)
+@pytest.mark.parametrize(
+    ("pattern", "schedule"), [(None, "one_shot"), (TILES, GRADUAL)], ids=["blocks", "gradual tiles"]
+)
+def test_a_killed_training_resumes_with_equal_weights(tmp_path, monkeypatch, pattern, schedule):
+    net, masks = pruned(pattern=pattern, schedule=schedule)
     keeping = TrainerSettings(accelerator="cpu", progress_bar=False)
-    recipe = Recipe(ema=0.9, gradient_clip=0.5)
+    recipe = Recipe(ema=0.9 if schedule == "one_shot" else None, gradient_clip=0.5)
 
     def run(name):
         folder = tmp_path / name
@@ -201,7 +214,10 @@ def shared(net):
             {"pattern": "n_m"},
             r"recovery\.backend=sparse: has kernels with a backward pass for pattern=block_wise, tile_wise, not for n_m",
         ),
-        ({"schedule": "gradual"}, r"recovery\.backend=sparse: trains fixed masks"),
+        (
+            {"schedule": "gradual", "recipe": Recipe(ema=0.9)},
+            r"recovery\.backend=sparse: averages no weights \(recipe\.ema\) whose masks change",
+        ),
         ({"change": frozen}, r"recovery\.backend=sparse: trains weights, and that of 3 is frozen"),
         ({"change": shared}, r"recovery\.backend=sparse: trains each layer by itself, and 0, 3 share a weight"),
         (

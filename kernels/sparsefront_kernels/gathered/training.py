@@ -36,16 +36,34 @@ class TrainableTilesLinear(nn.Module):
         super().__init__()
         self.out_features, self.in_features = weight.shape
         mask = mask.to(weight.device)
-        outputs = mask.any(dim=1).nonzero().squeeze(1)
-        places = mask[outputs].flatten().nonzero().squeeze(1)
         self.weight = nn.Parameter(weight.detach()[mask][None])
         self.bias = bias
-        columns = torch.full((self.out_features,), len(outputs), device=weight.device)
-        columns[outputs] = torch.arange(len(outputs), device=weight.device)
-        self.register_buffer("columns", columns, persistent=False)
-        # 32 bits: with 64 they would take as much memory as the optimizer's state
-        self.register_buffer("outputs", outputs, persistent=False)
-        self.register_buffer("places", places.to(torch.int32), persistent=False)
+        self._keep(mask)
+
+    def _keep(self, mask: Tensor) -> None:
+        outputs = mask.any(dim=1).nonzero().squeeze(1)
+        columns = torch.full((self.out_features,), len(outputs), device=mask.device)
+        columns[outputs] = torch.arange(len(outputs), device=mask.device)
+        places = mask[outputs].flatten().nonzero().squeeze(1)
+        # 32 bits: with 64 the places would take as much memory as the optimizer's state
+        for name, found in (("outputs", outputs), ("columns", columns), ("places", places.to(torch.int32))):
+            self.register_buffer(name, found, persistent=False)
+
+    @torch.no_grad()
+    def change(self, mask: Tensor, *others: Tensor) -> list[Tensor]:
+        """Keep other weights from now on; the parameter stays the same object, and has no gradient.
+
+        Args:
+            mask: bool [N, K], True = keep. A weight that was pruned so far begins at zero.
+            others: like `weight`, such as what an optimizer keeps for it.
+        Returns:
+            these as they then are like `weight`.
+        """
+        mask = mask.to(self.weight.device)
+        weight, *like = [self._dense(values)[mask][None] for values in (self.weight, *others)]
+        self._keep(mask)
+        self.weight.data, self.weight.grad = weight, None
+        return like
 
     @classmethod
     def from_masked(cls, linear: nn.Linear, mask: Tensor) -> Self:
@@ -58,8 +76,10 @@ class TrainableTilesLinear(nn.Module):
 
     def dense_weight(self) -> Tensor:
         """[N, K], with zeros where W is pruned."""
-        weight = self.weight.detach()
-        return weight.new_zeros(self.out_features, self.in_features).index_copy(0, self.outputs, self._rebuilt(weight))
+        return self._dense(self.weight.detach())
+
+    def _dense(self, values: Tensor) -> Tensor:
+        return values.new_zeros(self.out_features, self.in_features).index_copy(0, self.outputs, self._rebuilt(values))
 
     def forward(self, input: Tensor) -> Tensor:
         """`input` is called as nn.Linear calls it."""

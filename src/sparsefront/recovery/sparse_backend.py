@@ -9,7 +9,7 @@ import json
 import logging
 import statistics
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
@@ -18,6 +18,7 @@ from sparsefront_kernels import mask_structure
 from sparsefront_kernels.blocked.training import TrainableBlockedLinear, training_unsupported_reason
 from sparsefront_kernels.gathered.training import TrainableTilesLinear
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from sparsefront import distributed
 from sparsefront.artifacts.durable import whole_file
@@ -28,7 +29,7 @@ from sparsefront.patterns.block_wise import BlockWise
 from sparsefront.progress import counted
 from sparsefront.pruning.masked_weights import MaskedWeights, sharing_layers
 from sparsefront.recovery.backend import KEY, Backend, backend_unsupported_reason
-from sparsefront.recovery.base import Round
+from sparsefront.recovery.base import LayerMasks, MakeMasks, Round
 from sparsefront.tasks.base import with_square_mask
 from sparsefront.training.compilation import CompileSteps
 from sparsefront.training.recipe import Optimization
@@ -38,6 +39,7 @@ log = logging.getLogger(__name__)
 
 Trainable = TrainableBlockedLinear | TrainableTilesLinear
 
+MASK = "kept"  # after a layer's name in a state dict
 CHOICE = "backend.json"  # what `auto` chose, for a run that resumes
 
 
@@ -53,24 +55,24 @@ def pattern_of_blocks(masks: Mapping[str, Tensor]) -> BlockWise | None:
 @contextmanager
 def sparse_layers(
     backend: Backend, round: Round, optimization: Optimization, *, quantize: bool
-) -> Iterator[MaskedWeights]:
+) -> Iterator[tuple[MaskedWeights, MakeMasks]]:
     """Within, the pruned layers of `round.net` are as the backend trains them; afterwards they are themselves.
 
     Args:
         round: its masks are applied.
         optimization: of this round, for `auto`.
     Returns:
-        what applies the masks of the layers that stay dense.
+        what applies the masks, and what makes them where they change: as if all layers were themselves.
     Raises:
         InvalidSetting: of backend sparse: a layer whose weight is frozen or shared, or none that can be trained.
     """
     chosen = _chosen(backend, round, optimization, quantize=quantize)
     with _converted(round) if chosen == "sparse" else nullcontext(round.masked) as masked:
-        yield masked
+        yield masked, masked.making(round.make_masks) if isinstance(masked, TrainedMasks) else round.make_masks
 
 
 @contextmanager
-def _converted(round: Round) -> Iterator[MaskedWeights]:
+def _converted(round: Round) -> Iterator["TrainedMasks"]:
     net, masks = round.net, round.masked.masks()
     trained, dense = _sorted_layers(net, masks, round)
     if not trained:
@@ -79,14 +81,19 @@ def _converted(round: Round) -> Iterator[MaskedWeights]:
     some = f"; {counted(len(dense), 'layer')} under dense masks: {_first(dense)}" if dense else ""
     log.info("recover: %s trained by kept weights alone%s", counted(len(trained), "layer"), some)
     with ExitStack() as undo:
+        held = TrainedMasks(net, list(dense), {name: masks[name] for name in trained})
+        undo.callback(held.hand_over, round.masked)
         for name in trained:
-            undo.callback(_restore, net, name, _replace(net, name, masks[name], round))
+            held.linears[name] = _replace(net, name, masks[name], round)
+            undo.callback(_restore, net, name, held.linears[name])
+        if round.setup.pruning.schedule.in_training:
+            undo.enter_context(held.in_checkpoints())
         _require_right(net, trained, _dtype(round), torch.device(round.setup.trainer.device))
         fast = [part for part in net.modules() if isinstance(part, nn.TransformerEncoderLayer)]
         for layer in fast:  # their fast path reads dense weights: see `inference.network_modules.leave_fast_path`
             undo.callback(setattr, layer, "activation_relu_or_gelu", layer.activation_relu_or_gelu)
             layer.activation_relu_or_gelu = 0
-        yield MaskedWeights(net, dense)
+        yield held
 
 
 def _first(dense: dict[str, str]) -> str:
@@ -167,6 +174,102 @@ def _restore(net: nn.Module, name: str, linear: nn.Linear) -> None:
     linear.weight.data = layer.dense_weight()
     linear.train(layer.training)
     net.set_submodule(name, linear.to(layer.weight.device))
+
+
+# Masks that change while they are trained.
+
+
+class TrainedMasks(MaskedWeights):
+    """The masks of all pruned layers, of which some are trained by what they keep.
+
+    A layer whose mask changes keeps its parameter, with other values in it. What the optimizer holds for it changes with it, and
+    a weight that comes back begins at zero. A checkpoint holds the masks that its weights belong to.
+
+    Args:
+        dense: the layers under masks.
+        trained: layer name -> mask [N, K] of the others, which are not converted yet.
+    Attributes:
+        linears: layer name -> the module that it is outside of the training.
+    """
+
+    def __init__(self, net: nn.Module, dense: Sequence[str], trained: Mapping[str, Tensor]) -> None:
+        super().__init__(net, dense)
+        self.linears: dict[str, nn.Linear] = {}
+        self._net, self._trained, self._changed = net, dict(trained), False
+        self._optimizers: list[torch.optim.Optimizer] = []
+
+    def masks(self) -> dict[str, Tensor]:
+        return super().masks() | self._trained
+
+    def set(self, masks: dict[str, Tensor]) -> None:
+        super().set({name: mask for name, mask in masks.items() if name not in self._trained})
+        for name in self._trained:
+            if name in masks:
+                self._change(name, masks[name])
+
+    def check(self) -> None:
+        MaskedWeights(self._net, list(self._modules)).check()  # others have no pruned weights
+
+    def attach(self, optimizer: torch.optim.Optimizer) -> RemovableHandle:
+        self._optimizers.append(optimizer)
+        return super().attach(optimizer)
+
+    def _change(self, name: str, mask: Tensor) -> None:
+        mask = mask.view_as(self._trained[name]).to(self._trained[name].device)
+        if torch.equal(mask, self._trained[name]):
+            return
+        layer = self._net.get_submodule(name)
+        assert isinstance(layer, Trainable)
+        states = [optimizer.state[layer.weight] for optimizer in self._optimizers if layer.weight in optimizer.state]
+        places = [
+            (state, key)
+            for state in states
+            for key, one in state.items()
+            if isinstance(one, Tensor) and one.shape == layer.weight.shape
+        ]
+        changed = layer.change(mask, *(state[key] for state, key in places))
+        for (state, key), one in zip(places, changed, strict=True):
+            state[key] = one
+        self._trained[name], self._changed = mask, True
+
+    def making(self, make_masks: MakeMasks) -> MakeMasks:
+        """The function that makes masks, for the network itself."""
+
+        def make(sparsity: float, previous: LayerMasks | None) -> LayerMasks:
+            layers = {name: self._net.get_submodule(name) for name in self.linears}
+            for name, linear in self.linears.items():
+                _restore(self._net, name, linear)
+            try:
+                return make_masks(sparsity, previous)
+            finally:
+                for name, linear in self.linears.items():
+                    self._net.set_submodule(name, layers[name])
+                    linear.weight.data = linear.weight.new_empty(0)  # as in `_replace`
+
+        return make
+
+    def hand_over(self, masked: MaskedWeights) -> None:
+        """Set masks that have changed, once the layers are themselves."""
+        if self._changed:
+            masked.set(self._trained)
+
+    @contextmanager
+    def in_checkpoints(self) -> Iterator[None]:
+        """Within, the network's state dict holds the masks, and what is loaded is of those that it holds."""
+
+        def save(module: nn.Module, state: dict[str, Any], prefix: str, local_metadata: Any) -> None:
+            state.update({f"{prefix}{name}.{MASK}": mask.cpu() for name, mask in self._trained.items()})
+
+        def load(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+            for name in self._trained:
+                self._change(name, state.pop(f"{prefix}{name}.{MASK}"))
+
+        handles = self._net.register_state_dict_post_hook(save), self._net.register_load_state_dict_pre_hook(load)
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
 
 
 # Which backend trains: asked for, or by the time of a step.

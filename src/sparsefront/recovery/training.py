@@ -13,7 +13,7 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.progress import counted
 from sparsefront.pruning.masked_weights import ApplyMasks, MaskedWeights
 from sparsefront.recovery.backend import SPARSE_BACKEND, Backend, check_backend, sparse_backend
-from sparsefront.recovery.base import Recovery, RecoverySetup, Round, RoundRecord
+from sparsefront.recovery.base import MakeMasks, Recovery, RecoverySetup, Round, RoundRecord
 from sparsefront.recovery.fake_quantize import FakeQuantize
 from sparsefront.training.fit import Trained, fit, steps_per_epoch
 from sparsefront.training.recipe import Optimization, Recipe
@@ -104,9 +104,12 @@ class TrainingRecovery(Recovery):
         """What its results depend on beyond its imports."""
         return () if self.backend == "dense" else (SPARSE_BACKEND,)
 
-    def _trained_layers(self, round: Round, optimization: Optimization) -> AbstractContextManager[MaskedWeights]:
+    def _trained_layers(
+        self, round: Round, optimization: Optimization
+    ) -> AbstractContextManager[tuple[MaskedWeights, MakeMasks]]:
+        """What applies masks in the round's fit, and what makes them where they change in it."""
         if self.backend == "dense":
-            return nullcontext(round.masked)
+            return nullcontext((round.masked, round.make_masks))
         return sparse_backend().sparse_layers(self.backend, round, optimization, quantize=self.quantize)
 
     def recover(self, round: Round) -> RoundRecord:
@@ -115,12 +118,12 @@ class TrainingRecovery(Recovery):
         plan = self.plan_of_round(setup.recipe, steps, round.index, len(round.levels))
         self.set_weights(round)
         round.masked.set(round.masks)
-        with self._trained_layers(round, plan.optimization) as masked:
+        with self._trained_layers(round, plan.optimization) as (masked, make_masks):
             apply_masks = ApplyMasks(
                 masked,
                 schedule=setup.pruning.schedule,
                 sparsity=setup.pruning.sparsity,
-                make_masks=round.make_masks,
+                make_masks=make_masks,
                 total_steps=plan.total_steps(steps),
             )
             callbacks = apply_masks, *self.callbacks(round)
