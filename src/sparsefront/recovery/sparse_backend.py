@@ -5,6 +5,7 @@ decay, averages, checkpoints and the exchange of gradients then see nothing else
 trained weights in place.
 """
 
+import itertools
 import json
 import logging
 import statistics
@@ -335,10 +336,10 @@ def _faster(round: Round, optimization: Optimization) -> Backend:
     loader = round.data.train_dataloader()
     generator = None if loader.generator is None else loader.generator.get_state()
     try:
-        batch = next(iter(loader))
-        dense = _step_seconds(round, optimization, round.masked, batch, device)
+        batches = list(itertools.islice(loader, WARM_UP + STEPS))
+        dense = _step_seconds(round, optimization, round.masked, batches, device)
         with _converted(round) as masked:
-            sparse = _step_seconds(round, optimization, masked, batch, device)
+            sparse = _step_seconds(round, optimization, masked, batches, device)
     except InvalidSetting as error:
         log.info("%s=auto trains dense: %s", KEY, error.allowed)
         return "dense"
@@ -353,15 +354,15 @@ def _faster(round: Round, optimization: Optimization) -> Backend:
 
 
 def _step_seconds(
-    round: Round, optimization: Optimization, masked: MaskedWeights, batch: Any, device: torch.device
+    round: Round, optimization: Optimization, masked: MaskedWeights, batches: list[Any], device: torch.device
 ) -> float:
-    """The median of a few steps on one batch: forward, backward, optimizer, masks; compiled and recorded as the training is, and
-    without a teacher.
+    """The median of a few steps, of forward, backward, optimizer and masks; compiled and recorded as the training is, where sizes
+    of batches repeat, and without a teacher.
     """
     task, net, trainer = round.make_task(None), round.net, round.setup.trainer
     optimizer = optimization.make_optimizer(net)
     masked.attach(optimizer)
-    batch = task.transfer_batch_to_device(batch, device, 0)
+    batches = [task.transfer_batch_to_device(batch, device, 0) for batch in batches]
     dtype, seconds = _dtype(round), []
     faster = CompileSteps(trainer.compile, graphs=trainer.records_graphs(default=True))
     with keep_modes(net):
@@ -369,7 +370,7 @@ def _step_seconds(
             net.train()
         faster.on_train_start(None, task)
         try:
-            for _ in range(WARM_UP + STEPS):
+            for batch in itertools.islice(itertools.cycle(batches), WARM_UP + STEPS):
                 _synchronize(device)
                 start = time.perf_counter()
                 with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
