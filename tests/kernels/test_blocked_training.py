@@ -1,11 +1,12 @@
 """Training in blocks: products and gradients against dense autograd, and Triton's kernels against the reference."""
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
-from sparsefront_kernels.blocked import sm90_training, training
+from sparsefront_kernels.blocked import sm90, sm90_training, training
 from sparsefront_kernels.blocked.format import BlockedFormat
 from sparsefront_kernels.blocked.sm90_packing import pack_for_blocked_sm90
 from sparsefront_kernels.blocked.sm90_training import blocked_gradient_sm90, loadable
@@ -142,6 +143,21 @@ def test_panels_come_from_where_the_kernel_packs_them(block, transposed):
     assert torch.equal(panels, expected.panels)
     assert weight.lengths == expected.lengths and torch.equal(weight.k_blocks, expected.k_blocks)
     assert weight.panels.shape == expected.panels.shape and weight.panels.untyped_storage().nbytes() == 4
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_the_hopper_kernel_reads_what_was_packed(transposed, monkeypatch):
+    seen, library = [], SimpleNamespace(sparsefront_blocked_sm90=lambda *given: seen.append(given) or 0)
+    monkeypatch.setattr(sm90, "_library", lambda: library)
+    monkeypatch.setattr(sm90, "clusters_at_once", lambda cluster, device: 132 // cluster)
+    monkeypatch.setattr(sm90.LAUNCHES.__class__, "launch_for", lambda self, problem, device: sm90.BlockedLaunch(1))
+    monkeypatch.setattr(training.torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=7))
+    layer = TrainableBlockedLinear.from_masked(nn.Linear(256, 128), drawn(128, 256, (64, 64), 0.6), (64, 64))
+    x, panels = torch.randn(5, 128 if transposed else 256).half(), torch.zeros(len(layer.weight), 64, 64).half()
+    y = training._sm90_product(x, panels, None, layer._blocks, transposed)
+    ((first, second, *_, stream),) = seen
+    assert (first, second, stream) == (x.data_ptr(), panels.data_ptr(), 7) and y.data_ptr() in seen[0]
+    assert y.shape == (5, 256 if transposed else 128)
 
 
 def test_what_the_copy_engine_cannot_read_is_copied():

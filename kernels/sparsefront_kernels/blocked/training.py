@@ -298,13 +298,23 @@ def _product(x: Tensor, packed: Tensor, bias: Tensor | None, kept: KeptBlocks, t
 def _sm90_product(x: Tensor, panels: Tensor, bias: Tensor | None, kept: KeptBlocks, transposed: bool) -> Tensor:
     x = loadable(x)
     m, device = len(x), x.device
-    weight = replace(kept.panels(transposed, device), panels=panels)
+    weight = kept.panels(transposed, device)
     y = x.new_empty(m, weight.n)
     if m:
         with torch.cuda.device_of(x):
             launch, quick = kept.product_launch(transposed, m, device)
-            layout = {"x_feature_major": False, "y_feature_major": False, "quick_schedule": quick}
-            sm90.launch_blocked_sm90(x, y, weight, m=m, launch=launch, bias=bias_for_kernel(bias), **layout)
+            sm90.launch_blocked_sm90(
+                x,
+                y,
+                weight,
+                m=m,
+                launch=launch,
+                quick_schedule=quick,
+                x_feature_major=False,
+                y_feature_major=False,
+                bias=bias_for_kernel(bias),
+                panels=panels,
+            )
     return y
 
 
