@@ -2,16 +2,21 @@
 
     python -m experiments.sparse_training.study products --out results/sparse_training/products.csv
     python -m experiments.sparse_training.study steps --out results/sparse_training/steps.csv [--only bert_base,0.75] [--profile]
+    python -m experiments.sparse_training.study two_four --out results/sparse_training/two_four.csv
 
 Networks have random weights, uneven as trained ones are, and are pruned by magnitude. A step is forward, backward and optimizer
 in mixed precision; the dense one is that of the network before pruning. Both run compiled, block by block or whole, with a
-fused AdamW. Steps of both kinds are timed in turn in one process, launched one by one and as CUDA graphs; the faster counts.
+fused AdamW. Steps of both kinds are timed in turn in one process: launched kernel by kernel, with both passes recorded as
+`trainer.cuda_graphs` does it, and as one CUDA graph; the fastest counts. two_four are products of weights that keep two of every
+four inputs and two of every four outputs, by cuSPARSELt: Y and dX are sparse, dW is dense.
 """
 
 import argparse
 import copy
+import functools
 import statistics
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -21,6 +26,8 @@ import torch
 import torch.nn.functional as F
 from sparsefront_kernels.bench.timing import time_calls
 from sparsefront_kernels.blocked.training import TrainableBlockedLinear
+from sparsefront_kernels.gathered.training import TrainableTilesLinear
+from sparsefront_kernels.semi_structured.cusparselt import searched
 from torch import Tensor, nn
 
 from experiments.end_to_end.networks import Network, build, inputs_of, prune
@@ -30,14 +37,24 @@ from experiments.harness.rows import text, where_and_when
 from sparsefront.measure.correctness import floating_tensors
 from sparsefront.models.base import block_names
 from sparsefront.results.store import append_line, read_lines
+from sparsefront.training.graphs import GraphedForward
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 BLOCK = 64
+GRANULARITIES = {"block_wise": BLOCK, "tile_wise": 128}
 SIZES = (("bert_base", 128, 128), ("bert_large", 32, 384), ("vit_l_16", 64, None))
 SPARSITIES = (0.75, 0.9)
 WARM_UP, STEPS, TURNS = 3, 8, 2
 ROWS = 12_288
 SHAPES = ((1024, 1024), (1024, 4096), (4096, 1024), (768, 768), (768, 3072), (3072, 768))  # K, N
+TWO_FOUR_SHAPES = (  # M, K, N: two of the talk's, then ours
+    (13_008, 1024, 4096),
+    (13_008, 4096, 1024),
+    (12_288, 1024, 1024),
+    (12_288, 1024, 4096),
+    (12_288, 4096, 1024),
+    (49_152, 1024, 4096),
+)
 COPIES = 3  # of X and dY, in turn, so that L2 holds none
 
 # Parts of a step -> what the names of their kernels contain; the first that fits counts.
@@ -97,6 +114,105 @@ def products_of(k: int, n: int, sparsity: float, dtype: torch.dtype) -> dict[str
     return found | {"speedup": dense / sparse}
 
 
+# Products of weights that are 2:4 both ways.
+
+WINDOW = 4
+# Each 4 x 4 mask with two kept weights in every row and column, [90, 16]
+TILES = torch.tensor(
+    [
+        rows
+        for rows in product((3, 5, 6, 9, 10, 12), repeat=WINDOW)
+        if all(sum(row >> column & 1 for row in rows) == 2 for column in range(WINDOW))
+    ]
+)
+TILES = (TILES[:, :, None] >> torch.arange(WINDOW) & 1).flatten(1).float()
+
+
+@functools.cache
+def tiles_on(device: torch.device) -> Tensor:
+    return TILES.to(device)
+
+
+def tile_mask(scores: Tensor) -> Tensor:
+    """The mask of W [N, K], both multiples of 4, that is 2:4 for W and for its transpose and keeps the most of the scores."""
+    n, k = scores.shape
+    tiles = scores.view(n // WINDOW, WINDOW, k // WINDOW, WINDOW).transpose(1, 2).reshape(-1, WINDOW * WINDOW)
+    patterns = tiles_on(scores.device)
+    best = patterns[(tiles @ patterns.t()).argmax(dim=1)].bool()
+    return best.view(n // WINDOW, k // WINDOW, WINDOW, WINDOW).transpose(1, 2).reshape(n, k)
+
+
+def measure_two_four(out: Path, dtype_name: str) -> None:
+    """A line for each shape."""
+    dtype, done = DTYPES[dtype_name], read_lines(out)
+    for m, k, n in TWO_FOUR_SHAPES:
+        cells = {"m": m, "k": k, "n": n, "dtype": dtype_name}
+        if any(all(row[name] == str(cell) for name, cell in cells.items()) for row in done):
+            continue
+        row = cells | two_four_of(m, k, n, dtype) | where_and_when()
+        append_line(out, {name: text(cell) for name, cell in row.items()})
+        print({name: text(cell) for name, cell in row.items()}, flush=True)
+
+
+def two_four_of(m: int, k: int, n: int, dtype: torch.dtype) -> dict[str, float]:
+    """Microseconds of the mask, of packing W and its transpose, and of products; errors against float64."""
+    torch.manual_seed(0)
+    weight = torch.randn(n, k, device="cuda") / k**0.5
+    mask = tile_mask(weight.abs())
+    xs, dys = ([torch.randn(m, side, device="cuda", dtype=dtype) for _ in range(COPIES)] for side in (k, n))
+
+    def packed() -> tuple[Tensor, Tensor]:
+        sparse = (weight * mask).to(dtype)
+        return torch._cslt_compress(sparse), torch._cslt_compress(sparse.t().contiguous())
+
+    sparse = (weight * mask).to(dtype)
+    of_w, of_transposed = packed()
+    y_by, dx_by = searched(of_w, xs[0].t()), searched(of_transposed, dys[0].t())
+
+    def y(x: Tensor, dy: Tensor) -> Tensor:
+        return torch._cslt_sparse_mm(
+            of_w, x.t(), alg_id=y_by.alg_id, split_k=y_by.split_k, split_k_mode=y_by.split_k_mode
+        )
+
+    def dx(x: Tensor, dy: Tensor) -> Tensor:
+        return torch._cslt_sparse_mm(
+            of_transposed, dy.t(), alg_id=dx_by.alg_id, split_k=dx_by.split_k, split_k_mode=dx_by.split_k_mode
+        )
+
+    by_output = y(xs[0], dys[0])
+    errors = {
+        f"{name}_error": float((found.t().double() - wanted).norm() / wanted.norm())
+        for name, found, wanted in (
+            ("y", by_output, xs[0].double() @ sparse.double().t()),
+            ("dx", dx(xs[0], dys[0]), dys[0].double() @ sparse.double()),
+        )
+    }
+    calls: dict[str, Callable[[Tensor, Tensor], Any]] = {
+        "dense_y_us": lambda x, dy: F.linear(x, sparse),
+        "dense_dx_us": lambda x, dy: dy @ sparse,
+        "dw_us": lambda x, dy: dy.t() @ x,
+        "mask_us": lambda x, dy: tile_mask(weight.abs()),
+        "round_us": lambda x, dy: weight.to(dtype),
+        "pack_us": lambda x, dy: packed(),
+        "y_us": y,
+        "dx_us": dx,
+        "y_to_rows_us": lambda x, dy: by_output.t().contiguous(),
+    }
+    pairs = list(zip(xs, dys, strict=True))
+    with torch.no_grad():
+        found = {
+            name: time_calls([lambda x=x, dy=dy, call=call: call(x, dy) for x, dy in pairs]).median_us
+            for name, call in calls.items()
+        }
+    dense = found["dense_y_us"] + found["dense_dx_us"] + found["dw_us"] + found["round_us"]
+    sparse_us = found["y_us"] + found["dx_us"] + found["dw_us"] + found["pack_us"]
+    return (
+        found
+        | {"speedup": dense / sparse_us, "kept_share": float(weight.abs()[mask].sum() / weight.abs().sum())}
+        | errors
+    )
+
+
 # Steps of networks.
 
 
@@ -149,12 +265,12 @@ def training_of(
     return Training(net, layers, optimizer, inputs, target, dtype)
 
 
-def measure_steps(out: Path, dtype_name: str, compiled: str, only: list[str], profile: bool) -> None:
+def measure_steps(out: Path, dtype_name: str, compiled: str, only: list[str], profile: bool, pattern: str) -> None:
     """A line for each network and sparsity."""
     for (model, batch, length), sparsity in product(SIZES, SPARSITIES):
         if only and f"{model},{sparsity:g}" not in only:
             continue
-        point = Point(model, batch, length, dtype_name, Setting("block_wise", BLOCK, sparsity))
+        point = Point(model, batch, length, dtype_name, Setting(pattern, GRANULARITIES[pattern], sparsity))
         row = steps_of(point, compiled, profile)
         append_line(out, {name: text(cell) for name, cell in row.items()})
         print({name: text(cell) for name, cell in row.items()}, flush=True)
@@ -169,8 +285,7 @@ def steps_of(point: Point, compiled: str, profile: bool) -> dict[str, Any]:
     masks = prune(dense, point).layers
     sparse = Network(copy.deepcopy(dense.net), dense.prunable, dense.body)
     for name, mask in masks.items():
-        layer = TrainableBlockedLinear.from_masked(sparse.net.get_submodule(name), mask, (BLOCK, BLOCK))
-        sparse.net.set_submodule(name, layer)
+        sparse.net.set_submodule(name, trainable(sparse.net.get_submodule(name), mask, point.setting.pattern))
     inputs = inputs_of(
         dense.net, point.batch, point.sequence_length, attention_mask="none", device=device, dtype=torch.float32
     )
@@ -180,7 +295,7 @@ def steps_of(point: Point, compiled: str, profile: bool) -> dict[str, Any]:
     }
     row = {**point.columns, "compiled": compiled}
     row = {name: cell for name, cell in row.items() if name not in ("group_m", "kernel_mode", "pattern_settings")}
-    taken = {mode: timed(trainings, mode) for mode in ("launched", "graph")}
+    taken = {mode: timed(trainings, mode) for mode in ("launched", "recorded", "graph")}
     for mode, samples in taken.items():
         row |= {f"{kind}_{mode}_ms": statistics.median(samples[kind]) for kind in trainings}
     best = {kind: min(row[f"{kind}_{mode}_ms"] for mode in taken) for kind in trainings}
@@ -192,27 +307,49 @@ def steps_of(point: Point, compiled: str, profile: bool) -> dict[str, Any]:
     return row | where_and_when()
 
 
+def trainable(linear: nn.Linear, mask: Tensor, pattern: str) -> nn.Module:
+    """The layer that trains what the mask keeps."""
+    if pattern == "tile_wise":
+        return TrainableTilesLinear.from_masked(linear, mask)
+    return TrainableBlockedLinear.from_masked(linear, mask, (BLOCK, BLOCK))
+
+
 def timed(trainings: dict[str, Training], mode: str) -> dict[str, list[float]]:
     """Milliseconds of steps, taken in turn.
 
     Args:
-        mode: launched = kernel by kernel from Python; graph = a whole step is one CUDA graph.
+        mode: launched = kernel by kernel from Python; recorded = forward and backward are a CUDA graph each; graph = a whole
+            step is one.
     """
     taken: dict[str, list[float]] = {kind: [] for kind in trainings}
     for _, (kind, training) in product(range(TURNS), trainings.items()):
         graph = recorded(training) if mode == "graph" else None
         step = training.step if graph is None else graph.replay
-        for index in range(WARM_UP + STEPS):
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            step()
-            end.record()
-            torch.cuda.synchronize()
-            if index >= WARM_UP:
-                taken[kind].append(begin.elapsed_time(end))
+        with passes_recorded(training.net) if mode == "recorded" else nullcontext():
+            for index in range(WARM_UP + STEPS):
+                begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                begin.record()
+                step()
+                end.record()
+                torch.cuda.synchronize()
+                if index >= WARM_UP:
+                    taken[kind].append(begin.elapsed_time(end))
         del graph, step
         torch.cuda.empty_cache()
     return taken
+
+
+@contextmanager
+def passes_recorded(net: nn.Module) -> Iterator[None]:
+    """Within, forward and backward passes are CUDA graphs."""
+    before = vars(net).get("forward")
+    net.forward = GraphedForward(net, net.forward)
+    try:
+        yield
+    finally:
+        del net.forward
+        if before is not None:
+            net.forward = before
 
 
 def recorded(training: Training) -> torch.cuda.CUDAGraph:
@@ -244,18 +381,21 @@ def part_of(kernel: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("products", "steps"))
+    parser.add_argument("what", choices=("products", "steps", "two_four"))
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--dtype", choices=list(DTYPES), default="bf16")
     parser.add_argument("--sparsities", type=float, nargs="+", default=list(SPARSITIES))
     parser.add_argument("--only", nargs="+", default=[], help="such as bert_base,0.75")
     parser.add_argument("--compiled", choices=("blocks", "network", "none"), default="blocks")
+    parser.add_argument("--pattern", choices=list(GRANULARITIES), default="block_wise", help="of steps")
     parser.add_argument("--profile", action="store_true", help="how a step is divided between kernels")
     given = parser.parse_args()
     if given.what == "products":
         measure_products(given.out, given.dtype, tuple(given.sparsities))
+    elif given.what == "two_four":
+        measure_two_four(given.out, given.dtype)
     else:
-        measure_steps(given.out, given.dtype, given.compiled, given.only, given.profile)
+        measure_steps(given.out, given.dtype, given.compiled, given.only, given.profile, given.pattern)
 
 
 if __name__ == "__main__":

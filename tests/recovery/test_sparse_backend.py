@@ -1,4 +1,4 @@
-"""Training by kept blocks alone: it follows the masked one, resumes, leaves the network itself, and says what it cannot do."""
+"""Training by kept weights alone: it follows the masked one, resumes, leaves the network itself, and says what it cannot do."""
 
 import copy
 import json
@@ -16,11 +16,14 @@ import sparsefront as sf
 from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.block_wise import BlockWise
+from sparsefront.patterns.tile_wise import TileWise
 from sparsefront.recovery import sparse_backend
 from sparsefront.recovery.distill import Distill
 from sparsefront.recovery.finetune import Finetune
+from sparsefront.recovery.lr_rewind import LearningRateRewind
 from sparsefront.recovery.rounds import RunContext
 from sparsefront.recovery.sr_ste import SrSte
+from sparsefront.schedule.gradual import Gradual
 from sparsefront.training.compilation import CompileSteps
 from sparsefront.training.recipe import Recipe
 from sparsefront.training.trainer import TrainerSettings
@@ -30,10 +33,15 @@ X = torch.randn(160, 24, generator=torch.Generator().manual_seed(1))
 BATCHES = [(x, x[:, :5].square().argmax(dim=1)) for x in X.split(8)]
 
 
-def pruned(seed=0, sparsity=0.7, schedule="one_shot"):
+TILES = TileWise(8, input_multiple=1)
+SGD = Recipe(gradient_clip=None, lr=0.05, optimizer="sgd")
+GRADUAL = Gradual(initial_sparsity=0.2, updates=5)
+
+
+def pruned(seed=0, sparsity=0.7, schedule="one_shot", pattern=None):
     torch.manual_seed(seed)
     net = nn.Sequential(nn.Linear(24, 48), nn.GELU(), nn.Dropout(0.1), nn.Linear(48, 32), nn.Linear(32, 5))
-    return net, sf.prune(net, BlockWise("8x4"), sparsity, schedule=schedule, tell=len)
+    return net, sf.prune(net, pattern or BlockWise("8x4"), sparsity, schedule=schedule, tell=len)
 
 
 def trained(net, masks, *, backend, trainer=TRAINER, epochs=10, **given):
@@ -47,16 +55,28 @@ def trained(net, masks, *, backend, trainer=TRAINER, epochs=10, **given):
     "given",
     [
         {"recipe": Recipe(gradient_clip=None, lr=1e-2, weight_decay=0.1, ema=0.9)},
-        {"recipe": Recipe(gradient_clip=None, lr=0.05, optimizer="sgd"), "accumulate": 2},
+        {"recipe": SGD, "accumulate": 2},
         {"recipe": Recipe(gradient_clip=None), "precision": "bf16-mixed"},
         {"recipe": Recipe(gradient_clip=None), "recovery": Distill(hidden_states=1.0, hidden_layers=["0", "3"])},
         {"recipe": Recipe(gradient_clip=None), "schedule": "iterative"},
+        {"recipe": Recipe(gradient_clip=None), "pattern": TILES, "recovery": LearningRateRewind()},
+        {"recipe": Recipe(gradient_clip=None, lr=1e-2, weight_decay=0.1), "schedule": GRADUAL},
+        {"recipe": SGD, "schedule": GRADUAL, "pattern": TileWise(8, element_overlay=0.1)},
     ],
-    ids=["adamw, averages", "sgd, accumulated", "bf16", "distilled", "rounds"],
+    ids=[
+        "adamw, averages",
+        "sgd, accumulated",
+        "bf16",
+        "distilled",
+        "rounds",
+        "tiles, rewound",
+        "gradual",
+        "gradual, tiles, overlay",
+    ],
 )
 def test_two_hundred_steps_follow_the_masked_training(given):
     trainer = {"accumulate_grad_batches": given.pop("accumulate", 1), "precision": given.pop("precision", "auto")}
-    net, masks = pruned(schedule=given.pop("schedule", "one_shot"))
+    net, masks = pruned(schedule=given.pop("schedule", "one_shot"), pattern=given.pop("pattern", None))
     if "recovery" in given:
         given["dense_net"] = pruned()[0]
     settings = TrainerSettings(accelerator="cpu", progress_bar=False, checkpoint=False, **trainer)
@@ -67,6 +87,8 @@ def test_two_hundred_steps_follow_the_masked_training(given):
     )
     assert sum(record.steps for record in of_sparse.rounds) == 200
     assert of_sparse.rounds[-1].samples == of_dense.rounds[-1].samples
+    assert of_sparse.rounds[-1].updates == of_dense.rounds[-1].updates
+    assert all(torch.equal(of_sparse[name], mask) for name, mask in of_dense.items())
     tolerance = {"rtol": 0, "atol": 2e-2} if settings.precision == "bf16-mixed" else {"rtol": 1e-3, "atol": 1e-4}
     for name, weight in dense.state_dict().items():
         torch.testing.assert_close(sparse.state_dict()[name], weight, **tolerance)
@@ -105,7 +127,7 @@ def test_layers_of_other_patterns_train_under_masks(caplog):
     both = masks | others
     with caplog.at_level(logging.INFO):
         sparse, left = trained(net, both, backend="sparse", epochs=2, recipe=Recipe(gradient_clip=None))
-    assert "1 layer trained by kept blocks alone; 1 layer under dense masks: 3 is pruned by n_m" in caplog.text
+    assert "1 layer trained by kept weights alone; 1 layer under dense masks: 3 is pruned by n_m" in caplog.text
     dense, _ = trained(net, both, backend="dense", epochs=2, recipe=Recipe(gradient_clip=None))
     for one, other in zip(sparse.parameters(), dense.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
@@ -140,10 +162,13 @@ class Stop(pl.Callback):
             raise RuntimeError("killed")
 
 
-def test_a_killed_training_resumes_with_equal_weights(tmp_path, monkeypatch):
-    net, masks = pruned()
+@pytest.mark.parametrize(
+    ("pattern", "schedule"), [(None, "one_shot"), (TILES, GRADUAL)], ids=["blocks", "gradual tiles"]
+)
+def test_a_killed_training_resumes_with_equal_weights(tmp_path, monkeypatch, pattern, schedule):
+    net, masks = pruned(pattern=pattern, schedule=schedule)
     keeping = TrainerSettings(accelerator="cpu", progress_bar=False)
-    recipe = Recipe(ema=0.9, gradient_clip=0.5)
+    recipe = Recipe(ema=0.9 if schedule == "one_shot" else None, gradient_clip=0.5)
 
     def run(name):
         folder = tmp_path / name
@@ -187,9 +212,12 @@ def shared(net):
     [
         (
             {"pattern": "n_m"},
-            r"recovery\.backend=sparse: has kernels with a backward pass for pattern=block_wise, not for n_m",
+            r"recovery\.backend=sparse: has kernels with a backward pass for pattern=block_wise, tile_wise, not for n_m",
         ),
-        ({"schedule": "gradual"}, r"recovery\.backend=sparse: trains fixed masks"),
+        (
+            {"schedule": "gradual", "recipe": Recipe(ema=0.9)},
+            r"recovery\.backend=sparse: averages no weights \(recipe\.ema\) whose masks change",
+        ),
         ({"change": frozen}, r"recovery\.backend=sparse: trains weights, and that of 3 is frozen"),
         ({"change": shared}, r"recovery\.backend=sparse: trains each layer by itself, and 0, 3 share a weight"),
         (
@@ -221,11 +249,12 @@ def test_it_says_before_training_what_it_cannot(given, message):
 
 def test_a_run_is_refused_when_it_is_composed(composed):
     with pytest.raises(InvalidSetting, match=r"^recovery\.backend=sparse: has kernels"):
-        validate(composed("pattern=tile_wise", "recovery.backend=sparse"))
+        validate(composed("pattern=vector_wise", "recovery.backend=sparse"))
     with pytest.raises(InvalidSetting, match=r"^recovery\.backend=sparse: has kernels .*, not for block_2_4"):
         validate(composed("pattern=block_2_4", "granularity=16", "recovery.backend=sparse"))
     with pytest.raises(InvalidSetting, match=r"recovery\.backend=sparse: must be dense"):
         validate(composed("pattern=n_m", "recovery=sr_ste", "recovery.backend=sparse"))
+    assert validate(composed("pattern=tile_wise", "recovery.backend=sparse")).recovery.backend == "sparse"
     assert validate(composed("pattern=tile_wise", "recovery.backend=auto")).recovery.backend == "auto"
     assert SrSte().backend == "dense"
 

@@ -234,6 +234,7 @@ def launch_blocked_sm90(
     residual: Tensor | None = None,
     relu_last: bool = False,
     images: ctypes.Structure | None = None,
+    panels: Tensor | None = None,
 ) -> None:
     """Write Y = activation(X · Wᵀ + bias) + residual on the current stream of x's device, which must be current.
 
@@ -249,15 +250,16 @@ def launch_blocked_sm90(
         residual: of y's shape, rows contiguous and each at 16 bytes, or None.
         relu_last: whether what is written is max(0, ·) of that, where there is a residual.
         images: `sm90_convolution.Images` where x is their pixels, and X the rows that their output pixels see; else None.
+        panels: instead of those of `packed`.
     Raises:
         RuntimeError: the launch failed.
     """
     tables = (packed.lengths, m, launch)
     units = cut = sums = None
     if launch.cut:
-        panels = _panels_of_k_block(len(packed.panels), packed.lengths)
+        share = _panels_of_k_block(len(packed.panels), packed.lengths)
         clusters = clusters_at_once(launch.cluster, x.device)
-        found = cut_tensors(*tables, panels, packed.halved, clusters, x.device)
+        found = cut_tensors(*tables, share, packed.halved, clusters, x.device)
         work, begins, firsts = found.work, found.begins, found.firsts
         if len(found.cut):
             units, cut = found.units, found.cut
@@ -266,8 +268,9 @@ def launch_blocked_sm90(
         work, begins, firsts = work_tensors(
             *tables, lambda cluster: clusters_at_once(cluster, x.device), x.device, quick=quick_schedule
         )
+    panels = packed.panels if panels is None else panels
     error = _library().sparsefront_blocked_sm90(
-        *(tensor.data_ptr() for tensor in (x, packed.panels, packed.k_blocks, work, begins, firsts, packed.outputs)),
+        *(tensor.data_ptr() for tensor in (x, panels, packed.k_blocks, work, begins, firsts, packed.outputs)),
         *(None if tensor is None else tensor.data_ptr() for tensor in (units, cut, sums)),
         *epilogue_arguments(x, y, bias, residual),
         0 if bias is None else BIAS_TYPES[bias.dtype],

@@ -104,6 +104,8 @@ def blocked_gradient_sm90(
     splits = splits_for(m, packed.counts, num_sms(x.device))
     gradient = x.new_empty(blocks, *block, dtype=torch.float32)
     of_bias = gradient.new_empty(n if bias else 0)
+    if m == 0:
+        return gradient.zero_(), of_bias.zero_()  # the copy engine describes no empty matrix
     sums = None if splits == 1 else gradient.new_empty(splits, gradient.numel() + of_bias.numel())
     error = _library().sparsefront_blocked_gradient_sm90(
         *(tensor.data_ptr() for tensor in (dy, x)),

@@ -58,9 +58,31 @@ class TrainableBlockedLinear(nn.Module):
         self.out_features, self.in_features = stored.shape
         self.weight = nn.Parameter(stored.values)
         self.bias = bias
+        self._keep(stored)
+
+    def _keep(self, stored: BlockedFormat) -> None:
         self._blocks = KeptBlocks(stored)
         # A tensor, so that layers of other blocks share compiled code, to which a number would be a constant.
         self._handle = torch.tensor(self._blocks.handle, device="cpu")
+
+    @torch.no_grad()
+    def change(self, mask: Tensor, *others: Tensor) -> list[Tensor]:
+        """Keep other blocks from now on; the parameter stays the same object, and has no gradient.
+
+        Args:
+            mask: bool [N, K], True = keep; equal within each block. A weight that was pruned so far begins at zero.
+            others: like `weight`, such as what an optimizer keeps for it.
+        Returns:
+            these as they then are like `weight`.
+        Raises:
+            ValueError: the mask does not keep whole blocks.
+        """
+        mask, block = mask.to(self.weight.device), list(self._blocks.block)
+        dense = [self._blocks.format_of(values).to_dense() for values in (self.weight, *others)]
+        stored, *like = [BlockedFormat.from_dense(one, mask, block=block) for one in dense]
+        self._keep(stored)
+        self.weight.data, self.weight.grad = stored.values, None
+        return [one.values for one in like]
 
     @classmethod
     def from_masked(cls, linear: nn.Linear, mask: Tensor, block: Sequence[int]) -> Self:
@@ -276,13 +298,23 @@ def _product(x: Tensor, packed: Tensor, bias: Tensor | None, kept: KeptBlocks, t
 def _sm90_product(x: Tensor, panels: Tensor, bias: Tensor | None, kept: KeptBlocks, transposed: bool) -> Tensor:
     x = loadable(x)
     m, device = len(x), x.device
-    weight = replace(kept.panels(transposed, device), panels=panels)
+    weight = kept.panels(transposed, device)
     y = x.new_empty(m, weight.n)
     if m:
         with torch.cuda.device_of(x):
             launch, quick = kept.product_launch(transposed, m, device)
-            layout = {"x_feature_major": False, "y_feature_major": False, "quick_schedule": quick}
-            sm90.launch_blocked_sm90(x, y, weight, m=m, launch=launch, bias=bias_for_kernel(bias), **layout)
+            sm90.launch_blocked_sm90(
+                x,
+                y,
+                weight,
+                m=m,
+                launch=launch,
+                quick_schedule=quick,
+                x_feature_major=False,
+                y_feature_major=False,
+                bias=bias_for_kernel(bias),
+                panels=panels,
+            )
     return y
 
 

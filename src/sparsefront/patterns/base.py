@@ -166,7 +166,7 @@ class Pattern(ABC):
         prunes: it takes weights away; only that of the dense baseline does not.
         mixed: layers obey patterns of their own, which the allocation chooses among `choices`.
         takes_blocks: whole blocks of the network go, which then runs without them; no layer is divided.
-        trains_sparse: kernels multiply by what is kept alone in training too, backward pass included.
+        trains_sparse: training can skip what is pruned too, in the backward pass and the optimizer as well.
     """
 
     name: ClassVar[str]

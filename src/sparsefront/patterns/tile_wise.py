@@ -76,6 +76,7 @@ class TileWise(Pattern):
     aggregate: Aggregate = "rms"
     name: ClassVar[str] = "tile_wise"
     uses_granularity: ClassVar[bool] = True
+    trains_sparse: ClassVar[bool] = True
 
     @property
     def sizes(self) -> dict[str, tuple[int, int]]:

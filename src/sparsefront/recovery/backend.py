@@ -41,8 +41,10 @@ def backend_unsupported_reason(setup: RecoverySetup, *, quantize: bool) -> str |
     if not any(part.trains_sparse for part in (pattern.parts if pattern.mixed else (pattern,))):
         trained = ", ".join(options_where("sparsefront.patterns", lambda other: other.trains_sparse))
         return f"has kernels with a backward pass for pattern={trained}, not for {pattern.name}"
-    if schedule.in_training:
-        return f"trains fixed masks, and those of schedule={schedule.name} change meanwhile"
+    if schedule.in_training and setup.trainer.world_size > 1:
+        return f"lets masks change on one device, as those of schedule={schedule.name} do, not on several"
+    if schedule.in_training and setup.recipe.ema is not None:
+        return f"averages no weights (recipe.ema) whose masks change, as those of schedule={schedule.name} do"
     if importance.source == "training":
         return f"has no gradients of pruned weights, which importance={importance.name} adds up"
     if quantize:

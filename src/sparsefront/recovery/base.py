@@ -30,6 +30,8 @@ from sparsefront.training.trainer import TrainerSettings
 
 LayerMasks = dict[str, Tensor]
 StateDict = Mapping[str, Tensor]
+MakeMasks = Callable[[float, LayerMasks | None], LayerMasks]
+"""(Sparsity, masks so far) -> masks for the network's weights as they are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +91,7 @@ class Round:
     masked: MaskedWeights
     spec: MaskSpec
     data: pl.LightningDataModule
-    make_masks: Callable[[float, LayerMasks | None], LayerMasks]
+    make_masks: MakeMasks
     make_task: Callable[[Optimization | None], Task]
     initial_net: Callable[[], nn.Module]
     dense_net: Callable[[], nn.Module]

@@ -20,7 +20,7 @@ class Finetune(TrainingRecovery):
         epochs: of all rounds together, which share them; null = the recipe's recovery_epochs, else its epochs.
         lr: peak rate; null = the recipe's recovery_lr, else its lr.
         quantize: products of the prunable layers round as precision=fp8 does (`FakeQuantize`), which trains for it.
-        backend: dense multiplies by zeros too; sparse by kept blocks alone; auto by what takes less time for a step.
+        backend: dense multiplies by zeros too; sparse by kept blocks or outputs alone; auto by what takes less time for a step.
     """
 
     epochs: Annotated[PositiveInt | None, Field(description="null: the recipe's; recovery=none trains nothing")] = None

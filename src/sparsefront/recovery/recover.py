@@ -86,7 +86,7 @@ def recover(
             none, or one with its settings.
         epochs, lr: of the recipe: how long all rounds together (each one that rewinds) train, and at which peak rate. Not
             beside a recovery that has its own, nor one that trains nothing.
-        backend: of the recovery: dense, sparse (trains by kept blocks alone, of masks of blocks) or auto (the one whose step
+        backend: of the recovery: dense, sparse (trains by kept weights alone, of blocks and tiles) or auto (the one whose step
             takes less time); None = as the recovery has it, dense by default.
         recipe: optimizer, learning-rate curve, weight decay; None = AdamW, linear decay, 3 epochs at 1e-3. Rewinding reads it
             as that of the dense training.

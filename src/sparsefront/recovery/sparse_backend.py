@@ -1,39 +1,46 @@
-"""`recovery.backend`: training that multiplies by kept groups of weights alone, instead of by zeros under a mask.
+"""`recovery.backend`: training that multiplies by kept blocks or kept outputs alone, instead of by zeros under a mask.
 
 While a fit lasts, pruned Linear layers of the network are modules whose parameter holds what is kept. Optimizer, clipping, weight
 decay, averages, checkpoints and the exchange of gradients then see nothing else. Afterwards the layers are there again, with the
 trained weights in place.
 """
 
+import itertools
 import json
 import logging
 import statistics
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from sparsefront_kernels import mask_structure
 from sparsefront_kernels.blocked.training import TrainableBlockedLinear, training_unsupported_reason
+from sparsefront_kernels.gathered.training import TrainableTilesLinear
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from sparsefront import distributed
 from sparsefront.artifacts.durable import whole_file
 from sparsefront.errors import InvalidSetting
-from sparsefront.networks import has_forward_hooks
+from sparsefront.networks import has_forward_hooks, keep_modes
 from sparsefront.patterns.base import Pattern
 from sparsefront.patterns.block_wise import BlockWise
 from sparsefront.progress import counted
 from sparsefront.pruning.masked_weights import MaskedWeights, sharing_layers
 from sparsefront.recovery.backend import KEY, Backend, backend_unsupported_reason
-from sparsefront.recovery.base import Round
+from sparsefront.recovery.base import LayerMasks, MakeMasks, Round
 from sparsefront.tasks.base import with_square_mask
+from sparsefront.training.compilation import CompileSteps
 from sparsefront.training.recipe import Optimization
 from sparsefront.training.resume import random_state, set_random_state
 
 log = logging.getLogger(__name__)
 
+Trainable = TrainableBlockedLinear | TrainableTilesLinear
+
+MASK = "kept"  # after a layer's name in a state dict
 CHOICE = "backend.json"  # what `auto` chose, for a run that resumes
 
 
@@ -49,40 +56,45 @@ def pattern_of_blocks(masks: Mapping[str, Tensor]) -> BlockWise | None:
 @contextmanager
 def sparse_layers(
     backend: Backend, round: Round, optimization: Optimization, *, quantize: bool
-) -> Iterator[MaskedWeights]:
+) -> Iterator[tuple[MaskedWeights, MakeMasks]]:
     """Within, the pruned layers of `round.net` are as the backend trains them; afterwards they are themselves.
 
     Args:
         round: its masks are applied.
         optimization: of this round, for `auto`.
     Returns:
-        what applies the masks of the layers that stay dense.
+        what applies the masks, and what makes them where they change: as if all layers were themselves.
     Raises:
         InvalidSetting: of backend sparse: a layer whose weight is frozen or shared, or none that can be trained.
     """
     chosen = _chosen(backend, round, optimization, quantize=quantize)
     with _converted(round) if chosen == "sparse" else nullcontext(round.masked) as masked:
-        yield masked
+        yield masked, masked.making(round.make_masks) if isinstance(masked, TrainedMasks) else round.make_masks
 
 
 @contextmanager
-def _converted(round: Round) -> Iterator[MaskedWeights]:
+def _converted(round: Round) -> Iterator["TrainedMasks"]:
     net, masks = round.net, round.masked.masks()
     trained, dense = _sorted_layers(net, masks, round)
     if not trained:
         first, reason = next(iter(dense.items()))
         raise InvalidSetting(KEY, "sparse", f"trains Linear layers, and finds none: {first} {reason}; use dense")
     some = f"; {counted(len(dense), 'layer')} under dense masks: {_first(dense)}" if dense else ""
-    log.info("recover: %s trained by kept blocks alone%s", counted(len(trained), "layer"), some)
+    log.info("recover: %s trained by kept weights alone%s", counted(len(trained), "layer"), some)
     with ExitStack() as undo:
+        held = TrainedMasks(net, list(dense), {name: masks[name] for name in trained})
+        undo.callback(held.hand_over, round.masked)
         for name in trained:
-            undo.callback(_restore, net, name, _replace(net, name, masks[name], round))
+            held.linears[name] = _replace(net, name, masks[name], round)
+            undo.callback(_restore, net, name, held.linears[name])
+        if round.setup.pruning.schedule.in_training:
+            undo.enter_context(held.in_checkpoints())
         _require_right(net, trained, _dtype(round), torch.device(round.setup.trainer.device))
         fast = [part for part in net.modules() if isinstance(part, nn.TransformerEncoderLayer)]
         for layer in fast:  # their fast path reads dense weights: see `inference.network_modules.leave_fast_path`
             undo.callback(setattr, layer, "activation_relu_or_gelu", layer.activation_relu_or_gelu)
             layer.activation_relu_or_gelu = 0
-        yield MaskedWeights(net, dense)
+        yield held
 
 
 def _first(dense: dict[str, str]) -> str:
@@ -127,8 +139,12 @@ def _replace(net: nn.Module, name: str, mask: Tensor, round: Round) -> nn.Linear
     linear = net.get_submodule(name)
     assert isinstance(linear, nn.Linear)
     _, parameters = _pattern_of(name, round).storage(tuple(linear.weight.shape), round.sparsity)  # type: ignore[arg-type]
+    layer: Trainable
     try:
-        layer = TrainableBlockedLinear.from_masked(linear, mask, parameters["block"])
+        if "block" in parameters:
+            layer = TrainableBlockedLinear.from_masked(linear, mask, parameters["block"])
+        else:
+            layer = TrainableTilesLinear.from_masked(linear, mask)
     except ValueError as error:  # somebody changed the masks
         raise InvalidSetting(
             KEY, "sparse", f"trains whole blocks, and the mask of {name} has others ({error}); use dense"
@@ -146,8 +162,7 @@ def _require_right(net: nn.Module, layers: list[str], dtype: torch.dtype, device
     """Raises InvalidSetting where kernels of the GPU at hand give another product or gradient of a layer than float64 does."""
     for name in layers if device.type == "cuda" else ():
         layer = net.get_submodule(name)
-        assert isinstance(layer, TrainableBlockedLinear)
-        error = layer.largest_error(dtype, device)
+        error = layer.largest_error(dtype, device) if isinstance(layer, TrainableBlockedLinear) else 0.0
         if not error <= LARGEST_ERROR[dtype]:
             allowed = f"has kernels that are wrong on this GPU, by {error:.1e} of what {name} should give; use dense"
             raise InvalidSetting(KEY, "sparse", allowed)
@@ -156,10 +171,106 @@ def _require_right(net: nn.Module, layers: list[str], dtype: torch.dtype, device
 @torch.no_grad()
 def _restore(net: nn.Module, name: str, linear: nn.Linear) -> None:
     layer = net.get_submodule(name)
-    assert isinstance(layer, TrainableBlockedLinear)
+    assert isinstance(layer, Trainable)
     linear.weight.data = layer.dense_weight()
     linear.train(layer.training)
     net.set_submodule(name, linear.to(layer.weight.device))
+
+
+# Masks that change while they are trained.
+
+
+class TrainedMasks(MaskedWeights):
+    """The masks of all pruned layers, of which some are trained by what they keep.
+
+    A layer whose mask changes keeps its parameter, with other values in it. What the optimizer holds for it changes with it, and
+    a weight that comes back begins at zero. A checkpoint holds the masks that its weights belong to.
+
+    Args:
+        dense: the layers under masks.
+        trained: layer name -> mask [N, K] of the others, which are not converted yet.
+    Attributes:
+        linears: layer name -> the module that it is outside of the training.
+    """
+
+    def __init__(self, net: nn.Module, dense: Sequence[str], trained: Mapping[str, Tensor]) -> None:
+        super().__init__(net, dense)
+        self.linears: dict[str, nn.Linear] = {}
+        self._net, self._trained, self._changed = net, dict(trained), False
+        self._optimizers: list[torch.optim.Optimizer] = []
+
+    def masks(self) -> dict[str, Tensor]:
+        return super().masks() | self._trained
+
+    def set(self, masks: dict[str, Tensor]) -> None:
+        super().set({name: mask for name, mask in masks.items() if name not in self._trained})
+        for name in self._trained:
+            if name in masks:
+                self._change(name, masks[name])
+
+    def check(self) -> None:
+        MaskedWeights(self._net, list(self._modules)).check()  # others have no pruned weights
+
+    def attach(self, optimizer: torch.optim.Optimizer) -> RemovableHandle:
+        self._optimizers.append(optimizer)
+        return super().attach(optimizer)
+
+    def _change(self, name: str, mask: Tensor) -> None:
+        mask = mask.view_as(self._trained[name]).to(self._trained[name].device)
+        if torch.equal(mask, self._trained[name]):
+            return
+        layer = self._net.get_submodule(name)
+        assert isinstance(layer, Trainable)
+        states = [optimizer.state[layer.weight] for optimizer in self._optimizers if layer.weight in optimizer.state]
+        places = [
+            (state, key)
+            for state in states
+            for key, one in state.items()
+            if isinstance(one, Tensor) and one.shape == layer.weight.shape
+        ]
+        changed = layer.change(mask, *(state[key] for state, key in places))
+        for (state, key), one in zip(places, changed, strict=True):
+            state[key] = one
+        self._trained[name], self._changed = mask, True
+
+    def making(self, make_masks: MakeMasks) -> MakeMasks:
+        """The function that makes masks, for the network itself."""
+
+        def make(sparsity: float, previous: LayerMasks | None) -> LayerMasks:
+            layers = {name: self._net.get_submodule(name) for name in self.linears}
+            for name, linear in self.linears.items():
+                _restore(self._net, name, linear)
+            try:
+                return make_masks(sparsity, previous)
+            finally:
+                for name, linear in self.linears.items():
+                    self._net.set_submodule(name, layers[name])
+                    linear.weight.data = linear.weight.new_empty(0)  # as in `_replace`
+
+        return make
+
+    def hand_over(self, masked: MaskedWeights) -> None:
+        """Set masks that have changed, once the layers are themselves."""
+        if self._changed:
+            masked.set(self._trained)
+
+    @contextmanager
+    def in_checkpoints(self) -> Iterator[None]:
+        """Within, the network's state dict holds the masks, and what is loaded is of those that it holds."""
+
+        def save(module: nn.Module, state: dict[str, Any], prefix: str, local_metadata: Any) -> None:
+            state.update({f"{prefix}{name}.{MASK}": mask.cpu() for name, mask in self._trained.items()})
+
+        def load(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+            for name in self._trained:
+                self._change(name, state.pop(f"{prefix}{name}.{MASK}"))
+
+        handles = self._net.register_state_dict_post_hook(save), self._net.register_load_state_dict_pre_hook(load)
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
 
 
 # Which backend trains: asked for, or by the time of a step.
@@ -174,15 +285,14 @@ def _chosen(backend: Backend, round: Round, optimization: Optimization, *, quant
     if backend == "sparse":
         if not on_gpu:
             log.warning("%s=sparse on a CPU runs the reference of the kernels: right, and not faster", KEY)
-        elif reason := training_unsupported_reason(_dtype(round), torch.device(round.setup.trainer.device)):
+        elif reason := _kernels_unsupported_reason(round):
             raise InvalidSetting(KEY, backend, f"{reason}; use dense")
         return backend
     kept = None if round.resume_dir is None else round.resume_dir / CHOICE
     if kept is not None and kept.exists():
         return json.loads(kept.read_text(encoding="utf-8"))
     reason = backend_unsupported_reason(round.setup, quantize=quantize) if on_gpu else "runs no kernels on a CPU"
-    if reason is None:
-        reason = training_unsupported_reason(_dtype(round), torch.device(round.setup.trainer.device))
+    reason = reason or _kernels_unsupported_reason(round)
     if reason is not None:
         log.info("%s=auto trains dense: backend sparse %s", KEY, reason)
         return "dense"
@@ -192,6 +302,14 @@ def _chosen(backend: Backend, round: Round, optimization: Optimization, *, quant
         with whole_file(kept) as new:
             new.write_text(json.dumps(chosen), encoding="utf-8")
     return chosen
+
+
+def _kernels_unsupported_reason(round: Round) -> str | None:
+    """Why blocks cannot be trained on the device at hand, or None; tiles can on any."""
+    pattern = round.setup.pruning.pattern
+    if not any(isinstance(part, BlockWise) for part in (pattern.parts if pattern.mixed else (pattern,))):
+        return None
+    return training_unsupported_reason(_dtype(round), torch.device(round.setup.trainer.device))
 
 
 def _has_kernels(round: Round) -> bool:
@@ -218,10 +336,10 @@ def _faster(round: Round, optimization: Optimization) -> Backend:
     loader = round.data.train_dataloader()
     generator = None if loader.generator is None else loader.generator.get_state()
     try:
-        batch = next(iter(loader))
-        dense = _step_seconds(round, optimization, batch, device)
-        with _converted(round):
-            sparse = _step_seconds(round, optimization, batch, device)
+        batches = list(itertools.islice(loader, WARM_UP + STEPS))
+        dense = _step_seconds(round, optimization, round.masked, batches, device)
+        with _converted(round) as masked:
+            sparse = _step_seconds(round, optimization, masked, batches, device)
     except InvalidSetting as error:
         log.info("%s=auto trains dense: %s", KEY, error.allowed)
         return "dense"
@@ -235,21 +353,34 @@ def _faster(round: Round, optimization: Optimization) -> Backend:
     return "sparse" if faster else "dense"
 
 
-def _step_seconds(round: Round, optimization: Optimization, batch: Any, device: torch.device) -> float:
-    """The median of a few steps on one batch: forward, backward, optimizer; not compiled, and without a teacher."""
-    task, net = round.make_task(None), round.net
+def _step_seconds(
+    round: Round, optimization: Optimization, masked: MaskedWeights, batches: list[Any], device: torch.device
+) -> float:
+    """The median of a few steps, of forward, backward, optimizer and masks; compiled and recorded as the training is, where sizes
+    of batches repeat, and without a teacher.
+    """
+    task, net, trainer = round.make_task(None), round.net, round.setup.trainer
     optimizer = optimization.make_optimizer(net)
-    batch = task.transfer_batch_to_device(batch, device, 0)
+    masked.attach(optimizer)
+    batches = [task.transfer_batch_to_device(batch, device, 0) for batch in batches]
     dtype, seconds = _dtype(round), []
-    for _ in range(WARM_UP + STEPS):
-        _synchronize(device)
-        start = time.perf_counter()
-        with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-            output = task.call(net, with_square_mask(task.net_inputs(batch), net))
-            loss = task.label_loss(output, batch)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        _synchronize(device)
-        seconds.append(time.perf_counter() - start)
+    faster = CompileSteps(trainer.compile, graphs=trainer.records_graphs(default=True))
+    with keep_modes(net):
+        if not net.training:
+            net.train()
+        faster.on_train_start(None, task)
+        try:
+            for batch in itertools.islice(itertools.cycle(batches), WARM_UP + STEPS):
+                _synchronize(device)
+                start = time.perf_counter()
+                with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+                    output = task.call(net, with_square_mask(task.net_inputs(batch), net))
+                    loss = task.label_loss(output, batch)
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                _synchronize(device)
+                seconds.append(time.perf_counter() - start)
+        finally:
+            faster.on_train_end(None, task)
     return statistics.median(seconds[WARM_UP:])

@@ -13,7 +13,7 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.progress import counted
 from sparsefront.pruning.masked_weights import ApplyMasks, MaskedWeights
 from sparsefront.recovery.backend import SPARSE_BACKEND, Backend, check_backend, sparse_backend
-from sparsefront.recovery.base import Recovery, RecoverySetup, Round, RoundRecord
+from sparsefront.recovery.base import MakeMasks, Recovery, RecoverySetup, Round, RoundRecord
 from sparsefront.recovery.fake_quantize import FakeQuantize
 from sparsefront.training.fit import Trained, fit, steps_per_epoch
 from sparsefront.training.recipe import Optimization, Recipe
@@ -104,9 +104,12 @@ class TrainingRecovery(Recovery):
         """What its results depend on beyond its imports."""
         return () if self.backend == "dense" else (SPARSE_BACKEND,)
 
-    def _trained_layers(self, round: Round, optimization: Optimization) -> AbstractContextManager[MaskedWeights]:
+    def _trained_layers(
+        self, round: Round, optimization: Optimization
+    ) -> AbstractContextManager[tuple[MaskedWeights, MakeMasks]]:
+        """What applies masks in the round's fit, and what makes them where they change in it."""
         if self.backend == "dense":
-            return nullcontext(round.masked)
+            return nullcontext((round.masked, round.make_masks))
         return sparse_backend().sparse_layers(self.backend, round, optimization, quantize=self.quantize)
 
     def recover(self, round: Round) -> RoundRecord:
@@ -115,23 +118,25 @@ class TrainingRecovery(Recovery):
         plan = self.plan_of_round(setup.recipe, steps, round.index, len(round.levels))
         self.set_weights(round)
         round.masked.set(round.masks)
-        with self._trained_layers(round, plan.optimization) as masked:
+        with self._trained_layers(round, plan.optimization) as (masked, make_masks):
             apply_masks = ApplyMasks(
                 masked,
                 schedule=setup.pruning.schedule,
                 sparsity=setup.pruning.sparsity,
-                make_masks=round.make_masks,
+                make_masks=make_masks,
                 total_steps=plan.total_steps(steps),
             )
             callbacks = apply_masks, *self.callbacks(round)
             if self.quantize:
                 callbacks = *callbacks, FakeQuantize(round.net, setup.prunable(round.net))
-            trained = fit_round(round, plan, callbacks)
+            trained = fit_round(round, plan, callbacks, graphs=self.backend != "dense")
         return RoundRecord(**asdict(trained), updates=apply_masks.reached)
 
 
-def fit_round(round: Round, plan: TrainingPlan, callbacks: tuple[pl.Callback, ...] = ()) -> Trained:
-    """Train `round.net` in place as planned, with a fresh optimizer."""
+def fit_round(
+    round: Round, plan: TrainingPlan, callbacks: tuple[pl.Callback, ...] = (), *, graphs: bool = False
+) -> Trained:
+    """Train `round.net` in place as planned, with a fresh optimizer; `graphs` as of `fit`."""
     number = f", round {round.index + 1} of {len(round.levels)}" if len(round.levels) > 1 else ""
     return fit(
         round.make_task(plan.optimization),
@@ -148,6 +153,7 @@ def fit_round(round: Round, plan: TrainingPlan, callbacks: tuple[pl.Callback, ..
         lr_key=round.setup.lr_argument or plan.lr_key,
         phase="recover",
         first_step=round.first_step,
+        graphs=graphs,
     )
 
 

@@ -1,4 +1,4 @@
-"""torch.compile in training steps, and algorithms that repeat to the bit."""
+"""torch.compile and CUDA graphs in training steps, and algorithms that repeat to the bit."""
 
 import logging
 import os
@@ -16,6 +16,7 @@ from torch.utils import deterministic as debugging
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.base import block_names
+from sparsefront.training.graphs import GraphedForward
 
 # Runs that repeat to the bit on a GPU: algorithms that add in no fixed order are not used.
 
@@ -98,15 +99,22 @@ class CompileSteps(pl.Callback):
     those, so that a network that has them inside of what is compiled stays as it is, with a notice.
 
     Args:
-        what: blocks = each member of the network's lists of blocks; network = all in one.
+        what: blocks = each member of the network's lists of blocks; network = all in one; none = nothing.
+        graphs: passes of the whole network, compiled or not, are CUDA graphs (`GraphedForward`).
     """
 
-    def __init__(self, what: str) -> None:
-        self.what = what
+    def __init__(self, what: str, *, graphs: bool = False) -> None:
+        self.what, self.graphs = what, graphs
         self._undo = ExitStack()
 
-    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        modules = self._modules(module.net)
+    def on_train_start(self, trainer: pl.Trainer | None, module: pl.LightningModule) -> None:
+        if self.what != "none":
+            self._compile(module.net)
+        if self.graphs:
+            self._record(module.net)
+
+    def _compile(self, net: nn.Module) -> None:
+        modules = self._modules(net)
         for name, part in modules.items():
             if (why := _obstacle(part)) is not None:
                 log.warning("trainer.compile=%s is left out: %s has %s", self.what, name or "the network", why)
@@ -118,7 +126,16 @@ class CompileSteps(pl.Callback):
             part.forward = _in_training(part)
             self._undo.callback(delattr, part, "forward")
 
-    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+    def _record(self, net: nn.Module) -> None:
+        if (why := _obstacle(net)) is not None:
+            log.warning("trainer.cuda_graphs is left out: the network has %s", why)
+            return
+        before = vars(net).get("forward")
+        net.forward = GraphedForward(net, net.forward)
+        undo = (delattr, net, "forward") if before is None else (setattr, net, "forward", before)
+        self._undo.callback(*undo)
+
+    def on_train_end(self, trainer: pl.Trainer | None, module: pl.LightningModule) -> None:
         self._undo.close()
 
     def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:

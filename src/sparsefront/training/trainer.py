@@ -149,6 +149,8 @@ class TrainerSettings:
         compile: what of the network goes through torch.compile in training steps: its blocks (one after the other, with one code
             for those that are alike), or all of it at once, which takes longer to begin with. For steps that wait for Python and
             not for the GPU: generating code takes about as long as some hundred steps. Results differ by rounding.
+        cuda_graphs: the forward and the backward pass of the network are one launch each, recorded for each size of batch: for
+            steps that wait for Python, of one GPU. null = where a recovery trains by sparse kernels and accumulates nothing.
         deterministic: equal runs on GPUs of one kind end with equal weights, to the bit, with the same versions: sums have one
             order, which some operations are slower in and a few do not have (training then ends with a message).
         precision: auto is 32-true on a CPU, bf16-mixed on a GPU that has bf16, 16-mixed on an older one.
@@ -165,6 +167,7 @@ class TrainerSettings:
     exchange_gradients: Literal["during_backward", "after_backward"] = "during_backward"
     ddp_comm_hook: Literal["bf16_compress"] | None = None
     compile: Literal["none", "blocks", "network"] = "none"
+    cuda_graphs: bool | None = None
     deterministic: bool = False
     precision: Literal["auto", "32-true", "16-mixed", "bf16-mixed"] = "auto"
     accumulate_grad_batches: PositiveInt = 1
@@ -177,7 +180,7 @@ class TrainerSettings:
 
         Raises:
             InvalidSetting: accelerator gpu, more devices than there are GPUs or than cores can take, fp16 on a CPU, a hook
-                without several GPUs, another exchange of one device, or no compiler.
+                without several GPUs, another exchange of one device, graphs without a GPU or on several, or no compiler.
         """
         import torch
 
@@ -215,6 +218,8 @@ class TrainerSettings:
             )
         if self.compile != "none" and (why := why_unavailable(self.on_gpu)) is not None:
             raise InvalidSetting("compile", self.compile, f"{why}; use none")
+        if self.cuda_graphs and not self._can_record:
+            raise InvalidSetting("cuda_graphs", True, "is for trainings on one GPU; use null")
         if self.deterministic:
             fix_workspace()
 
@@ -246,6 +251,15 @@ class TrainerSettings:
         return "bf16-mixed" if torch.cuda.is_bf16_supported() else "16-mixed"
 
     @property
+    def _can_record(self) -> bool:
+        return self.on_gpu and self.world_size == 1
+
+    def records_graphs(self, *, default: bool) -> bool:
+        """Whether steps are CUDA graphs; `default` where the settings leave it open and no gradients are accumulated."""
+        chosen = default and self.accumulate_grad_batches == 1 if self.cuda_graphs is None else self.cuda_graphs
+        return self._can_record and chosen
+
+    @property
     def fuses_optimizer(self) -> bool:
         """Whether a fused optimizer may step: on a GPU, where no loss scaler hands it gradients that are still scaled, for these
         are read and clipped before.
@@ -258,10 +272,12 @@ class TrainerSettings:
         if self.exchange_gradients != "during_backward":
             exchange["exchange_gradients"] = self.exchange_gradients
         code = {} if self.compile == "none" else {"compile": self.compile}
+        graphs = {} if self.cuda_graphs is None else {"cuda_graphs": self.cuda_graphs}
         order = {"deterministic": True} if self.deterministic else {}
         return {
             **exchange,
             **code,
+            **graphs,
             **order,
             "device": self.device,
             "devices": self.world_size,

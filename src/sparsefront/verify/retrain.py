@@ -28,7 +28,7 @@ STANDARD_ERRORS = 2.0  # two evaluations may lie apart by so many of their diffe
 OTHER_ERROR = 2.0  # times as large as now, a standard error would excuse anything
 OTHER_SPARSITY = 0.01
 # settings of the trainer that another device changes, or that alter no more than rounding there
-OF_THE_DEVICE = ("device", "precision", "deterministic", "compile", "exchange_gradients")
+OF_THE_DEVICE = ("device", "precision", "deterministic", "compile", "cuda_graphs", "exchange_gradients")
 
 
 def places(cache_dir: Path | None, given: Sequence[str]) -> list[str]:

@@ -1,0 +1,206 @@
+"""CUDA graphs of training steps: what is recorded, when, and that replays change no weight's training."""
+
+import copy
+import logging
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import sparsefront as sf
+from sparsefront.errors import InvalidSetting
+from sparsefront.recovery import training
+from sparsefront.tasks.classification import ImageClassification
+from sparsefront.training import graphs
+from sparsefront.training.compilation import CompileSteps
+from sparsefront.training.graphs import MOST_GRAPHS, GraphedForward
+from sparsefront.training.recipe import Recipe
+from sparsefront.training.trainer import TrainerSettings
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)
+        self.unused = nn.Parameter(torch.ones(2))
+
+    def forward(self, x, *, double=False):
+        hidden = self.norm(self.first(x)).relu()
+        return {"logits": self.last(hidden) * (2 if double else 1), "hidden": hidden.detach(), "kind": "plain"}
+
+
+@pytest.fixture
+def recorded(monkeypatch):
+    """Graphs that run what was recorded once more and write its results where they were; how often each ran.
+
+    As in memory that graphs share, a replay overwrites what others of its pool have returned.
+    """
+    runs, memory = [], {}
+
+    def record(run, pool):
+        gradients = (one.grad for one in record.net.parameters() if one.grad is not None)
+        saved = [(one, one.clone()) for one in (*record.net.buffers(), *gradients)]
+        returned, index = run(), len(runs)
+        for one, before in saved:
+            one.data.copy_(before)  # recording runs nothing
+        runs.append(0)
+        flat = list(returned.values() if isinstance(returned, dict) else returned)
+        held = [one.detach() if isinstance(one, torch.Tensor) else None for one in flat]
+        pool = object() if pool is None else pool
+        memory.setdefault(pool, []).extend(one for one in held if one is not None)
+
+        def replay():
+            runs[index] += 1
+            for one in memory[pool]:
+                one.fill_(torch.nan)
+            if isinstance(returned, dict):
+                with torch.enable_grad():  # which a function of autograd turns off
+                    again = record.latest = list(run().values())
+            else:
+                again = torch.autograd.grad(
+                    [one for one in record.latest if isinstance(one, torch.Tensor) and one.requires_grad],
+                    record.parameters,
+                    record.given(),
+                    allow_unused=True,
+                )
+            for own, new in zip(held, again, strict=True):
+                if isinstance(new, torch.Tensor):
+                    own.copy_(new.detach())
+
+        return returned, replay, pool
+
+    monkeypatch.setattr(graphs, "record", record)
+    return record, runs
+
+
+def graphed(net, record):
+    record.net, record.parameters = net, list(net.parameters())
+    forward = GraphedForward(net, net.forward)
+    record.given = lambda: next(
+        graph._given for graph in forward._graphs.values() if graph._given[0].shape == record.latest[0].shape
+    )
+    return forward
+
+
+def test_replays_train_as_the_network_itself_does(recorded):
+    """Accumulated gradients of two sizes, an unused parameter, an output without a gradient and one that is no tensor."""
+    record, runs = recorded
+    torch.manual_seed(0)
+    plain = Net()
+    net = copy.deepcopy(plain)
+    forward = graphed(net, record)
+    for step in range(5):
+        for micro in range(2):
+            x = torch.randn(4 + micro, 6)
+            ends = []
+            for call in (plain.forward, forward):
+                out = call(x, double=False)
+                assert out["kind"] == "plain" and not out["hidden"].requires_grad
+                out["logits"].square().sum().backward()
+                ends.append(out)
+            assert torch.equal(ends[0]["logits"], ends[1]["logits"]), (step, micro)
+        for one in (plain, net):
+            with torch.no_grad():
+                for parameter in one.parameters():
+                    if parameter.grad is not None:
+                        parameter -= 0.01 * parameter.grad
+                        parameter.grad = None
+    assert runs == [4, 4, 4, 4]  # all but the first of each size
+    for one, other in zip(plain.state_dict().values(), net.state_dict().values(), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_each_size_is_recorded_and_other_calls_are_not(recorded):
+    record, runs = recorded
+    net = Net()
+    forward = graphed(net, record)
+    record.given = lambda: None
+
+    def calls(*sizes, **given):
+        for rows in sizes:
+            forward(torch.randn(rows, 6), **given)
+        return len(runs) // 2
+
+    assert calls(4) == 0 and calls(4) == 1 and calls(4) == 1, "the second of a size"
+    assert calls(5, 5, 6) == 2
+    assert calls(4, 4, double=True) == 3, "another value that is no tensor"
+    net.norm.eval()
+    assert calls(4, 4) == 4, "a frozen norm"
+    net.first.weight.data = net.first.weight.data.clone()
+    assert calls(4) == 4 and calls(4) == 5 and len(forward._graphs) == 1, "weights that lie elsewhere"
+    net.eval()
+    assert calls(7, 7) == 5
+    net.train()
+    with torch.no_grad():
+        assert calls(7, 7) == 5
+    sizes = list(range(20, 20 + 2 * MOST_GRAPHS))
+    calls(*sizes, *sizes)
+    assert len(forward._graphs) == MOST_GRAPHS
+
+
+def test_what_cannot_be_recorded_runs_as_before(monkeypatch, caplog):
+    def record(run, pool):
+        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    monkeypatch.setattr(graphs, "record", record)
+    net = Net()
+    forward = GraphedForward(net, net.forward)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            forward(torch.randn(4, 6))["logits"].sum().backward()
+    assert caplog.text.count("CUDA graphs are left out: operation not permitted when stream is capturing") == 1
+
+
+def test_the_network_is_plain_afterwards_and_hooks_keep_it_so(caplog):
+    net = Net()
+    task = ImageClassification(net, num_classes=3)
+    steps = CompileSteps("none", graphs=True)
+    steps.on_train_start(None, task)
+    assert isinstance(net.forward, GraphedForward)
+    steps.on_train_end(None, task)
+    assert "forward" not in vars(net)
+    net.last.register_forward_hook(lambda *_: None)
+    steps.on_train_start(None, task)
+    assert "trainer.cuda_graphs is left out: the network has a hook on last" in caplog.text
+    assert "forward" not in vars(net)
+
+
+def test_settings_say_where_steps_are_graphs(monkeypatch):
+    cpu = TrainerSettings(accelerator="cpu")
+    assert not cpu.records_graphs(default=True) and "cuda_graphs" not in cpu.cache_key()
+    with pytest.raises(InvalidSetting, match=r"^cuda_graphs=True: is for trainings on one GPU; use null"):
+        TrainerSettings(accelerator="cpu", cuda_graphs=True).check()
+    for given, expected in (({}, (True, False)), ({"cuda_graphs": False}, (False, False))):
+        gpu = TrainerSettings(accelerator="gpu", precision="32-true", **given)
+        assert tuple(gpu.records_graphs(default=default) for default in (True, False)) == expected
+    assert not TrainerSettings(accelerator="gpu", accumulate_grad_batches=2).records_graphs(default=True)
+    assert not TrainerSettings(accelerator="gpu", devices=2).records_graphs(default=True)
+    asked = []
+    monkeypatch.setattr(training, "fit", lambda *_, graphs, **__: asked.append(graphs) or training.Trained())
+    net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 5))
+    masks = sf.prune(net, "block_wise", 0.5, granularity=4, tell=len)
+    for backend in ("dense", "sparse", "auto"):
+        batches = [(torch.randn(4, 8), torch.zeros(4).long())]
+        sf.recover(net, masks, batches, F.cross_entropy, backend=backend, epochs=1, trainer=cpu)
+    assert asked == [False, True, True]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed", "32-true"])
+def test_on_a_gpu_weights_are_those_of_launched_steps(precision):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(32, 256), nn.GELU(), nn.Dropout(0.1), nn.Linear(256, 5))
+    masks = sf.prune(net, "block_wise", 0.5, granularity=16, tell=len)
+    batches = [(x, x[:, :5].argmax(dim=1)) for x in torch.randn(330, 32).split(32)]  # the last one is shorter
+    ends = []
+    for recorded in (False, True):
+        settings = TrainerSettings(
+            accelerator="gpu", precision=precision, cuda_graphs=recorded, accumulate_grad_batches=2, progress_bar=False
+        )
+        one = copy.deepcopy(net)
+        torch.manual_seed(5)
+        sf.recover(one, masks, batches, F.cross_entropy, trainer=settings, recipe=Recipe(ema=0.9))
+        ends.append(one)
+    for one, other in zip(*(end.parameters() for end in ends), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
