@@ -501,9 +501,10 @@ def best_predicted(problem: Sm90Problem, num_sms: int) -> Sm90Launch:
     """The first of `candidates`, for calls that wait for it."""
     if problem.halved:
         return PERSISTENT
-    return min(
-        _UNORDERED_SPACE[_raster_swizzles(problem)[0]], key=lambda launch: predicted_us(problem, launch, num_sms)
-    )
+    every = _UNORDERED_SPACE[_raster_swizzles(problem)[0]]
+    if problem.cta_tiles * -(-problem.m // 128) >= 4 * num_sms:
+        every = tuple(launch for launch in every if launch.splits == 1)  # whole tiles are enough for all blocks
+    return min(every, key=lambda launch: predicted_us(problem, launch, num_sms))
 
 
 def _raster_swizzles(problem: Sm90Problem) -> tuple[int, ...]:
@@ -520,6 +521,7 @@ def _launches(kernel: str) -> TunedLaunches:
         worth_timing=candidates,
         untuned=best_predicted,
         similar=lambda problem: problem.similar_shape,
+        serves=lambda measured, m: min(measured, m) > _MOST_PREDICTED and max(measured, m) <= 2 * min(measured, m),
     )
 
 
