@@ -8,6 +8,7 @@ from sparsefront_kernels import FORMATS, Problem, registry
 from sparsefront_kernels.gathered.sm90 import (
     KERNEL,
     LAUNCHES,
+    SHARED,
     SPACE,
     Sm90Launch,
     Sm90Problem,
@@ -157,6 +158,7 @@ def test_a_weight_keeps_its_launch_with_about_as_many_rows(nothing_tuned):
         assert chosen_launch(LAUNCHES, problem, "GPU", 132) == (expected or best_predicted(problem, 132)), m
     shorter = replace(at, m=10240, k_blocks=30, lengths=(8, 7, 7, 6, 0, 0))
     assert chosen_launch(LAUNCHES, shorter, "GPU", 132) == best_predicted(shorter, 132)
+    LAUNCHES.record(replace(at, m=9008), SHARED[0], 1.0, "GPU")
     LAUNCHES.record(replace(at, m=8192), other, 1.0, "GPU")
     assert chosen_launch(LAUNCHES, replace(at, m=9000), "GPU", 132) == other
     assert chosen_launch(LAUNCHES, replace(at, m=11000), "GPU", 132) == odd

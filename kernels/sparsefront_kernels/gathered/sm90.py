@@ -512,6 +512,12 @@ def _raster_swizzles(problem: Sm90Problem) -> tuple[int, ...]:
     return _RASTER_SWIZZLES[::-1] if problem.uneven else _RASTER_SWIZZLES
 
 
+def _serves(launch: Sm90Launch, measured: int, m: int) -> bool:
+    """Whether a launch for so many rows of X is used for m of them: what is shared depends on how many tiles there are."""
+    few, many = sorted((measured, m))
+    return few > _MOST_PREDICTED and many <= 2 * few and not launch.shares
+
+
 def _launches(kernel: str) -> TunedLaunches:
     return TunedLaunches(
         kernel,
@@ -521,7 +527,7 @@ def _launches(kernel: str) -> TunedLaunches:
         worth_timing=candidates,
         untuned=best_predicted,
         similar=lambda problem: problem.similar_shape,
-        serves=lambda measured, m: min(measured, m) > _MOST_PREDICTED and max(measured, m) <= 2 * min(measured, m),
+        serves=_serves,
     )
 
 

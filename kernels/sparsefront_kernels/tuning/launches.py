@@ -102,8 +102,8 @@ class TunedLaunches:
         worth_timing: (described problem, SMs of the device) → launches, the most promising first.
         untuned: as `worth_timing`, → the launch where nothing was measured.
         similar: described problem → the `shape` of other problems, whose measurements are used where it has none.
-        serves: (rows that a launch was measured or is tried for, rows of a problem) → whether it is used there, for the same
-            weight, before `untuned` is asked: a network gets inputs of a new length, and predictions take a millisecond each.
+        serves: (launch, rows that it was measured or is tried for, rows of a problem) → whether it is used there, for the
+            same weight, before `untuned` is asked: a network gets inputs of a new length, and a prediction takes a millisecond.
     """
 
     kernel: str
@@ -113,7 +113,7 @@ class TunedLaunches:
     worth_timing: Callable[[Any, int], Sequence[Any]]
     untuned: Callable[[Any, int], Any]
     similar: Callable[[Any], str] | None = None
-    serves: Callable[[int, int], bool] | None = None
+    serves: Callable[[Any, int, int], bool] | None = None
 
     def candidates(self, packed: Any, problem: Problem) -> Sequence[Any]:
         """The launches worth timing on the problem's device, the most promising first."""
@@ -190,7 +190,7 @@ def _of_other_rows(launches: TunedLaunches, described: DescribedProblem, gpu: st
         return None
     rows = int(parts["m"])
     known = _by_weight(launches, gpu).get(parts["weight"], {})
-    near = [measured for measured in known if launches.serves(measured, rows)]
+    near = [measured for measured, launch in known.items() if launches.serves(launch, measured, rows)]
     return known[min(near, key=lambda measured: abs(measured - rows))] if near else None
 
 
