@@ -18,6 +18,7 @@ from typing import Any, get_type_hints
 import torch
 from torch import Tensor
 
+from sparsefront_kernels.common.custom_op import CustomOp
 from sparsefront_kernels.common.epilogue import accumulation_dtype
 from sparsefront_kernels.common.operands import empty_output
 from sparsefront_kernels.kernel_entry import KernelEntry
@@ -93,7 +94,7 @@ class _Op:
         self.arguments = tuple(kinds)
         self.lists = tuple(part for part in self.parts if kinds[part] == "SymInt[]")
         schema = f"({', '.join(f'{kind} {argument}' for argument, kind in kinds.items())}) -> Tensor"
-        self.op = torch.library.custom_op(f"sparsefront::{name}", self._execute, mutates_args=(), schema=schema)
+        self.op = CustomOp(name, self._execute, schema)
         self.op.register_fake(self._fake)
 
     def __call__(

@@ -17,6 +17,7 @@ from sparsefront_kernels.gathered.sm90_schedule import ALL, WIDTHS, schedule, sc
 from sparsefront_kernels.gathered.sm90_sharing import shared_tables
 from sparsefront_kernels.performance_model.launch_costs import cuda_tile_cycles
 from sparsefront_kernels.registry import entry
+from torch.utils._python_dispatch import TorchDispatchMode
 
 CPU = torch.device("cpu")
 EQUAL, UNEVEN, LONG = (16,) * 32, tuple(range(40, 8, -2)), (64, *[20] * 10, 0, 0)
@@ -117,6 +118,21 @@ def test_a_network_at_a_new_length_waits_for_no_search(kernel, m):
             clusters = partial(blocked.clusters_of, num_sms=132)
             blocked.work_tensors(lengths, m, blocked.candidates(problem, 132)[0], clusters, CPU, quick=True)
     assert time.process_time() - begin < 0.5
+
+
+def test_tables_are_made_in_one_thread():
+    """Indexing shares out a thousand rows: a call waited for ten threads of a busy machine, ninety times in a network."""
+    used = []
+
+    class Operations(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            used.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    with Operations():
+        work = schedule_tensors((9, 8, 8, 7) * 8, 12672, 132, ALL, CPU, quick=True)[0]
+    assert len(work) > 1500 and used
+    assert not {name for name in used if name.startswith(("aten.index.", "aten.take.", "aten.index_put"))}
 
 
 def test_a_quick_schedule_ends_little_later():

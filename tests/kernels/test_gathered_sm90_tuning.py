@@ -8,6 +8,7 @@ from sparsefront_kernels import FORMATS, Problem, registry
 from sparsefront_kernels.gathered.sm90 import (
     KERNEL,
     LAUNCHES,
+    SHARED,
     SPACE,
     Sm90Launch,
     Sm90Problem,
@@ -143,6 +144,33 @@ def test_uneven_lists_have_launches_of_their_own(nothing_tuned, m):
     LAUNCHES.record(uneven, of_uneven, 1.0, "GPU")
     assert chosen_launch(LAUNCHES, uneven, "GPU", 132) == of_uneven
     assert chosen_launch(LAUNCHES, equal, "GPU", 132) == of_equal
+
+
+def test_a_weight_keeps_its_launch_with_about_as_many_rows(nothing_tuned):
+    """A network gets inputs of a new length: predictions for each of its products would take a tenth of a second."""
+    lists = (9, 8, 8, 7, 0, 0)
+    at, few_rows = (Sm90Problem(m, 1024, 768, 6, 34, lists) for m in (12288, 512))
+    odd, other = Sm90Launch(128, 6, 16, 2), Sm90Launch(128, 6, 4, 1)
+    LAUNCHES.record(at, odd, 1.0, "GPU")
+    LAUNCHES.record(few_rows, other, 1.0, "GPU")
+    for m, expected in ((6144, odd), (10240, odd), (24576, odd), (6136, None), (24584, None), (640, None)):
+        problem = replace(at, m=m)
+        assert chosen_launch(LAUNCHES, problem, "GPU", 132) == (expected or best_predicted(problem, 132)), m
+    shorter = replace(at, m=10240, k_blocks=30, lengths=(8, 7, 7, 6, 0, 0))
+    assert chosen_launch(LAUNCHES, shorter, "GPU", 132) == best_predicted(shorter, 132)
+    LAUNCHES.record(replace(at, m=9008), SHARED[0], 1.0, "GPU")
+    LAUNCHES.record(replace(at, m=8192), other, 1.0, "GPU")
+    assert chosen_launch(LAUNCHES, replace(at, m=9000), "GPU", 132) == other
+    assert chosen_launch(LAUNCHES, replace(at, m=11000), "GPU", 132) == odd
+
+
+def test_splits_are_no_candidates_of_the_best_where_tiles_are_many():
+    for lists in ((40,) * 8, (60, 40, 30, 30, 20, 0, 0, 0)):
+        for m in (6144, 12288):
+            problem = Sm90Problem(m, 4096, 1024, len(lists), sum(lists), lists)
+            every = (launch for launch in SPACE if launch.raster_swizzle in (16, 4, 64, ALL))
+            best = min(predicted_us(problem, launch, 132) for launch in every)
+            assert predicted_us(problem, best_predicted(problem, 132), 132) <= 1.02 * best
 
 
 def test_shipped_tables_hold_possible_launches():

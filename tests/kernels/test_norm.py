@@ -55,7 +55,9 @@ def test_operands_that_do_not_fit_are_rejected():
 
 def test_the_op_is_what_it_says(device):
     x, weight = torch.randn(8, 6, device=device), torch.randn(8, device=device)
-    torch.library.opcheck(layer_norm_columns, (x, weight, None, 1e-6), test_utils=("test_schema", "test_faketensor"))
+    torch.library.opcheck(
+        layer_norm_columns.overload, (x, weight, None, 1e-6), test_utils=("test_schema", "test_faketensor")
+    )
 
 
 def test_gradients_are_those_of_layer_norm(device):
@@ -108,5 +110,5 @@ def test_gradients_pass_through_the_sum(keep_sums, device):
         assert torch.allclose(one, other, atol=1e-4)
     operands = tuple(part.detach() for part in leaves)
     torch.library.opcheck(
-        add_layer_norm_columns, (*operands, 1e-6, keep_sums), test_utils=("test_schema", "test_faketensor")
+        add_layer_norm_columns.overload, (*operands, 1e-6, keep_sums), test_utils=("test_schema", "test_faketensor")
     )

@@ -52,8 +52,8 @@ def test_operands_that_do_not_fit_are_rejected():
 def test_the_ops_are_what_they_say(device):
     x, bias = torch.randn(8, 6, device=device), torch.randn(8, device=device)
     checks = ("test_schema", "test_faketensor")
-    torch.library.opcheck(epilogue, (x, bias, "gelu", x), test_utils=checks)
-    torch.library.opcheck(transposed, (x,), test_utils=checks)
+    torch.library.opcheck(epilogue.overload, (x, bias, "gelu", x), test_utils=checks)
+    torch.library.opcheck(transposed.overload, (x,), test_utils=checks)
     assert torch.equal(transposed(x), x.t()) and transposed(x).is_contiguous()
 
 

@@ -44,4 +44,4 @@ def test_the_op_is_what_it_says(device):
     sums, scales = torch.randn(4, 6, device=device), torch.rand(4, 1, device=device)
     for one in (sums, torch.randn(6, 4, device=device).t()):
         arguments = (one, scales, None, 2.0, None, "relu", sums.half(), torch.float16)
-        torch.library.opcheck(scaled_epilogue, arguments, test_utils=("test_schema", "test_faketensor"))
+        torch.library.opcheck(scaled_epilogue.overload, arguments, test_utils=("test_schema", "test_faketensor"))

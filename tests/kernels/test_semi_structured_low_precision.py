@@ -78,7 +78,7 @@ def test_the_op_is_what_it_says(asked):
         checks = ("test_faketensor",)  # the other one multiplies e4m3, which a CPU cannot
         for by_output in (False, True):
             arguments = (x, packed.compressed, packed.alpha, None, N, torch.bfloat16, by_output)
-            torch.library.opcheck(low_precision.semi_structured_sums, arguments, test_utils=checks)
+            torch.library.opcheck(low_precision.semi_structured_sums.overload, arguments, test_utils=checks)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

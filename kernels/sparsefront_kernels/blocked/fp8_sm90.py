@@ -19,6 +19,7 @@ from sparsefront_kernels import cuda_library
 from sparsefront_kernels.blocked.format import BlockedFormat
 from sparsefront_kernels.blocked.fp8_reference import E4M3, GROUP
 from sparsefront_kernels.blocked.pieces import Costs, PieceTables, estimated_end, piece_tables, shares
+from sparsefront_kernels.common.custom_op import custom_op
 from sparsefront_kernels.common.device_support import hopper_unsupported_reason
 from sparsefront_kernels.common.epilogue import ACTIVATION_CODES, check_activation
 from sparsefront_kernels.common.indices import partners_of
@@ -232,10 +233,9 @@ def _parts(packed: BlockedFp8Weight) -> tuple:
 _WEIGHT = "SymInt n, SymInt k, Tensor panels, Tensor scales, Tensor k_blocks, int[] outputs, int[] lengths, bool halves"
 
 
-@torch.library.custom_op(
-    f"sparsefront::{LIBRARY}",
-    mutates_args=(),
-    schema=f"(Tensor x, Tensor x_scales, {_WEIGHT}, Tensor? bias, Tensor? residual, str activation, bool bfloat16) -> Tensor",
+@custom_op(
+    LIBRARY,
+    f"(Tensor x, Tensor x_scales, {_WEIGHT}, Tensor? bias, Tensor? residual, str activation, bool bfloat16) -> Tensor",
 )
 def _op(x, x_scales, n, k, panels, scales, k_blocks, outputs, lengths, halves, bias, residual, activation, bfloat16):  # type: ignore[no-untyped-def]
     packed = BlockedFp8Weight(n, k, panels, scales, k_blocks, tuple(outputs), tuple(lengths), halves)
@@ -252,10 +252,9 @@ def _(x, x_scales, n, k, panels, scales, k_blocks, outputs, lengths, halves, bia
     return x.new_empty((x.shape[0], n), dtype=OUT_TYPES[bfloat16])
 
 
-@torch.library.custom_op(
-    f"sparsefront::{LIBRARY}_quantized",
-    mutates_args=(),
-    schema=f"(Tensor x, Tensor x_scales, {_WEIGHT}, Tensor? bias, str activation) -> (Tensor, Tensor)",
+@custom_op(
+    f"{LIBRARY}_quantized",
+    f"(Tensor x, Tensor x_scales, {_WEIGHT}, Tensor? bias, str activation) -> (Tensor, Tensor)",
 )
 def _quantized_op(x, x_scales, n, k, panels, scales, k_blocks, outputs, lengths, halves, bias, activation):  # type: ignore[no-untyped-def]
     packed = BlockedFp8Weight(n, k, panels, scales, k_blocks, tuple(outputs), tuple(lengths), halves)

@@ -13,6 +13,7 @@ from sparsefront_kernels.blocked.sm90 import (
     residual_operand,
 )
 from sparsefront_kernels.blocked.sm90_packing import K_BLOCK, BlockedSm90Weight
+from sparsefront_kernels.common.custom_op import custom_op
 from sparsefront_kernels.common.operands import RUN_BYTES, bias_for_kernel, check_epilogue
 from sparsefront_kernels.problem import Convolution, Convolving
 
@@ -44,7 +45,7 @@ class Images(ctypes.Structure):
         return cls(x.data_ptr(), *x.shape, *(number for pair in pairs for number in pair))
 
 
-@torch.library.custom_op("sparsefront::blocked_conv2d", mutates_args=())
+@custom_op("blocked_conv2d")
 def blocked_conv2d(
     x: Tensor,
     panels: Tensor,

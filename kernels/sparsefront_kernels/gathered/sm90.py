@@ -501,14 +501,21 @@ def best_predicted(problem: Sm90Problem, num_sms: int) -> Sm90Launch:
     """The first of `candidates`, for calls that wait for it."""
     if problem.halved:
         return PERSISTENT
-    return min(
-        _UNORDERED_SPACE[_raster_swizzles(problem)[0]], key=lambda launch: predicted_us(problem, launch, num_sms)
-    )
+    every = _UNORDERED_SPACE[_raster_swizzles(problem)[0]]
+    if problem.cta_tiles * -(-problem.m // 128) >= 4 * num_sms:
+        every = tuple(launch for launch in every if launch.splits == 1)  # whole tiles are enough for all blocks
+    return min(every, key=lambda launch: predicted_us(problem, launch, num_sms))
 
 
 def _raster_swizzles(problem: Sm90Problem) -> tuple[int, ...]:
     """Of the cluster kernel, the likely one first: uneven lists go longest first, which a wide swizzle mixes."""
     return _RASTER_SWIZZLES[::-1] if problem.uneven else _RASTER_SWIZZLES
+
+
+def _serves(launch: Sm90Launch, measured: int, m: int) -> bool:
+    """Whether a launch for so many rows of X is used for m of them: what is shared depends on how many tiles there are."""
+    few, many = sorted((measured, m))
+    return few > _MOST_PREDICTED and many <= 2 * few and not launch.shares
 
 
 def _launches(kernel: str) -> TunedLaunches:
@@ -520,6 +527,7 @@ def _launches(kernel: str) -> TunedLaunches:
         worth_timing=candidates,
         untuned=best_predicted,
         similar=lambda problem: problem.similar_shape,
+        serves=_serves,
     )
 
 

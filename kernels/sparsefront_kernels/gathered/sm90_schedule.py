@@ -152,7 +152,7 @@ class _Lists:
 
 
 # (First CTA tile, the one behind the last, columns): for each of the columns all of these CTA tiles.
-_Step = tuple[int, int, list[tuple[int, int]]]
+_Step = tuple[int, int, tuple[tuple[int, int], ...]]
 
 
 class _Order(NamedTuple):
@@ -229,24 +229,30 @@ def _orders(lists: _Lists, m: int, blocks: int, raster_swizzle: int, quick: bool
     return found
 
 
-def column_ranges(m: int, width: int, first: int = 0) -> list[tuple[int, int]]:
+# All products of a network have equally many columns, so that these are made once for all.
+
+
+@functools.lru_cache(maxsize=512)
+def column_ranges(m: int, width: int, first: int = 0) -> tuple[tuple[int, int], ...]:
     """(First column, columns) of the work tiles of a CTA tile from `first` on: each of `width`, the last as narrow as it may."""
-    return [(column, min(width, -(-(m - column) // 64) * 64)) for column in range(first, m, width)]
+    return tuple((column, min(width, -(-(m - column) // 64) * 64)) for column in range(first, m, width))
 
 
-def _columns(m: int, full: int, width: int) -> list[tuple[int, int]]:
+@functools.lru_cache(maxsize=512)
+def _columns(m: int, full: int, width: int) -> tuple[tuple[int, int], ...]:
     """As `column_ranges`: `full` of 256 columns, then some of `width`."""
     return column_ranges(m, WIDEST)[:full] + column_ranges(m, width, full * WIDEST)
 
 
-def _column_counts(m: int, full: int, width: int) -> list[tuple[int, int]]:
+@functools.lru_cache(maxsize=512)
+def _column_counts(m: int, full: int, width: int) -> tuple[tuple[int, int], ...]:
     """(Columns, how many times) of the same work tiles."""
     found = [(WIDEST, min(full, m // WIDEST))]
     left = m - found[0][1] * WIDEST
     if found[0][1] == full:
         found.append((width, left // width))
         left %= width
-    return [*found, (-(-left // 64) * 64, 1)] if left else found
+    return tuple([*found, (-(-left // 64) * 64, 1)] if left else found)
 
 
 @dataclass(frozen=True)
@@ -268,8 +274,9 @@ def _deal(steps: list[_Step], ticks: Mapping[int, Sequence[float]], blocks: int)
     """Each tile to the block that is free first, of several the one of the lowest number."""
     costs: list[float] = []
     for begin, end, columns in steps:
+        of_width = {width: ticks[width][begin:end] for width in WIDTHS}
         for _, width in columns:
-            costs += ticks[width][begin:end]
+            costs += of_width[width]
     free = [float(block) for block in range(min(blocks, len(costs)))]
     replace = heapq.heapreplace
     taken = [replace(free, free[0] + cost) for cost in costs]
@@ -277,7 +284,10 @@ def _deal(steps: list[_Step], ticks: Mapping[int, Sequence[float]], blocks: int)
 
 
 def _by_block(dealt: _Dealt, lengths: tuple[int, ...]) -> Schedule:
-    """The tiles of each block in the order in which it takes them."""
+    """The tiles of each block in the order in which it takes them.
+
+    By operations of this thread alone: PyTorch indexes a thousand rows in all threads, for which it waits on a busy machine.
+    """
     if not dealt.taken:
         return Schedule(
             torch.empty(0, 4, dtype=torch.int32, device=CPU), torch.zeros(1, dtype=torch.int32, device=CPU), 0.0
@@ -287,15 +297,18 @@ def _by_block(dealt: _Dealt, lengths: tuple[int, ...]) -> Schedule:
     for begin, end, columns in dealt.steps:
         cta_tiles += [*range(begin, end)] * len(columns)
         for column, width in columns:
-            places += [column | (width // 64 - 1) << COLUMN_BITS] * (end - begin)
+            places += (column | (width // 64 - 1) << COLUMN_BITS,) * (end - begin)
     first_k_blocks = [0, *itertools.accumulate(max(1, length) for length in lengths[:-1])]
-    weights = torch.tensor([range(len(lengths)), first_k_blocks, lengths], dtype=torch.int32, device=CPU)
+    weights = torch.tensor([*zip(range(len(lengths)), first_k_blocks, lengths, lengths)], dtype=torch.int32, device=CPU)
     block = torch.frombuffer(array("d", dealt.taken), dtype=torch.float64).long().bitwise_and_(_BLOCKS - 1)
     order = block.argsort(stable=True)
-    cta_tile, place = torch.frombuffer(array("i", cta_tiles + places), dtype=torch.int32).view(2, -1)[:, order]
+    cta_tile, place = (
+        torch.frombuffer(array("q", each), dtype=torch.int64).gather(0, order) for each in (cta_tiles, places)
+    )
     first_tiles = torch.zeros(int(block.max()) + 2, dtype=torch.int32, device=CPU)
     torch.cumsum(torch.bincount(block), 0, dtype=torch.int32, out=first_tiles[1:])
-    work = torch.cat([weights[:, cta_tile], place[None]]).t().contiguous()
+    work = weights.index_select(0, cta_tile)
+    work[:, 3] = place
     return Schedule(work, first_tiles, dealt.end / _TICKS)
 
 
@@ -322,7 +335,7 @@ def schedule_tensors(
 
 def tables_on_device(work: Tensor, begins: Tensor, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Work, begins and firsts on a device, as `schedule_tensors` returns them, from what the host has made; copied at once."""
-    firsts = work[begins[:-1].long()]
+    firsts = work.index_select(0, begins[:-1].long())
     parts = (work.flatten(), firsts.flatten(), begins)  # rows of 16 bytes first
     there = on_device(torch.cat(parts), device).split([len(part) for part in parts])
     return there[0].view(-1, 4), there[2], there[1].view(-1, 4)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sparsefront_kernels.common.custom_op import custom_op
 from sparsefront_kernels.common.device_support import unloadable_reason
 from sparsefront_kernels.common.launch import TYPE_CODES, library_function
 from sparsefront_kernels.norm.reference import add_layer_norm_columns_reference, layer_norm_columns_reference
@@ -20,7 +21,7 @@ KERNEL = LIBRARY = "layer_norm_columns"
 VERSION = 1  # raised when a change of a kernel makes old measurements useless
 
 
-@torch.library.custom_op("sparsefront::layer_norm_columns", mutates_args=())
+@custom_op("layer_norm_columns")
 def layer_norm_columns(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
     """Each column of x to mean 0 and variance 1, times weight, plus bias; float32 inside.
 
@@ -45,7 +46,7 @@ def _(x, weight, bias, eps):
     return _empty(x)
 
 
-@torch.library.custom_op("sparsefront::add_layer_norm_columns", mutates_args=())
+@custom_op("add_layer_norm_columns")
 def add_layer_norm_columns(
     x: Tensor,
     x_bias: Tensor | None,

@@ -8,6 +8,7 @@ import ctypes
 import torch
 from torch import Tensor
 
+from sparsefront_kernels.common.custom_op import custom_op
 from sparsefront_kernels.common.device_support import unloadable_reason
 from sparsefront_kernels.common.epilogue import accumulation_dtype
 from sparsefront_kernels.common.launch import TYPE_CODES, library_function
@@ -18,7 +19,7 @@ MOST_FEATURES = 8192  # that the warps of a row hold
 _EIGHT = 8  # elements of a lane, which come in one copy
 
 
-@torch.library.custom_op("sparsefront::norm_rows", mutates_args=())
+@custom_op("norm_rows")
 def norm_rows(
     x: Tensor,
     x_bias: Tensor | None,

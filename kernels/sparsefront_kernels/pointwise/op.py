@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from sparsefront_kernels.common import operands
+from sparsefront_kernels.common.custom_op import custom_op
 from sparsefront_kernels.common.epilogue import accumulation_dtype, with_epilogue
 from sparsefront_kernels.common.operands import check_epilogue
 
@@ -18,7 +19,7 @@ def contiguous_transpose(x: Tensor) -> Tensor:
     return x.t().contiguous()
 
 
-@torch.library.custom_op("sparsefront::transposed", mutates_args=())
+@custom_op("transposed")
 def transposed(x: Tensor) -> Tensor:
     """[R, C], with the elements of a row side by side, as [C, R], contiguous."""
     if not x.is_cuda or x.numel() == 0 or not operands.TRITON_IS_INSTALLED:
@@ -39,7 +40,7 @@ def _(x):
 transposed.register_autograd(lambda ctx, dy: dy.t())
 
 
-@torch.library.custom_op("sparsefront::epilogue", mutates_args=())
+@custom_op("epilogue")
 def epilogue(sums: Tensor, bias: Tensor | None, activation: str, residual: Tensor | None) -> Tensor:
     """activation(sums + bias) + residual, in float32 inside.
 

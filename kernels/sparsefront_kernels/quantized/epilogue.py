@@ -5,6 +5,7 @@ import importlib.util
 import torch
 from torch import Tensor
 
+from sparsefront_kernels.common.custom_op import custom_op
 from sparsefront_kernels.common.epilogue import check_activation, with_epilogue
 from sparsefront_kernels.common.operands import check_epilogue
 
@@ -55,7 +56,7 @@ def finished(
     return with_epilogue(y, bias, activation, residual).to(dtype)
 
 
-@torch.library.custom_op("sparsefront::scaled_epilogue", mutates_args=())
+@custom_op("scaled_epilogue")
 def scaled_epilogue(
     sums: Tensor,
     row_scales: Tensor | None,

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from sparsefront_kernels.common.custom_op import custom_op
 from sparsefront_kernels.common.epilogue import ACTIVATIONS, check_activation
 
 PRECISIONS = ("fp8", "int8")
@@ -138,7 +139,7 @@ def _values(scaled: Tensor, finite: Tensor, precision: str) -> Tensor:
     return torch.where(finite, inside, math.nan).to(torch.float8_e4m3fn)
 
 
-@torch.library.custom_op("sparsefront::quantize", mutates_args=())
+@custom_op("quantize")
 def quantize_op(
     x: Tensor, precision: str, group: int | None, scale: Tensor | None, activation: str = "none"
 ) -> tuple[Tensor, Tensor]:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from sparsefront_kernels.common.custom_op import custom_op
 from sparsefront_kernels.common.device_support import cuda_unsupported_reason
 from sparsefront_kernels.common.operands import contiguous_at_16_bytes
 from sparsefront_kernels.format import SparseFormat
@@ -169,7 +170,7 @@ def sums_in(precision: str, dtype: torch.dtype) -> tuple[torch.dtype, bool]:
     return (torch.int32, False) if dtype == torch.float32 else (dtype, True)
 
 
-@torch.library.custom_op("sparsefront::semi_structured_sums", mutates_args=())
+@custom_op("semi_structured_sums")
 def semi_structured_sums(
     x: Tensor,
     compressed: Tensor,

@@ -1,10 +1,11 @@
 """Launch parameters of a kernel: what can be tuned, and which launch a call uses.
 
 A call uses the launch measured for its problem or for the nearest one, on the GPU model at hand or on the one that stands in
-for it, otherwise the one predicted fastest.
+for it, otherwise that of the weight with about as many rows, and the one predicted fastest where there is none.
 """
 
 import functools
+import re
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
@@ -15,6 +16,8 @@ import torch
 from sparsefront_kernels.common.launch import num_sms
 from sparsefront_kernels.problem import Problem
 from sparsefront_kernels.tuning.store import TunedKernel, tuned_kernel
+
+_ROWS = re.compile(r"m=(?P<m>\d+) (?P<weight>.*)")  # of a key
 
 
 class Tunable(Protocol):
@@ -99,6 +102,8 @@ class TunedLaunches:
         worth_timing: (described problem, SMs of the device) → launches, the most promising first.
         untuned: as `worth_timing`, → the launch where nothing was measured.
         similar: described problem → the `shape` of other problems, whose measurements are used where it has none.
+        serves: (launch, rows that it was measured or is tried for, rows of a problem) → whether it is used there, for the
+            same weight, before `untuned` is asked: a network gets inputs of a new length, and a prediction takes a millisecond.
     """
 
     kernel: str
@@ -108,6 +113,7 @@ class TunedLaunches:
     worth_timing: Callable[[Any, int], Sequence[Any]]
     untuned: Callable[[Any, int], Any]
     similar: Callable[[Any], str] | None = None
+    serves: Callable[[Any, int, int], bool] | None = None
 
     def candidates(self, packed: Any, problem: Problem) -> Sequence[Any]:
         """The launches worth timing on the problem's device, the most promising first."""
@@ -175,7 +181,29 @@ def chosen_launch(launches: TunedLaunches, described: DescribedProblem, gpu: str
         for shape in shapes:
             if measured := _measured(entries, shape, launches.launch_type):
                 return measured[min(measured, key=lambda amount: abs(amount - described.amount))]
-    return launches.untuned(described, num_sms)
+    return _of_other_rows(launches, described, gpu) or launches.untuned(described, num_sms)
+
+
+def _of_other_rows(launches: TunedLaunches, described: DescribedProblem, gpu: str) -> Any:
+    """The launch of this weight with the nearest number of rows that serves; None where there is none."""
+    if launches.serves is None or (parts := _ROWS.fullmatch(_key(described))) is None:
+        return None
+    rows = int(parts["m"])
+    known = _by_weight(launches, gpu).get(parts["weight"], {})
+    near = [measured for measured, launch in known.items() if launches.serves(launch, measured, rows)]
+    return known[min(near, key=lambda measured: abs(measured - rows))] if near else None
+
+
+@functools.lru_cache(maxsize=64)
+def _by_weight(launches: TunedLaunches, gpu: str) -> dict[str, dict[int, Any]]:
+    """What keys say of the weight → rows → launch."""
+    table = tuned_kernel(gpu, launches.kernel, launches.version)
+    found: dict[str, dict[int, Any]] = {}
+    for key, entry in (table.stand_ins | table.entries | table.trials).items():
+        with suppress(ValueError, TypeError):  # as in `_measured`
+            if parts := _ROWS.fullmatch(key):
+                found.setdefault(parts["weight"], {})[int(parts["m"])] = _launch(entry, launches.launch_type)
+    return found
 
 
 @functools.lru_cache(maxsize=4096)
@@ -188,6 +216,7 @@ def forget_choices() -> None:
     """After a change of what was measured or is tried."""
     chosen_launch.cache_clear()
     _timed_alike.cache_clear()
+    _by_weight.cache_clear()
 
 
 def _measured(entries: dict[str, Any], shape: str, launch_type: type) -> dict[float, Any]:

@@ -1,0 +1,65 @@
+"""Ops of the library: `torch.ops.sparsefront.<name>`, one node of eager, compiled and CUDA graphs.
+
+`torch.library.custom_op` makes the same, but its first call imports Dynamo, which takes seconds of a process that compiles
+nothing, and each call of it takes 22 us of Python more.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+NAMESPACE = "sparsefront"
+_LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
+
+
+class CustomOp:
+    """An op that changes none of its arguments, and returns none of them.
+
+    Args:
+        name: without the namespace.
+        run: what it does, on every device.
+        schema: "(Tensor x) -> Tensor"; None: that of run's annotations.
+    """
+
+    def __init__(self, name: str, run: Callable[..., Any], schema: str | None = None) -> None:
+        functools.update_wrapper(self, run)
+        self._qualified = f"{NAMESPACE}::{name}"
+        self._backward: Callable[..., Any] | None = None
+        self._setup_context: Callable[..., None] | None = None
+        schema = torch.library.infer_schema(run, mutates_args=()) if schema is None else schema
+        _LIBRARY.define(f"{name}{schema}", tags=torch.Tag.pt2_compliant_tag)
+        _LIBRARY.impl(name, run, "CompositeExplicitAutograd")
+        torch.library.register_autograd(
+            self._qualified, self._gradients, setup_context=self._keep_for_gradients, lib=_LIBRARY
+        )
+        self.overload = getattr(getattr(torch.ops, NAMESPACE), name).default
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.overload(*args, **kwargs)
+
+    def register_fake(self, fake: Callable[..., Any]) -> Callable[..., Any]:
+        """`fake` gives empty outputs, for graphs that are compiled."""
+        torch.library.register_fake(self._qualified, fake, lib=_LIBRARY)
+        return fake
+
+    def register_autograd(
+        self, backward: Callable[..., Any], *, setup_context: Callable[..., None] | None = None
+    ) -> None:
+        """As that of `torch.library`."""
+        self._backward, self._setup_context = backward, setup_context
+
+    def _keep_for_gradients(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        if self._setup_context is not None:
+            self._setup_context(ctx=ctx, inputs=inputs, output=output)
+
+    def _gradients(self, ctx: Any, *gradients: Any) -> Any:
+        if self._backward is None:
+            raise RuntimeError(f"{self._qualified} has no gradient")
+        return self._backward(ctx, *gradients)
+
+
+def custom_op(name: str, schema: str | None = None) -> Callable[[Callable[..., Any]], CustomOp]:
+    """Makes a `CustomOp` of a function."""
+    return lambda run: CustomOp(name, run, schema)
