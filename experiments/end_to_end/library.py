@@ -43,6 +43,23 @@ def dinov2_large() -> Made:
     return images(transformers.Dinov2ForImageClassification(config))
 
 
+def llama() -> Made:
+    """Eight of the blocks of a network of a billion weights; a prompt, and no cache."""
+    config = transformers.LlamaConfig(
+        hidden_size=2048,
+        intermediate_size=8192,
+        num_hidden_layers=8,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        vocab_size=32_000,
+    )
+    return prompts(transformers.LlamaForCausalLM(config))
+
+
+def prompts(net: nn.Module) -> Made:
+    return net, {"input_ids": torch.randint(5, 30_000, (8, 512)), "use_cache": False}
+
+
 def roberta_base() -> Made:
     config = transformers.RobertaConfig(vocab_size=50_265, max_position_embeddings=514, type_vocab_size=1)
     return tokens(transformers.RobertaForSequenceClassification(config), 64, 128)
@@ -54,12 +71,16 @@ def encoder() -> Made:
 
 
 NETWORKS: dict[str, Callable[[], Made]] = {
+    "bert_base": lambda: tokens(transformers.BertForSequenceClassification(transformers.BertConfig()), 64, 128),
     "vit_base": lambda: images(transformers.ViTForImageClassification(transformers.ViTConfig(num_labels=1000))),
     "vit_base_torchvision": lambda: images(torchvision.models.vit_b_16(), "x"),
     "roberta_base": roberta_base,
     "mpnet_base": lambda: tokens(transformers.MPNetForSequenceClassification(transformers.MPNetConfig()), 128, 128),
     "dinov2_large": dinov2_large,
     "transformer_encoder": encoder,
+    "gpt2": lambda: prompts(transformers.GPT2LMHeadModel(transformers.GPT2Config())),
+    "llama": llama,
+    "resnet50": lambda: images(torchvision.models.resnet50(), "x"),
 }
 
 
@@ -70,7 +91,11 @@ def ready(name: str, device: torch.device) -> Made:
     with device:
         net, inputs = NETWORKS[name]()
     net = net.to(dtype).eval()
-    return net, {key: value.to(dtype) if value.is_floating_point() else value for key, value in inputs.items()}
+    return net, {name: value.to(dtype) if _is_floating(value) else value for name, value in inputs.items()}
+
+
+def _is_floating(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
 def measure(name: str, device: torch.device, kernel: str, seconds: float, settings: sf.Measure) -> dict[str, Any]:
