@@ -20,12 +20,13 @@ def net():
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """gpu(sparse_ms): every network is taken to lie on a GPU, where it takes so long with kernels, and 1 ms without.
+    """gpu(sparse_ms): every network is taken to lie on a GPU, where it takes so long with kernels, and 1 ms without; where `late`
+    has the times of other ways, compiled, for which there was no time with kernels.
 
     Gives the networks that were timed, each as [dense, with kernels]; and the plans of swaps.
     """
 
-    def pretend(sparse_ms, **failing):
+    def pretend(sparse_ms, late=None, **failing):
         seen = SimpleNamespace(timed=[], plans=[], told=[])
 
         def time_pair(dense, sparse, inputs, settings, fuse):
@@ -33,11 +34,17 @@ def gpu(monkeypatch):
             torch.testing.assert_close(dense(**inputs), sparse(**inputs), rtol=1e-4, atol=1e-5)
             if failing:
                 raise failing["error"]
-            sides = [(SimpleNamespace(median_ms=ms), SimpleNamespace(name="cuda_graph")) for ms in (sparse_ms, 1.0)]
-            (sparse_latency, way), (latency, _) = sides
-            return SimpleNamespace(
-                sparse=sparse_latency, execution=way, dense=SimpleNamespace(latency=latency, execution=way)
-            )
+            latencies = [SimpleNamespace(median_ms=ms) for ms in (sparse_ms, 1.0)]
+            names = ("cuda_graph", "compile" if late else "cuda_graph")
+            ways = [
+                SimpleNamespace(name=name, fastest=SimpleNamespace(name=name), not_timed={}, medians_ms={name: 1.0})
+                for name in names
+            ]
+            if late:
+                ways[0].not_timed["compile"] = "not tried: about 8 s are needed, 6 s of the search are left"
+                ways[1].medians_ms |= late
+            dense = SimpleNamespace(latency=latencies[1], execution=ways[1])
+            return SimpleNamespace(sparse=latencies[0], execution=ways[0], dense=dense)
 
         real = swapping.swap_layers
         layers = lambda *given, **more: seen.plans.append(more["plan"]) or real(*given, **more)  # noqa: E731
@@ -76,6 +83,21 @@ def test_a_network_that_is_slower_as_a_whole_is_dense_again(net, gpu, sparse_ms,
         assert all(one is parameters[name] for name, one in net.named_parameters())
         assert 'kernel="sparse" keeps its kernels' in str(report)
         assert all((net.get_submodule(name).weight[~mask] == 0).all() for name, mask in masks.items())
+
+
+@pytest.mark.parametrize(
+    ("late", "kept", "told"),
+    [
+        ({"cuda_graph+fused_qkv": 2.9}, True, "without it 2.900 ms dense"),
+        ({"cuda_graph": 1.9, "eager": 5.0}, False, "without it 1.900 ms dense"),
+        ({"eager": 5.0}, True, "without it nothing to compare with"),
+    ],
+)
+def test_a_way_that_only_dense_had_time_for_decides_nothing(net, gpu, late, kept, told):
+    seen = gpu(2.0, late)
+    _, report = swapped(net, seen)
+    assert (report.sparse_flops_share > 0) == kept
+    assert f"with kernels there was no time for compile, and {told}" in "".join(seen.told)
 
 
 @pytest.mark.parametrize("kernel", ["sparse", "gathered", "none", sf.KernelChoice("sparse", fuse=False)])

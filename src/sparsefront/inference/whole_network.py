@@ -2,7 +2,7 @@
 
 import copy
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -15,9 +15,10 @@ from sparsefront.inference.benchmark import measured_dtype
 from sparsefront.inference.fusion.block_pass import fused_dense_graph
 from sparsefront.inference.fusion.plan import FusionPlan
 from sparsefront.inference.swap_report import LayerSwap, SwapReport
-from sparsefront.measure.end_to_end import time_pair
+from sparsefront.measure.end_to_end import EndToEnd, time_pair
+from sparsefront.measure.execution_mode import SEPARATOR
 from sparsefront.measure.memory import stored_bytes
-from sparsefront.measure.search_time import MOST_SECONDS
+from sparsefront.measure.search_time import MOST_SECONDS, NOT_TRIED
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.variants import copy_sharing_weights
 from sparsefront.networks import network_in_words, tensors_digest
@@ -138,7 +139,12 @@ class BeforeSwap:
         sparse_ms, dense_ms = timed.sparse.median_ms, timed.dense.latency.median_ms
         ways = f"{timed.execution.name} and {timed.dense.execution.name}"
         text = f"the whole network takes {sparse_ms:.3f} ms with kernels, {dense_ms:.3f} ms dense, as {ways}"
-        return Decision(text, why_dense(sparse_ms, dense_ms))
+        if (mode := _too_late_for_kernels(timed)) is None:
+            return Decision(text, why_dense(sparse_ms, dense_ms))
+        likewise_ms = _dense_ms_likewise(timed)
+        dense = "nothing to compare with" if likewise_ms is None else f"{likewise_ms:.3f} ms dense"
+        text = f"{text}; with kernels there was no time for {mode}, and without it {dense}"
+        return Decision(text, None if likewise_ms is None else why_dense(sparse_ms, likewise_ms))
 
     def put_back(self) -> None:
         """Make the network what it was, its modules and parameters the same objects."""
@@ -149,6 +155,24 @@ class BeforeSwap:
             if self._strided.get(tensor) and not tensor.is_contiguous():
                 tensor.data = tensor.data.contiguous()
         self._net.eval()
+
+
+def _too_late_for_kernels(timed: EndToEnd) -> str | None:
+    """The execution mode that was the fastest for dense, where there was no time to try it with kernels."""
+    mode, sparse = timed.dense.execution.fastest.name, timed.execution
+    late = any(name.split(SEPARATOR)[0] == mode and NOT_TRIED in why for name, why in sparse.not_timed.items())
+    return mode if late and mode not in _modes(sparse.medians_ms) else None
+
+
+def _dense_ms_likewise(timed: EndToEnd) -> float | None:
+    """Of the fastest dense version in an execution mode that was tried with kernels."""
+    modes = _modes(timed.execution.medians_ms)
+    medians_ms = timed.dense.execution.medians_ms.items()
+    return min((median for name, median in medians_ms if name.split(SEPARATOR)[0] in modes), default=None)
+
+
+def _modes(candidates: Iterable[str]) -> set[str]:
+    return {name.split(SEPARATOR)[0] for name in candidates}
 
 
 def _copied(state: dict[str, Any]) -> dict[str, Any]:
