@@ -44,6 +44,12 @@ ON_THE_CURVE = (
     "sparse_variant",
     "fused_dense_latency_ms",
     "gpu_clock_mhz",
+    "cache_length",
+    "tokens_per_s_dense",
+    "tokens_per_s_sparse",
+    "tokens_per_s_dense_low",
+    "latency_prefill_dense_ms",
+    "latency_prefill_sparse_ms",
 )
 
 
