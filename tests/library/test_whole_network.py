@@ -19,7 +19,13 @@ def net():
 
 
 @pytest.fixture
-def gpu(monkeypatch):
+def forget(monkeypatch):
+    """As a process that begins."""
+    return lambda: monkeypatch.setattr(whole_network.known_swaps, "_here", {})
+
+
+@pytest.fixture
+def gpu(monkeypatch, tmp_path, forget):
     """gpu(sparse_ms): every network is taken to lie on a GPU, where it takes so long with kernels, and 1 ms without; where `late`
     has the times of other ways, compiled, for which there was no time with kernels.
 
@@ -54,7 +60,8 @@ def gpu(monkeypatch):
         monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
         monkeypatch.setattr(whole_network, "time_pair", time_pair)
         monkeypatch.setattr(whole_network, "Measure", lambda **settings: SimpleNamespace(**settings))
-        monkeypatch.setattr(swapping, "known_swaps", {})
+        monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
+        forget()
         return seen
 
     return pretend
@@ -122,13 +129,17 @@ def test_what_cannot_be_compared_keeps_its_kernels(net, gpu):
     assert swapped(net, seen)[1].sparse_flops_share > 0 and len(seen.timed) == 1
 
 
-def test_another_call_with_the_same_shapes_uses_what_was_found(gpu):
+@pytest.mark.parametrize("later", [False, True], ids=["this process", "a later one"])
+def test_another_call_with_the_same_shapes_uses_what_was_found(gpu, forget, tmp_path, monkeypatch, later):
     def net():
         torch.manual_seed(0)
         return nn.Sequential(nn.Linear(32, 64), nn.Sequential(nn.ReLU(), nn.Linear(64, 32)), nn.Linear(32, 8)).eval()
 
-    seen = gpu(9.0)
-    reports = [swapped(net(), seen)[1] for _ in range(2)]
+    seen, reports = gpu(9.0), []
+    for _ in range(2):
+        reports.append(swapped(net(), seen)[1])
+        if later:
+            forget()
     assert len(seen.timed) == 1 and seen.plans[0] is None
     assert set(seen.plans[1].layers.values()) == {"gathered_reference"}, "nothing is chosen again"
     assert reports[0].layers.keys() == reports[1].layers.keys() and reports[1].sparse_flops_share == 0
@@ -137,6 +148,16 @@ def test_another_call_with_the_same_shapes_uses_what_was_found(gpu):
     masks = sf.prune(other, "tile_wise", 0.5, granularity=16, layers=["0", "1.1"], tell=len)
     sf.swap(other, masks, (X,), tell=len)
     assert len(seen.timed) == 2, "other masks are another search"
+    if later:
+        for text in ("{", '{"plan"'):
+            for file in (tmp_path / "searches").iterdir():
+                file.write_text(text)
+            swapped(net(), seen)
+            forget()
+        assert len(seen.timed) == 4, "a file that is damaged is none"
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "another GPU")
+        swapped(net(), seen)
+        assert len(seen.timed) == 5
 
 
 def test_what_there_is_no_time_for_stays_dense_and_is_said(net, gpu):

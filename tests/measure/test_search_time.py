@@ -94,7 +94,7 @@ def searches(monkeypatch):
     monkeypatch.setattr(
         end_to_end, "fastest_execution", lambda *given, **more: found.append(real(*given, **more)) or found[-1]
     )
-    monkeypatch.setattr(end_to_end, "_known_versions", {})
+    monkeypatch.setattr(end_to_end.known_versions, "_here", {})
     return found
 
 

@@ -149,8 +149,8 @@ def benchmark(
             `input_ids` [B, T], behind which single-token steps are timed, and which is timed apart: swap kernels for [B, 1].
         fuse: makes the fused graph of the dense network, one more candidate for its fastest version; None leaves it out.
         seconds: of both searches: nothing begins that cannot end in time, as far as that can be foreseen. None: twice
-            `settings.autotune_seconds`, 60 by default. Networks and inputs of shapes that were searched before, in `sf.swap` too,
-            run as was found then.
+            `settings.autotune_seconds`, 60 by default. Networks and inputs of shapes that were searched before, in `sf.swap` or
+            an earlier process too, run as was found then.
         tell: gets a line at the beginning, and one at the end: how long the searches took, and what was left out.
     Returns:
         latencies with p20 and p80, and the speedup with its interval: `print(comparison)`.

@@ -2,8 +2,9 @@
 
 import copy
 import logging
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 import torch
@@ -17,6 +18,7 @@ from sparsefront.inference.fusion.plan import FusionPlan
 from sparsefront.inference.swap_report import LayerSwap, SwapReport
 from sparsefront.measure.end_to_end import EndToEnd, time_pair
 from sparsefront.measure.execution_mode import SEPARATOR
+from sparsefront.measure.found_before import FoundBefore, seconds_of
 from sparsefront.measure.memory import stored_bytes
 from sparsefront.measure.search_time import MOST_SECONDS, NOT_TRIED
 from sparsefront.measure.settings import Measure
@@ -180,7 +182,7 @@ def _copied(state: dict[str, Any]) -> dict[str, Any]:
     return {name: copy.copy(value) if isinstance(value, dict | set) else value for name, value in state.items()}
 
 
-# What this process found, for another call with the same network, masks and shapes.
+# What was found, for another call with the same network, masks and shapes.
 
 
 @dataclass(frozen=True)
@@ -196,12 +198,26 @@ class KnownSwap:
     decision: Decision | None
     good_for: float
 
+    def keep(self, key: str, device: torch.device) -> None:
+        """For other calls with this key, of later processes too."""
+        seconds = None if math.isinf(self.good_for) else self.good_for
+        decision = None if self.decision is None else asdict(self.decision)
+        known_swaps.keep(key, {"plan": self.plan.to_json(), "decision": decision, "seconds": seconds}, device)
 
-known_swaps: dict[str, KnownSwap] = {}
+    @classmethod
+    def of(cls, key: str, device: torch.device) -> Self | None:
+        """None where there is none."""
+        if (found := known_swaps.get(key, device)) is None:
+            return None
+        decision = None if found["decision"] is None else Decision(**found["decision"])
+        return cls(FusionPlan.from_json(found["plan"]), decision, seconds_of(found))
+
+
+known_swaps = FoundBefore("swaps", ("sparsefront.inference.swap",))
 
 
 def swap_key(net: nn.Module, masks: Mapping[str, Tensor], example_inputs: object, given: Mapping[str, object]) -> str:
-    """Under which a swap is kept in `known_swaps`; raises as `named_inputs_on`.
+    """Under which a swap is kept; raises as `named_inputs_on`.
 
     Args:
         given: the other arguments of the call.
