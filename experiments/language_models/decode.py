@@ -137,6 +137,8 @@ def page(rows: Sequence[Mapping[str, str]]) -> str:
     for row in sorted(rows, key=lambda row: (int(row["batch"]), row["point"])):
         times = [_ms(row, name) for name in ("graphed_ms", "dense_ms", "int8_ms", "sparse_ms")]
         over = [f"{float(row[name]):.2f}" if row[name] else "" for name in ("over_graphed", "over_dense", "over_int8")]
+        if (bar := BARS.get((row["batch"], row["point"]))) is not None:
+            over[0] += f" (bar {bar:g})"
         lines.append([row["batch"], row["point"], *times, *over, f"{float(row['tokens_per_s']):,.0f}"])
     head = (
         "batch",

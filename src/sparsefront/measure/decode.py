@@ -1,7 +1,6 @@
 """Text generated token by token, with a static cache of keys and values: one step timed, and the prompt before it apart."""
 
 import copy
-import importlib
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -167,7 +166,7 @@ EXTRA = "torchao"  # of sparsefront: what installs it
 def int8_unavailable_reason() -> str | None:
     """Why torchao cannot be used, or None."""
     try:
-        importlib.import_module("torchao.quantization")
+        import torchao.quantization  # noqa: F401
     except ModuleNotFoundError:
         return f"needs torchao, which is not installed: it comes with sparsefront's extra `{EXTRA}`"
     except Exception as error:  # a build for another PyTorch may fail in any way

@@ -22,7 +22,7 @@ from sparsefront.inference.swap import save_choices, swap_network
 from sparsefront.inference.swap_report import SwapReport
 from sparsefront.inference.whole_network import kept_dense, why_dense
 from sparsefront.measure.correctness import has_low_precision
-from sparsefront.measure.decode import Prefilled, time_prefill, time_step, time_steps
+from sparsefront.measure.decode import time_prefill, time_step, time_steps
 from sparsefront.measure.end_to_end import DenseTiming, time_alone, time_pair
 from sparsefront.measure.memory import (
     AchievedSparsity,
@@ -33,7 +33,6 @@ from sparsefront.measure.memory import (
     weight_bytes,
 )
 from sparsefront.measure.problems import measured_rates, roofline_fraction
-from sparsefront.measure.speedup import SPEEDUP_OVER
 from sparsefront.networks import tensors_digest
 from sparsefront.progress import TIMING, counted, reasons_text, spent_on
 from sparsefront.provenance import provenance
@@ -48,7 +47,16 @@ from sparsefront.stages.bench import (
     save_all_outcomes,
 )
 from sparsefront.stages.keys import StageKeys
-from sparsefront.stages.latency import Samples, Ways, dataset_latency, latency_curve, latency_fields
+from sparsefront.stages.latency import (
+    Samples,
+    Ways,
+    dataset_latency,
+    dense_side,
+    latency_curve,
+    latency_fields,
+    throughput_name,
+    with_prefill,
+)
 from sparsefront.stages.low_precision import calibration_of, dense_in, evaluate_low, low_networks
 from sparsefront.stages.network import load_net, weights_digest
 from sparsefront.training.resume import WEIGHTS
@@ -112,7 +120,7 @@ def dense_speed(bench: EvalContext, net: nn.Module, ways: Ways | None = None) ->
         timed = time_step(net, bench.prompt, settings, low=low)
     if ways is not None:
         ways |= _dense_ways(net, timed)
-    speed = bench.conditions() | latency_fields("dense", timed.latency) | _dense_side(timed, bench)
+    speed = bench.conditions() | latency_fields("dense", timed.latency) | dense_side(timed, bench)
     speed |= {"variants_not_timed": timed.not_timed, "variant_medians_ms": timed.medians_ms}
     if bench.prompt is not None:
         speed = with_prefill(speed, time_prefill(net, None, bench.prompt, settings))
@@ -142,9 +150,9 @@ def sparse_speed(
         | latency_fields("dense", timed.dense.latency)
         | latency_fields("sparse", timed.sparse)
         | timed.speedup.to_json()
-        | _dense_side(timed.dense, bench)
+        | dense_side(timed.dense, bench)
         | {
-            _throughput("sparse", bench): timed.throughput_sparse_samples_per_s,
+            throughput_name("sparse", bench): timed.throughput_sparse_samples_per_s,
             "execution_mode_sparse": timed.execution.fastest.name,
             "sparse_variant": timed.execution.name,
             "variants_not_timed": timed.not_timed,
@@ -217,44 +225,6 @@ def _faster_whole(
     kept = SparseNetwork(runs, kept_dense(sparse.report, masked, why))
     del sparse  # its memory is the masked network's now
     return kept, *sparse_speed(bench, dense_net, kept, ways)
-
-
-def with_prefill(speed: dict[str, Any], prefill: Prefilled) -> dict[str, Any]:
-    """Group `speed` with the latency of the prompt."""
-    sides = {"dense": prefill.dense, "sparse": prefill.sparse}
-    found = {f"latency_prefill_{side}_ms": timed.median_ms for side, timed in sides.items() if timed is not None}
-    not_timed = {f"prefill/{side}": why for side, why in prefill.not_timed.items()}
-    return speed | found | {"variants_not_timed": speed["variants_not_timed"] | not_timed}
-
-
-def _throughput(side: str, bench: EvalContext) -> str:
-    """The field: a step gives a token of each row."""
-    return f"throughput_{side}_samples_per_s" if bench.prompt is None else f"tokens_per_s_{side}"
-
-
-def _dense_side(timed: DenseTiming, bench: EvalContext) -> dict[str, Any]:
-    return {
-        _throughput("dense", bench): timed.throughput_samples_per_s,
-        "execution_mode_dense": timed.execution.fastest.name,
-        "dense_variant": timed.execution.name,
-        "fused_dense_latency_ms": None if timed.fused_latency is None else timed.fused_latency.median_ms,
-        "gpu_clock_mhz": timed.clock_mhz,
-        **_low_side(timed, bench),
-    }
-
-
-def _low_side(timed: DenseTiming, bench: EvalContext) -> dict[str, Any]:
-    """Of the dense network in a low precision, where it was timed."""
-    if (low := timed.low) is None:
-        return {}
-    return {
-        **latency_fields("dense_low", low.latency),
-        **({} if low.speedup is None else low.speedup.to_json(SPEEDUP_OVER["dense_low"])),
-        _throughput("dense_low", bench): timed.batch_size / low.latency.median_ms * 1e3,
-        "execution_mode_dense_low": low.execution.fastest.name,
-        "dense_low_variant": low.execution.name,
-        "dense_low_precision": low.precision,
-    }
 
 
 def kernel_names(report: SwapReport, device: torch.device) -> str:
