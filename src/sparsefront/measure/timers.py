@@ -62,7 +62,8 @@ class CopiedBefore(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.recording = False
-        self._copies: list[tuple[Tensor, Tensor]] = []  # what was copied, and the copy
+        self.copies: list[tuple[Tensor, Tensor]] = []  # what was copied, and the copy, which replays read
+        self._used = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -76,11 +77,12 @@ class CopiedBefore(TorchDispatchMode):
 
     def _copy(self, source: Tensor, make: Callable[[], Tensor]) -> Tensor:
         if not self.recording:
-            self._copies.append((source.clone(), made := make()))
+            self.copies.append((source.clone(), made := make()))
             return made
-        known, made = self._copies.pop(0) if self._copies else (None, source)
+        known, made = self.copies[self._used] if self._used < len(self.copies) else (None, source)
         if known is None or not torch.equal(known, source):
             raise RuntimeError("copies other values from the processor at each call")
+        self._used += 1
         return made
 
 
@@ -104,9 +106,10 @@ def _recorded(
                     call()
         current.wait_stream(side)
         torch.cuda.synchronize()
+        graph, recording = torch.cuda.CUDAGraph(), _recording_stream(torch.cuda.current_device())
         if copies is not None:
             copies.recording = True
-        graph, recording = torch.cuda.CUDAGraph(), _recording_stream(torch.cuda.current_device())
+            graph.reads = copies.copies  # type: ignore[attr-defined]  # a graph keeps no tensor alive
         try:
             # A recording that fails can leave its own stream current, and the outer context gives ours back;
             # thread_local, since a loader's thread may use CUDA meanwhile.
