@@ -1,9 +1,11 @@
 """Common networks as a user has them, through the library's functions alone: tile_wise 128, 75 %, fp16, random weights.
 
-    PYTHONPATH=src:kernels python -m experiments.end_to_end.library --out library.csv --minutes 8
+    PYTHONPATH=src:kernels python -m experiments.end_to_end.library [--out library.csv] [--minutes 8]
+    PYTHONPATH=src:kernels python -m experiments.end_to_end.library --networks sam_vit_h dinov2_large_256 --points all
 
 Each network is pruned, swapped with kernel=auto and timed beside itself by `sf.benchmark`. Those that are in the file are not
-measured again.
+measured again. The second command is of the encoders of the PyTorch talk, with its patterns. With the published CSV the table of
+docs/networks.md is written too.
 """
 
 import argparse
@@ -11,7 +13,8 @@ import copy
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +24,25 @@ import transformers
 from torch import nn
 
 import sparsefront as sf
+from experiments.harness.page import fill, speedup, table
 from experiments.harness.rows import text, where_and_when
+from sparsefront.patterns.base import Pattern
+from sparsefront.patterns.n_m import NM
 from sparsefront.results.store import append_line, read_lines
 
-SPARSITY, GRANULARITY = 0.75, 128
+HERE = Path(__file__).resolve().parent
+PUBLISHED, PAGE = HERE / "library.csv", HERE.parents[1] / "docs" / "networks.md"
+MARKS = ("<!-- speedups -->", "<!-- end of speedups -->")
 Made = tuple[nn.Module, dict[str, Any]]
+TILES = "tile_wise 75%"
+POINTS: dict[str, tuple[str | Pattern, float, dict[str, Any], str]] = {
+    TILES: ("tile_wise", 0.75, {"granularity": 128}, "none"),
+    "block_wise 80%": ("block_wise", 0.8, {"granularity": 64}, "none"),
+    "2:4": (NM(m=4), 0.5, {}, "none"),
+    "tile_wise 75%, fp8": ("tile_wise", 0.75, {"granularity": 128}, "fp8"),
+    "2:4, fp8": (NM(m=4), 0.5, {}, "fp8"),
+}
+"""Name -> pattern, sparsity and other arguments of `sf.prune`, and the precision of `sf.swap`."""
 
 
 def images(net: nn.Module, name: str = "pixel_values", count: int = 64) -> Made:
@@ -38,9 +55,38 @@ def tokens(net: nn.Module, rows: int, length: int) -> Made:
     return net, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
 
-def dinov2_large() -> Made:
+def dinov2_large(count: int = 64) -> Made:
     config = transformers.Dinov2Config(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, image_size=224)
-    return images(transformers.Dinov2ForImageClassification(config))
+    return images(transformers.Dinov2ForImageClassification(config), count=count)
+
+
+def sam_vit_h() -> Made:
+    """The image encoder, with as many images as the talk has."""
+    config = transformers.SamVisionConfig(
+        hidden_size=1280,
+        num_hidden_layers=32,
+        num_attention_heads=16,
+        mlp_dim=5120,
+        global_attn_indexes=[7, 15, 23, 31],
+    )
+    return transformers.SamVisionModel(config), {"pixel_values": torch.randn(32, 3, 1024, 1024)}
+
+
+def llama() -> Made:
+    """Eight of the blocks of a network of a billion weights; a prompt, and no cache."""
+    config = transformers.LlamaConfig(
+        hidden_size=2048,
+        intermediate_size=8192,
+        num_hidden_layers=8,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        vocab_size=32_000,
+    )
+    return prompts(transformers.LlamaForCausalLM(config))
+
+
+def prompts(net: nn.Module) -> Made:
+    return net, {"input_ids": torch.randint(5, 30_000, (8, 512)), "use_cache": False}
 
 
 def roberta_base() -> Made:
@@ -54,12 +100,20 @@ def encoder() -> Made:
 
 
 NETWORKS: dict[str, Callable[[], Made]] = {
+    "bert_base": lambda: tokens(transformers.BertForSequenceClassification(transformers.BertConfig()), 64, 128),
     "vit_base": lambda: images(transformers.ViTForImageClassification(transformers.ViTConfig(num_labels=1000))),
     "vit_base_torchvision": lambda: images(torchvision.models.vit_b_16(), "x"),
     "roberta_base": roberta_base,
     "mpnet_base": lambda: tokens(transformers.MPNetForSequenceClassification(transformers.MPNetConfig()), 128, 128),
     "dinov2_large": dinov2_large,
     "transformer_encoder": encoder,
+    "gpt2": lambda: prompts(transformers.GPT2LMHeadModel(transformers.GPT2Config())),
+    "llama": llama,
+    "resnet50": lambda: images(torchvision.models.resnet50(), "x"),
+}
+OF_THE_TALK: dict[str, Callable[[], Made]] = {
+    "sam_vit_h": sam_vit_h,
+    "dinov2_large_256": lambda: dinov2_large(256),
 }
 
 
@@ -68,16 +122,23 @@ def ready(name: str, device: torch.device) -> Made:
     dtype = torch.float16 if device.type == "cuda" else torch.float32
     torch.manual_seed(0)
     with device:
-        net, inputs = NETWORKS[name]()
+        net, inputs = (NETWORKS | OF_THE_TALK)[name]()
     net = net.to(dtype).eval()
-    return net, {key: value.to(dtype) if value.is_floating_point() else value for key, value in inputs.items()}
+    return net, {name: value.to(dtype) if _is_floating(value) else value for name, value in inputs.items()}
 
 
-def measure(name: str, device: torch.device, kernel: str, seconds: float, settings: sf.Measure) -> dict[str, Any]:
+def _is_floating(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def measure(
+    name: str, point: str, device: torch.device, kernel: str, seconds: float, settings: sf.Measure
+) -> dict[str, Any]:
     """A row; its seconds are those that a user waits for."""
     dense, inputs = ready(name, device)
     net = copy.deepcopy(dense)
-    masks = sf.prune(net, "tile_wise", SPARSITY, granularity=GRANULARITY, example_inputs=inputs, tell=len)
+    pattern, sparsity, more, precision = POINTS[point]
+    masks = sf.prune(net, pattern, sparsity, example_inputs=inputs, tell=len, **more)
     told: list[str] = []
 
     def tell(line: str) -> None:
@@ -85,7 +146,7 @@ def measure(name: str, device: torch.device, kernel: str, seconds: float, settin
         told.append(line)
 
     start = time.monotonic()
-    report = sf.swap(net, masks, inputs, kernel=kernel, seconds=seconds, tell=tell)
+    report = sf.swap(net, masks, inputs, kernel=kernel, precision=precision, seconds=seconds, tell=tell)
     swapped = time.monotonic()
     print(f"{name}: {json.dumps(report.fusion.summary())}", file=sys.stderr, flush=True)
     found = sf.benchmark(dense, net, inputs, settings=settings, seconds=seconds, tell=tell)
@@ -96,8 +157,9 @@ def measure(name: str, device: torch.device, kernel: str, seconds: float, settin
         "network": name,
         "inputs": "x".join(map(str, next(iter(inputs.values())).shape)),
         "dtype": str(next(net.parameters()).dtype).removeprefix("torch."),
-        "pattern": f"tile_wise {GRANULARITY}",
-        "sparsity": SPARSITY,
+        "point": point,
+        "sparsity": sparsity,
+        "precision": precision,
         "kernel": kernel,
         "dense_ms": found.dense_ms,
         "dense_variant": found.timed.dense.execution.name,
@@ -123,13 +185,14 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m experiments.end_to_end.library", description=__doc__.split("\n")[0]
     )
-    parser.add_argument("--out", type=Path, default=Path("library.csv"), help="CSV to which rows are added")
+    parser.add_argument("--out", type=Path, default=PUBLISHED, help="CSV to which rows are added")
     parser.add_argument("--minutes", type=float, default=60.0, help="no network is begun after these")
     parser.add_argument("--seconds", type=float, default=60.0, help="of each search, of sf.swap and sf.benchmark")
     parser.add_argument(
         "--kernel", choices=("auto", "sparse"), default="auto", help="sparse: the whole is not compared"
     )
-    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS | OF_THE_TALK, default=list(NETWORKS))
+    parser.add_argument("--points", nargs="+", choices=[*POINTS, "all"], default=[TILES])
     parser.add_argument(
         "--modes", nargs="+", default=sf.Measure().execution_modes, help="execution modes that are tried"
     )
@@ -137,14 +200,25 @@ def main(given: Sequence[str] | None = None) -> int:
     if not torch.cuda.is_available():
         parser.error("there is no GPU here: nothing is timed")
     device, start = torch.device("cuda"), time.monotonic()
-    known = {row["network"] for row in read_lines(asked.out)}
-    for name in asked.networks:
-        if name in known or time.monotonic() - start > 60 * asked.minutes:
+    known = {(row["network"], row["point"]) for row in read_lines(asked.out)}
+    for name, point in product(asked.networks, POINTS if "all" in asked.points else asked.points):
+        if (name, point) in known or time.monotonic() - start > 60 * asked.minutes:
             continue
-        row = measure(name, device, asked.kernel, asked.seconds, sf.Measure(execution_modes=asked.modes))
+        row = measure(name, point, device, asked.kernel, asked.seconds, sf.Measure(execution_modes=asked.modes))
         append_line(asked.out, {column: text(cell) for column, cell in row.items()})
         torch.cuda.empty_cache()
+    if asked.out == PUBLISHED:
+        fill(PAGE, MARKS, page(read_lines(asked.out)))
     return 0
+
+
+def page(rows: Sequence[Mapping[str, str]]) -> str:
+    """The table of docs/networks.md."""
+    head = ("network", "inputs", "pattern", "dense ms", "sparse ms", "speedup")
+    cells = ([row[name] for name in ("network", "inputs", "point")] for row in rows)
+    times = ([f"{float(row[name]):.2f}" for name in ("dense_ms", "sparse_ms")] for row in rows)
+    lines = ([*names, *taken, speedup(row)] for names, taken, row in zip(cells, times, rows, strict=True))
+    return "\n".join(table(head, lines))
 
 
 if __name__ == "__main__":

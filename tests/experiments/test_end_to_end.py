@@ -378,3 +378,23 @@ def test_the_page_has_the_tables_of_the_measured_rows(modules):
     again = "python -m experiments.end_to_end.summary --write experiments/end_to_end/README.md"
     begin, end = summary.MARKS
     assert f"{begin}\n\n{tables}\n{end}" in (FOLDER / "README.md").read_text(), again
+
+
+def test_a_network_through_the_library(modules, monkeypatch):
+    """In two patterns; a CPU's rows name no GPU."""
+    library = modules["library"]
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    config = library.transformers.BertConfig(vocab_size=30, **sizes)
+    ids = {"input_ids": torch.arange(24).reshape(2, 12), "use_cache": False}
+    monkeypatch.setitem(library.NETWORKS, "tiny", lambda: (library.transformers.BertModel(config), ids))
+    monkeypatch.setitem(library.POINTS, library.TILES, ("tile_wise", 0.5, {"granularity": 16}, "none"))
+    rows = [library.measure("tiny", point, torch.device("cpu"), "auto", 5.0, CPU) for point in ("2:4", library.TILES)]
+    assert [row["point"] for row in rows] == ["2:4", "tile_wise 75%"] and rows[0]["gpu"] == ""
+    assert rows[0]["sparsity"] == 0.5 and rows[0]["blocks_rewritten"] == 1 and rows[0]["inputs"] == "2x12"
+
+
+def test_the_published_networks_are_those_of_the_page(modules):
+    library = modules["library"]
+    rows = library.read_lines(library.PUBLISHED)
+    assert rows and all(row["gpu"] and row["network"] in library.NETWORKS | library.OF_THE_TALK for row in rows)
+    assert library.page(rows) in library.PAGE.read_text()

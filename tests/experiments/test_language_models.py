@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pytest
+import torch
 
-from experiments.language_models import study
+import sparsefront as sf
+from experiments.language_models import decode, study
 from experiments.language_models.tiny import make_llama, make_wikitext
 from sparsefront.results.store import read_lines
 
@@ -40,3 +42,14 @@ def test_the_published_figures_are_within_their_bar() -> None:
     rows = read_lines(study.PUBLISHED)
     assert rows and all(float(row["apart"]) <= 0.02 and row["point"] in study.POINTS for row in rows)
     assert study.page(rows) in (study.HERE / "README.md").read_text()
+
+
+def test_a_row_of_generated_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    net = decode.llama(blocks=2, width=64, hidden=96, heads=4, vocabulary=61).eval()
+    settings = sf.Measure(mode="decode", execution_modes=["eager"], variants=[], samples=5, repeats=1, warmup=0)
+    monkeypatch.setattr(decode, "int8_unavailable_reason", lambda: "needs torchao")
+    (row,) = decode.measured(net, 2, ["n_m 75%"], settings, context=8, seconds=5.0)
+    assert set(row) == set(decode.COLUMNS) and row["gpu"] == "" and row["graphed_ms"] is row["int8_ms"] is None
+    assert row["blocks_rewritten"] == 2 and row["cache_length"] == 64 and "n_m_reference" in row["kernels"]
+    assert decode.page([{name: str(decode.text(row[name])) for name in row}]).count("\n") == 2

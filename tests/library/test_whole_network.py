@@ -19,13 +19,20 @@ def net():
 
 
 @pytest.fixture
-def gpu(monkeypatch):
-    """gpu(sparse_ms): every network is taken to lie on a GPU, where it takes so long with kernels, and 1 ms without.
+def forget(monkeypatch):
+    """As a process that begins."""
+    return lambda: monkeypatch.setattr(whole_network.known_swaps, "_here", {})
+
+
+@pytest.fixture
+def gpu(monkeypatch, tmp_path, forget):
+    """gpu(sparse_ms): every network is taken to lie on a GPU, where it takes so long with kernels, and 1 ms without; where `late`
+    has the times of other ways, compiled, for which there was no time with kernels.
 
     Gives the networks that were timed, each as [dense, with kernels]; and the plans of swaps.
     """
 
-    def pretend(sparse_ms, **failing):
+    def pretend(sparse_ms, late=None, **failing):
         seen = SimpleNamespace(timed=[], plans=[], told=[])
 
         def time_pair(dense, sparse, inputs, settings, fuse):
@@ -33,11 +40,17 @@ def gpu(monkeypatch):
             torch.testing.assert_close(dense(**inputs), sparse(**inputs), rtol=1e-4, atol=1e-5)
             if failing:
                 raise failing["error"]
-            sides = [(SimpleNamespace(median_ms=ms), SimpleNamespace(name="cuda_graph")) for ms in (sparse_ms, 1.0)]
-            (sparse_latency, way), (latency, _) = sides
-            return SimpleNamespace(
-                sparse=sparse_latency, execution=way, dense=SimpleNamespace(latency=latency, execution=way)
-            )
+            latencies = [SimpleNamespace(median_ms=ms) for ms in (sparse_ms, 1.0)]
+            names = ("cuda_graph", "compile" if late else "cuda_graph")
+            ways = [
+                SimpleNamespace(name=name, fastest=SimpleNamespace(name=name), not_timed={}, medians_ms={name: 1.0})
+                for name in names
+            ]
+            if late:
+                ways[0].not_timed["compile"] = "not tried: about 8 s are needed, 6 s of the search are left"
+                ways[1].medians_ms |= late
+            dense = SimpleNamespace(latency=latencies[1], execution=ways[1])
+            return SimpleNamespace(sparse=latencies[0], execution=ways[0], dense=dense)
 
         real = swapping.swap_layers
         layers = lambda *given, **more: seen.plans.append(more["plan"]) or real(*given, **more)  # noqa: E731
@@ -47,7 +60,8 @@ def gpu(monkeypatch):
         monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
         monkeypatch.setattr(whole_network, "time_pair", time_pair)
         monkeypatch.setattr(whole_network, "Measure", lambda **settings: SimpleNamespace(**settings))
-        monkeypatch.setattr(swapping, "known_swaps", {})
+        monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
+        forget()
         return seen
 
     return pretend
@@ -78,6 +92,21 @@ def test_a_network_that_is_slower_as_a_whole_is_dense_again(net, gpu, sparse_ms,
         assert all((net.get_submodule(name).weight[~mask] == 0).all() for name, mask in masks.items())
 
 
+@pytest.mark.parametrize(
+    ("late", "kept", "told"),
+    [
+        ({"cuda_graph+fused_qkv": 2.9}, True, "without it 2.900 ms dense"),
+        ({"cuda_graph": 1.9, "eager": 5.0}, False, "without it 1.900 ms dense"),
+        ({"eager": 5.0}, True, "without it nothing to compare with"),
+    ],
+)
+def test_a_way_that_only_dense_had_time_for_decides_nothing(net, gpu, late, kept, told):
+    seen = gpu(2.0, late)
+    _, report = swapped(net, seen)
+    assert (report.sparse_flops_share > 0) == kept
+    assert f"with kernels there was no time for compile, and {told}" in "".join(seen.told)
+
+
 @pytest.mark.parametrize("kernel", ["sparse", "gathered", "none", sf.KernelChoice("sparse", fuse=False)])
 def test_only_auto_is_compared(net, gpu, kernel):
     seen = gpu(9.0)
@@ -100,13 +129,17 @@ def test_what_cannot_be_compared_keeps_its_kernels(net, gpu):
     assert swapped(net, seen)[1].sparse_flops_share > 0 and len(seen.timed) == 1
 
 
-def test_another_call_with_the_same_shapes_uses_what_was_found(gpu):
+@pytest.mark.parametrize("later", [False, True], ids=["this process", "a later one"])
+def test_another_call_with_the_same_shapes_uses_what_was_found(gpu, forget, tmp_path, monkeypatch, later):
     def net():
         torch.manual_seed(0)
         return nn.Sequential(nn.Linear(32, 64), nn.Sequential(nn.ReLU(), nn.Linear(64, 32)), nn.Linear(32, 8)).eval()
 
-    seen = gpu(9.0)
-    reports = [swapped(net(), seen)[1] for _ in range(2)]
+    seen, reports = gpu(9.0), []
+    for _ in range(2):
+        reports.append(swapped(net(), seen)[1])
+        if later:
+            forget()
     assert len(seen.timed) == 1 and seen.plans[0] is None
     assert set(seen.plans[1].layers.values()) == {"gathered_reference"}, "nothing is chosen again"
     assert reports[0].layers.keys() == reports[1].layers.keys() and reports[1].sparse_flops_share == 0
@@ -115,6 +148,16 @@ def test_another_call_with_the_same_shapes_uses_what_was_found(gpu):
     masks = sf.prune(other, "tile_wise", 0.5, granularity=16, layers=["0", "1.1"], tell=len)
     sf.swap(other, masks, (X,), tell=len)
     assert len(seen.timed) == 2, "other masks are another search"
+    if later:
+        for text in ("{", '{"plan"'):
+            for file in (tmp_path / "searches").iterdir():
+                file.write_text(text)
+            swapped(net(), seen)
+            forget()
+        assert len(seen.timed) == 4, "a file that is damaged is none"
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "another GPU")
+        swapped(net(), seen)
+        assert len(seen.timed) == 5
 
 
 def test_what_there_is_no_time_for_stays_dense_and_is_said(net, gpu):

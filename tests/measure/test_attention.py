@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
-from transformers import BertConfig, BertModel, ViTConfig, ViTModel, masking_utils
+from transformers import BertConfig, BertModel, LlamaConfig, LlamaModel, ViTConfig, ViTModel, masking_utils
 
 from sparsefront.measure import end_to_end, execution_mode
 from sparsefront.measure.attention import in_math_path, no_mask_stays_none, without_full_masks
@@ -109,6 +109,17 @@ def test_only_masks_that_mask_nothing_are_left_out():
     ones = torch.ones(2, 3)
     for other, mask in ((Ignores(), "ignored_mask"), (Needs(), "mask")):
         assert [*without_full_masks(other, {"x": torch.randn(2, 3), mask: ones}, 1e-5)] == ["x", mask]
+
+
+def test_a_decoder_that_counts_its_positions_is_given_no_mask_of_packed_texts(masks_of):
+    net = LlamaModel(LlamaConfig(vocab_size=50, attn_implementation="sdpa", use_cache=False, **SMALL)).eval()
+    ids = torch.arange(26).reshape(2, 13)
+    assert all(mask is not None for mask in masks_of(lambda: net(ids))), "as it is without our care"
+    with no_mask_stays_none():
+        assert masks_of(lambda: net(ids)) == [None, None]
+    packed = torch.arange(13)[None] % 5
+    with no_mask_stays_none(packed=True):
+        assert all(mask is not None for mask in masks_of(lambda: net(ids, position_ids=packed)))
 
 
 def test_transformers_asks_again_afterwards():

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sparsefront.measure import timers
-from sparsefront.measure.timers import record
+from sparsefront.measure.timers import CopiedBefore, record
 
 
 class Devices:
@@ -124,3 +124,36 @@ def test_a_recording_that_fails_leaves_streams_and_random_numbers_as_they_were(d
     with pytest.raises(RuntimeError, match="not permitted"):
         record([fails], device=torch.device("cuda", 1), warmup=1)
     assert devices.streams == current and devices.waits[-1] == "random"
+
+
+def test_positions_that_a_network_counts_on_the_processor_are_copied_before():
+    """To a device without memory, as a recording allows no copy."""
+
+    def counted(start):
+        there = (torch.arange(3) + start).to("meta")
+        return there, torch.empty(3, dtype=torch.int64, device="meta").copy_(torch.arange(3))
+
+    with CopiedBefore() as copies:
+        counted(0)
+        copies.recording = True
+        assert [tensor.device.type for tensor in counted(0)] == ["meta", "meta"]
+        with pytest.raises(RuntimeError, match="copies other values from the processor at each call"):
+            counted(0)
+    with CopiedBefore() as copies, pytest.raises(RuntimeError, match="other values"):
+        counted(0)
+        copies.recording = True
+        counted(1)
+
+
+def test_a_recording_that_may_not_copy_is_made_again(monkeypatch):
+    tried = []
+
+    def recorded(calls, device, warmup, copies=None):
+        tried.append(copies)
+        if copies is None:
+            raise RuntimeError(f"{timers.COPIES} unless the CPU tensor is pinned.")
+        return "graph", []
+
+    monkeypatch.setattr(timers, "_recorded", recorded)
+    assert record([], device=torch.device("cuda"), warmup=3) == ("graph", [])
+    assert tried[0] is None and isinstance(tried[1], CopiedBefore)

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from sparsefront.measure import execution_mode, fastest
+from sparsefront.measure import execution_mode, fastest, search_time
 from sparsefront.measure.execution_mode import EXECUTION_MODES, FastestMode, NothingRuns
 from sparsefront.measure.fastest import fastest_execution
+from sparsefront.measure.search_time import SearchTime, begun, searching
 from sparsefront.measure.variants import VARIANTS
 
 CPU = torch.device("cpu")
@@ -191,6 +192,21 @@ def test_there_is_time_for_everything(net, inputs, pretend_gpu):
     modes = ["eager", "compile_cuda_graph", "max_autotune_cuda_graph"]
     found = find(net, inputs, device=device, execution_modes=modes, variants=[], seconds=71.0)
     assert set(found.medians_ms) == set(modes)
+
+
+def test_forms_are_left_out_before_the_compiler(net, inputs, pretend_gpu, monkeypatch):
+    """How long one takes is known of the network before."""
+    device, _ = pretend_gpu({})
+    clock = [0.0]
+    monkeypatch.setattr(search_time, "working_time", lambda: clock[0])
+    with searching(SearchTime(25.0)):
+        for kind, seconds in (("compile", 10.0), ("variant", 3.0)):
+            with begun(kind):
+                clock[0] += seconds
+        modes = ["eager", "compile_cuda_graph"]
+        found = find(net, inputs, device=device, execution_modes=modes, variants=["fused_qkv"])
+    assert set(found.medians_ms) == set(modes)
+    assert found.not_timed["fused_qkv"] == "not tried: about 3 s are needed, 2 s of the search are left"
 
 
 def test_no_budget_leaves_out_a_mode_that_the_other_network_may_have(net, inputs, pretend_gpu):

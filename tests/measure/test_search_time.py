@@ -36,7 +36,11 @@ def test_nothing_begins_that_would_not_end_in_time(clock):
             assert too_late("variant", "variant") is None, "of another kind, of which none was seen"
             assert too_late("second", "compile") == "not tried: about 25 s are needed, 18 s of the search are left"
         assert too_late("second", "compile") is None
-        clock(40.0)
+        left = "not tried: about 0 s are needed, 0 s of the search are left"
+        clock(15.0)
+        assert too_late("variant", "variant", "compile") == left, "there would be no time to compile"
+        assert too_late("variant", "variant") is None
+        clock(25.0)
         assert too_late("variant", "variant") == "not tried: about 0 s are needed, 0 s of the search are left"
     assert [*search.left_out] == ["dense/second", "variant"] and search.good_for == 60.0
     assert search.summary().startswith("65.0 s; 2 things left out, seconds=60: dense/second (not tried: about 25 s")
@@ -90,7 +94,7 @@ def searches(monkeypatch):
     monkeypatch.setattr(
         end_to_end, "fastest_execution", lambda *given, **more: found.append(real(*given, **more)) or found[-1]
     )
-    monkeypatch.setattr(end_to_end, "_known_versions", {})
+    monkeypatch.setattr(end_to_end.known_versions, "_here", {})
     return found
 
 

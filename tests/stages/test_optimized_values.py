@@ -7,6 +7,7 @@ from omegaconf import open_dict, read_write
 
 from sparsefront.config.validate import (
     OF_CONTROL,
+    OF_DECODE,
     OF_DENSE_LOW,
     OF_GPU,
     OF_KERNELS,
@@ -150,6 +151,10 @@ def test_the_lists_are_those_of_real_records(run, overrides, absent):
     unpredictable = {"sequence_length", "timed_image_size", "fused_dense_latency_ms", "granularity"}
     numbers = {field.name for field in result_fields() if {int, float} & set(alternatives(field.hint))} - unpredictable
     absent = (
-        absent | OF_SEARCH | set(OF_DATASET) | (set() if "precision=fp8" in overrides else OF_DENSE_LOW | OF_QUANTIZED)
+        absent
+        | OF_SEARCH
+        | set(OF_DATASET)
+        | set(OF_DECODE)
+        | (set() if "precision=fp8" in overrides else OF_DENSE_LOW | OF_QUANTIZED)
     )
     assert {name for name in numbers if result.value_of(name) is None} == absent

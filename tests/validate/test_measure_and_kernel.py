@@ -25,6 +25,7 @@ REJECTED = {
         ["model=vgg16", "dataset=cifar10", "dataset.path=null", "measure.image_size=16"],
         r"measure\.image_size=16: model vgg16 for images of 32 pixels cannot take these",
     ),
+    "text of images": (["measure.mode=decode"], r"measure\.mode=decode: generates text: dataset digits asks for image"),
     "images smaller than poolings": (["model=vgg16"], r"model\.small_images=False: halves .* 32 pixels .* have 8"),
     "unknown variant": (["measure.variants=[fused_mlp]"], r"measure\.variants=.*fused_qkv"),
     "time without end": (["measure.autotune_seconds=inf"], r"^measure\.autotune_seconds=inf: must be a finite number"),

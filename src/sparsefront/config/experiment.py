@@ -11,7 +11,8 @@ from sparsefront.data.base import Dataset
 from sparsefront.importance.base import Importance
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.precision import PrecisionChoice, unsupported_reason
-from sparsefront.measure.settings import DenseLow, Measure
+from sparsefront.measure.decode import int8_unavailable_reason
+from sparsefront.measure.settings import INT8_WEIGHT_ONLY, DenseLow, Measure
 from sparsefront.models.base import Model
 from sparsefront.patterns.base import Pattern
 from sparsefront.pruning.make_masks import PruningSettings
@@ -87,12 +88,16 @@ class Experiment:
     @property
     def dense_low(self) -> tuple[DenseLow, ...]:
         """Low precisions that the dense network is measured in beside `measure.dtype`, as a baseline of its own: those asked for;
-        else fp8 where it is timed and the GPU has it, and that of the sparse network. A run of the dense network in a low
+        else fp8 where it is timed and the GPU has it, and that of the sparse network;
+        with mode=decode int8_weight_only. A run of the dense network in a low
         precision has none of its own.
         """
         own, measure = self.precision.of_dense, self.measure
         if measure.dense_low is not None:
             return tuple(measure.dense_low)
+        if measure.mode == "decode":
+            on_gpu = measure.latency and measure.torch_device.type == "cuda"
+            return (INT8_WEIGHT_ONLY,) if on_gpu and int8_unavailable_reason() is None else ()
         if own is not None and not self.pattern.prunes:
             return ()
         device = measure.torch_device

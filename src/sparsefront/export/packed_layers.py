@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, ClassVar, Protocol
@@ -14,6 +15,8 @@ from torch import Tensor, nn
 from sparsefront.masks.weight_view import Permutation, as_matrix
 from sparsefront.models.linears import Conv1DLinear
 from sparsefront.patterns.base import Pattern, label
+
+log = logging.getLogger(__name__)
 
 # What an export says about itself: its pattern and how each pruned layer is stored; kernels are chosen at the swap.
 
@@ -185,16 +188,12 @@ def pack_layers(
             layers[name] = LayerRecord(DENSE, {}, {}, (kept.shape[0], kept.shape[1]), int(kept.sum()), density)
             continue
         weight = net.get_submodule(name).weight.detach()
-        matrix, kept = as_matrix(weight).cpu(), as_matrix(mask).cpu()
-        _check_zeros(name, matrix, kept)
-        own = (sparsities or {}).get(name)
         layer_pattern = (patterns or {}).get(name, pattern)
-        permutation = (permutations or {}).get(name)
-        _check_structure(name, layer_pattern, kept, sparsity if own is None else own, permutation)
-        family, parameters = storage_of(layer_pattern, kept, sparsity, own)
-        stored = _store(name, matrix, kept, (family, parameters), permutation)
+        own = (sparsities or {}).get(name), (permutations or {}).get(name)
+        given = as_matrix(weight), as_matrix(mask), layer_pattern, sparsity, *own
+        kept, stored, (family, parameters) = _where_it_lies(name, *given)
         kept_of[name], formats[name] = kept, stored
-        nnz, shape = int(kept.sum()), (matrix.shape[0], matrix.shape[1])
+        nnz, shape = int(kept.sum()), (kept.shape[0], kept.shape[1])
         density = nnz / kept.numel()
         obeys = None if name not in (patterns or {}) else label(layer_pattern)
         transposed = isinstance(net.get_submodule(name), Conv1DLinear)
@@ -208,6 +207,38 @@ def pack_layers(
         pattern_class=None if pattern is None else f"{type(pattern).__module__}.{type(pattern).__qualname__}",
     )
     return PackedLayers(manifest, kept_of, formats, dict(net.state_dict()))
+
+
+Packed = tuple[Tensor, SparseFormat, tuple[str, dict[str, Any]]]
+
+
+def _where_it_lies(name: str, weight: Tensor, mask: Tensor, *more: Any) -> Packed:
+    """`_checked_and_stored` on the weight's device, whence all comes to the CPU: a GPU takes milliseconds for what takes a
+    processor seconds. A pattern of the user's own may know no other device than the CPU.
+    """
+    if weight.device.type != "cpu":
+        try:
+            kept, stored, storage = _checked_and_stored(name, weight, mask.to(weight.device), *more)
+            return kept.cpu(), stored.to("cpu"), storage
+        except RuntimeError as error:
+            log.debug("%s is packed on the CPU: %s", name, error)
+    return _checked_and_stored(name, weight.cpu(), mask.cpu(), *more)
+
+
+def _checked_and_stored(
+    name: str,
+    weight: Tensor,
+    mask: Tensor,
+    pattern: Pattern | None,
+    sparsity: float,
+    own: float | None,
+    permutation: Permutation | None,
+) -> Packed:
+    """The mask, the weight in its format, and what `storage_of` says of it; arguments and errors as of `pack_layers`."""
+    _check_zeros(name, weight, mask)
+    _check_structure(name, pattern, mask, sparsity if own is None else own, permutation)
+    storage = storage_of(pattern, mask, sparsity, own)
+    return mask, _store(name, weight, mask, storage, permutation), storage
 
 
 def storage_of(pattern: Pattern | None, mask: Tensor, sparsity: float, own: float | None) -> tuple[str, dict[str, Any]]:
@@ -245,6 +276,6 @@ def _check_zeros(name: str, matrix: Tensor, mask: Tensor) -> None:
         raise ValueError(
             f"{name}: a bool mask {tuple(matrix.shape)} was expected, got {mask.dtype} {tuple(mask.shape)}"
         )
-    left = int(torch.count_nonzero(matrix[~mask]))
+    left = int(((matrix != 0) & ~mask).sum())
     if left:
         raise ValueError(f"{name}: {left} pruned weights are not zero; apply the masks first")

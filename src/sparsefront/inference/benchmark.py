@@ -10,10 +10,18 @@ from torch import Tensor, nn
 from sparsefront.errors import InvalidSetting
 from sparsefront.inference.fusion.block_pass import fused_dense_graph
 from sparsefront.measure.correctness import NETWORK_ERROR_LIMIT, floating_tensors
+from sparsefront.measure.decode import (
+    Prefilled,
+    int8_unavailable_reason,
+    int8_weight_only,
+    require_decoder,
+    time_prefill,
+    time_steps,
+)
 from sparsefront.measure.end_to_end import EndToEnd, time_pair
 from sparsefront.measure.execution_mode import quiet_copies
 from sparsefront.measure.search_time import MOST_SECONDS, SearchTime, Tell, searching
-from sparsefront.measure.settings import DTYPES, FEWEST_REPEATS, Dtype, Measure
+from sparsefront.measure.settings import DTYPES, FEWEST_REPEATS, INT8_WEIGHT_ONLY, Dtype, Measure
 from sparsefront.measure.speedup import ratio_apart
 from sparsefront.measure.timers import LatencySummary
 from sparsefront.measure.variants import Fuse
@@ -58,11 +66,23 @@ class Comparison:
 
     Args:
         device: cpu, or the name of the GPU.
-        timed: all that was measured: samples, execution modes that were tried, and why others were not.
+        timed: all that was measured: samples, execution modes that were tried, and why others were not; with mode=decode of
+            single steps.
+        prefill: with mode=decode, of the prompt.
     """
 
     device: str
     timed: EndToEnd
+    prefill: Prefilled | None = None
+
+    @property
+    def tokens_per_s(self) -> dict[str, float]:
+        """With mode=decode, of dense, sparse and, where it was timed, int8_weight_only."""
+        if self.prefill is None:
+            return {}
+        low, batch = self.timed.dense.low, self.timed.dense.batch_size
+        taken = {"dense": self.dense_ms} | ({} if low is None else {low.precision: low.latency.median_ms})
+        return {name: batch / ms * 1e3 for name, ms in (taken | {"sparse": self.sparse_ms}).items()}
 
     @property
     def dense_ms(self) -> float:
@@ -97,6 +117,12 @@ class Comparison:
             f"speedup {self.speedup:.2f} ({sure}) on {self.device}"
             f"{ratio_apart(self.speedup, self.dense_ms, self.sparse_ms)}",
         ]
+        if self.prefill is not None:
+            lines.append("tokens/s: " + ", ".join(f"{name} {rate:.0f}" for name, rate in self.tokens_per_s.items()))
+            sides = {"dense": self.prefill.dense, "sparse": self.prefill.sparse}
+            taken = (f"{name} {one.median_ms:.3f} ms" for name, one in sides.items() if one is not None)
+            left_out = (f"{name} not timed, {why}" for name, why in self.prefill.not_timed.items())
+            lines.append("prompt: " + ", ".join([*taken, *left_out]))
         if self.device == "cpu":
             lines.append("on a CPU the reference kernels run: this says nothing about a GPU")
         return "\n".join(lines)
@@ -119,11 +145,12 @@ def benchmark(
             afterwards.
         example_inputs: what both are called with, such as (x,): this batch is timed; by name a value may be no tensor.
         settings: of `sf.Measure` what concerns timing: warmup, samples, repeats, execution modes, variants and seconds of
-            the search; device, dtype and sizes are those of the networks and inputs.
+            the search; device, dtype and sizes are those of the networks and inputs. With mode="decode" the inputs are a prompt,
+            `input_ids` [B, T], behind which single-token steps are timed, and which is timed apart: swap kernels for [B, 1].
         fuse: makes the fused graph of the dense network, one more candidate for its fastest version; None leaves it out.
         seconds: of both searches: nothing begins that cannot end in time, as far as that can be foreseen. None: twice
-            `settings.autotune_seconds`, 60 by default. Networks and inputs of shapes that were searched before, in `sf.swap` too,
-            run as was found then.
+            `settings.autotune_seconds`, 60 by default. Networks and inputs of shapes that were searched before, in `sf.swap` or
+            an earlier process too, run as was found then.
         tell: gets a line at the beginning, and one at the end: how long the searches took, and what was left out.
     Returns:
         latencies with p20 and p80, and the speedup with its interval: `print(comparison)`.
@@ -155,17 +182,47 @@ def benchmark(
     settings = replace(settings or Measure(), device=device.type, dtype=name)  # type: ignore[arg-type]  # it checks
     search = SearchTime(2 * settings.autotune_seconds if seconds is None else seconds, tell)
     settings = replace(settings, autotune_seconds=min(search.seconds / 2, MOST_SECONDS))
+    called = inputs if settings.mode == "forward" else {"input_ids": _prompt(dense_net, inputs)[:, :1]}
     with modes_back_on_error(dense_net, net):
-        expected = _output_shapes(dense_net, inputs, "example_inputs", inputs_in_words(inputs), "dense_net")
-        given = _output_shapes(net, inputs, "net", type(net).__name__, "it")
+        expected = _output_shapes(dense_net, called, "example_inputs", inputs_in_words(inputs), "dense_net")
+        given = _output_shapes(net, called, "net", type(net).__name__, "it")
         if given != expected:
             raise InvalidSetting("net", given, f"must give outputs of the shapes of dense_net's, {expected}")
         on = "cpu" if device.type == "cpu" else torch.cuda.get_device_name(device)
         tell(f"benchmark: the fastest execution mode of each network on {on}, {search.limit()}")
+        prefill = None
         with searching(search), quiet_copies():
-            timed = time_pair(dense_net.eval(), net.eval(), inputs, settings, fuse=fuse)
+            if settings.mode == "forward":
+                timed = time_pair(dense_net.eval(), net.eval(), inputs, settings, fuse=fuse)
+            else:
+                prompt, low = inputs["input_ids"], _int8(dense_net.eval(), settings, tell)
+                with search.part(PROMPTS_FROM, "steps"):
+                    timed = time_steps(dense_net, net.eval(), prompt, settings, low=low)
+                with search.part(1.0, "prompt"):
+                    prefill = time_prefill(dense_net, net, prompt, settings)
         tell(f"benchmark: {search.summary()}")
-    return Comparison(on, timed)
+    return Comparison(on, timed, prefill)
+
+
+PROMPTS_FROM = 0.7  # of the search's time, which steps of three networks take
+
+
+def _prompt(net: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+    """The tokens [B, T] behind which text is generated."""
+    require_decoder(net, "dense_net")
+    if list(inputs) != ["input_ids"] or inputs["input_ids"].dim() != 2:
+        allowed = "is a prompt of whole rows with mode=decode: input_ids [batch, tokens] alone"
+        raise InvalidSetting("example_inputs", inputs_in_words(inputs), allowed)
+    return inputs["input_ids"]
+
+
+def _int8(net: nn.Module, settings: Measure, tell: Tell) -> dict[str, nn.Module]:
+    """The dense network with weights in int8, where it is asked for; by default on a GPU, where torchao is there."""
+    wanted = device_of(net).type == "cuda" if settings.dense_low is None else bool(settings.dense_low)
+    if wanted and settings.dense_low is None and (why := int8_unavailable_reason()) is not None:
+        tell(f"benchmark: dense in {INT8_WEIGHT_ONLY} is left out: {why}")
+        return {}
+    return {INT8_WEIGHT_ONLY: int8_weight_only(net)} if wanted else {}
 
 
 def _line(name: str, latency: LatencySummary, execution: str) -> str:

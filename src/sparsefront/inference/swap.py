@@ -51,7 +51,7 @@ from sparsefront.inference.precision import (
     require_supported,
 )
 from sparsefront.inference.swap_report import LayerSwap, SwapReport, fused_layer
-from sparsefront.inference.whole_network import BeforeSwap, KnownSwap, kept_dense, known_swaps, swap_key
+from sparsefront.inference.whole_network import BeforeSwap, KnownSwap, kept_dense, swap_key
 from sparsefront.masks.weight_view import as_matrix
 from sparsefront.measure.correctness import (
     LOW_PRECISION_ERROR_LIMIT,
@@ -445,7 +445,8 @@ def swap(
         calibration: of fp8_static, Linear -> the largest absolute value that it receives, from
             `inference.precision.activation_amax`; Linears that are not named stay in 16 bits.
         seconds: that a GPU's search may take: nothing begins that cannot end in time, as far as that can be foreseen, and what is
-            left out stays dense. Another call with masks and inputs of these shapes uses what was found.
+            left out stays dense. Another call with these masks and inputs of these shapes uses what was found, also in a later
+            process on such a GPU.
         tell: gets a line at the beginning of a search, and one at its end: how long it took, and what was left out.
     Returns:
         which kernel runs each layer, and what stayed dense and why: `print(report)`.
@@ -467,7 +468,8 @@ def swap(
         tell(
             f"swap: {counted(len(masks), 'layer')} on {torch.cuda.get_device_name(device_of(net))}: {what}, {search.limit()}"
         )
-        known = known_swaps.get(key := swap_key(net, masks, example_inputs, given))
+        device = device_of(net)
+        known = KnownSwap.of(key := swap_key(net, masks, example_inputs, given), device)
         known = None if known is None or known.good_for < seconds else known
         with search.part(1.0 if before is None else KERNELS_SHARE, "kernels"):
             report = swap_network(net, masks, example_inputs, **given, plan=None if known is None else known.plan)
@@ -475,7 +477,7 @@ def swap(
         if before is not None and decision is None and (report.sparse_flops_share or report.fusion.rewritten):
             decision = before.compare(named_inputs_on(net, example_inputs), search.left / 2)
         if known is None:
-            known_swaps[key] = KnownSwap(report.plan, decision, search.good_for)
+            KnownSwap(report.plan, decision, search.good_for).keep(key, device)
         if decision is not None:
             tell(f"swap: {decision.text}")
             report = replace(report, whole_network=decision.text)

@@ -2,8 +2,9 @@
 
 import copy
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 import torch
@@ -15,9 +16,11 @@ from sparsefront.inference.benchmark import measured_dtype
 from sparsefront.inference.fusion.block_pass import fused_dense_graph
 from sparsefront.inference.fusion.plan import FusionPlan
 from sparsefront.inference.swap_report import LayerSwap, SwapReport
-from sparsefront.measure.end_to_end import time_pair
+from sparsefront.measure.end_to_end import EndToEnd, time_pair
+from sparsefront.measure.execution_mode import SEPARATOR
+from sparsefront.measure.found_before import FoundBefore, seconds_of
 from sparsefront.measure.memory import stored_bytes
-from sparsefront.measure.search_time import MOST_SECONDS
+from sparsefront.measure.search_time import MOST_SECONDS, NOT_TRIED
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.variants import copy_sharing_weights
 from sparsefront.networks import network_in_words, tensors_digest
@@ -138,7 +141,12 @@ class BeforeSwap:
         sparse_ms, dense_ms = timed.sparse.median_ms, timed.dense.latency.median_ms
         ways = f"{timed.execution.name} and {timed.dense.execution.name}"
         text = f"the whole network takes {sparse_ms:.3f} ms with kernels, {dense_ms:.3f} ms dense, as {ways}"
-        return Decision(text, why_dense(sparse_ms, dense_ms))
+        if (mode := _too_late_for_kernels(timed)) is None:
+            return Decision(text, why_dense(sparse_ms, dense_ms))
+        likewise_ms = _dense_ms_likewise(timed)
+        dense = "nothing to compare with" if likewise_ms is None else f"{likewise_ms:.3f} ms dense"
+        text = f"{text}; with kernels there was no time for {mode}, and without it {dense}"
+        return Decision(text, None if likewise_ms is None else why_dense(sparse_ms, likewise_ms))
 
     def put_back(self) -> None:
         """Make the network what it was, its modules and parameters the same objects."""
@@ -151,12 +159,30 @@ class BeforeSwap:
         self._net.eval()
 
 
+def _too_late_for_kernels(timed: EndToEnd) -> str | None:
+    """The execution mode that was the fastest for dense, where there was no time to try it with kernels."""
+    mode, sparse = timed.dense.execution.fastest.name, timed.execution
+    late = any(name.split(SEPARATOR)[0] == mode and NOT_TRIED in why for name, why in sparse.not_timed.items())
+    return mode if late and mode not in _modes(sparse.medians_ms) else None
+
+
+def _dense_ms_likewise(timed: EndToEnd) -> float | None:
+    """Of the fastest dense version in an execution mode that was tried with kernels."""
+    modes = _modes(timed.execution.medians_ms)
+    medians_ms = timed.dense.execution.medians_ms.items()
+    return min((median for name, median in medians_ms if name.split(SEPARATOR)[0] in modes), default=None)
+
+
+def _modes(candidates: Iterable[str]) -> set[str]:
+    return {name.split(SEPARATOR)[0] for name in candidates}
+
+
 def _copied(state: dict[str, Any]) -> dict[str, Any]:
     """Attributes of a module, with dicts of its own, such as those of its parameters, modules and hooks."""
     return {name: copy.copy(value) if isinstance(value, dict | set) else value for name, value in state.items()}
 
 
-# What this process found, for another call with the same network, masks and shapes.
+# What was found, for another call with the same network, masks and shapes.
 
 
 @dataclass(frozen=True)
@@ -172,12 +198,26 @@ class KnownSwap:
     decision: Decision | None
     good_for: float
 
+    def keep(self, key: str, device: torch.device) -> None:
+        """For other calls with this key, of later processes too."""
+        seconds = None if math.isinf(self.good_for) else self.good_for
+        decision = None if self.decision is None else asdict(self.decision)
+        known_swaps.keep(key, {"plan": self.plan.to_json(), "decision": decision, "seconds": seconds}, device)
 
-known_swaps: dict[str, KnownSwap] = {}
+    @classmethod
+    def of(cls, key: str, device: torch.device) -> Self | None:
+        """None where there is none."""
+        if (found := known_swaps.get(key, device)) is None:
+            return None
+        decision = None if found["decision"] is None else Decision(**found["decision"])
+        return cls(FusionPlan.from_json(found["plan"]), decision, seconds_of(found))
+
+
+known_swaps = FoundBefore("swaps", ("sparsefront.inference.swap",))
 
 
 def swap_key(net: nn.Module, masks: Mapping[str, Tensor], example_inputs: object, given: Mapping[str, object]) -> str:
-    """Under which a swap is kept in `known_swaps`; raises as `named_inputs_on`.
+    """Under which a swap is kept; raises as `named_inputs_on`.
 
     Args:
         given: the other arguments of the call.

@@ -58,18 +58,34 @@ def _is_full(mask: Tensor) -> bool:
 
 
 @contextmanager
-def no_mask_stays_none() -> Iterator[None]:
-    """Around calls that are recorded or compiled: where a network of transformers has no mask, it builds none."""
+def no_mask_stays_none(*, packed: bool = False) -> Iterator[None]:
+    """Around calls that are recorded or compiled: where a network of transformers has no mask, it builds none.
+
+    Args:
+        packed: whether it is given the positions of its tokens, which may be those of several texts in a row. Of positions that
+            it counts itself it would find out by their values that they are not.
+    """
     masking = sys.modules.get("transformers.masking_utils")
     known = getattr(masking, "is_tracing", None)
     if known is None:
         yield
         return
-    masking.is_tracing = _asked_of_masks_alone(known)  # type: ignore[union-attr]
+    others: dict[str, Any] = {"is_tracing": _asked_of_masks_alone(known)}
+    if not packed and hasattr(masking, PACKED):
+        others[PACKED] = _one_text_in_a_row
+    before = {name: getattr(masking, name) for name in others}
+    vars(masking).update(others)
     try:
         yield
     finally:
-        masking.is_tracing = known  # type: ignore[union-attr]
+        vars(masking).update(before)
+
+
+PACKED = "find_packed_sequence_indices"
+
+
+def _one_text_in_a_row(position_ids: Tensor) -> None:
+    return None
 
 
 @functools.cache

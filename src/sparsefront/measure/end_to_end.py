@@ -14,6 +14,7 @@ from sparsefront.gpu import alone, clock_under_load, give_way, sharing
 from sparsefront.measure.attention import in_math_path
 from sparsefront.measure.execution_mode import SEPARATOR, NothingRuns, fastest_execution_mode
 from sparsefront.measure.fastest import Execution, fastest_execution, rebuilt_execution
+from sparsefront.measure.found_before import FoundBefore, good_for, seconds_of
 from sparsefront.measure.search_time import NOT_TRIED, current, part
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.speedup import Speedup, speedup_of
@@ -278,10 +279,12 @@ def find_execution(
     search = current()
     key = "" if search is None else _search_key(net, inputs, settings, fuse)
     with sharing(device), _within_recompile_limit(device):
-        versions, seconds = _known_versions.get(key, ((), 0.0))
-        if search is not None and versions and search.seconds <= seconds:
+        known = None if search is None else known_versions.get(key, device)
+        if search is not None and known is not None and search.seconds <= seconds_of(known):
             with suppress(DoesNotApply, NothingRuns):
-                again = rebuilt_execution(net, inputs, versions, device=device, dtype=settings.torch_dtype, fuse=fuse)
+                again = rebuilt_execution(
+                    net, inputs, known["versions"], device=device, dtype=settings.torch_dtype, fuse=fuse
+                )
                 return replace(again, known=True)
         found = fastest_execution(
             net,
@@ -297,13 +300,13 @@ def find_execution(
         if device.type == "cuda" and (slow := in_math_path(found.fastest.net, inputs)) is not None:
             log.warning("%s: %s", type(net).__name__, slow)
     if search is not None:
-        _known_versions[key] = found.versions, search.good_for
+        known_versions.keep(key, {"versions": list(found.versions)} | good_for(search), device)
     return found
 
 
 # What calls of the library found, which search for the same networks again: network, inputs and settings -> `Execution.versions`,
 # and the longest search that would find the same.
-_known_versions: dict[str, tuple[tuple[str, ...], float]] = {}
+known_versions = FoundBefore("modes", ("sparsefront.measure.fastest", "sparsefront.inference.fusion.block_pass"))
 
 
 def _search_key(net: nn.Module, inputs: dict[str, Tensor], settings: Measure, fuse: Fuse | None) -> str:

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -210,7 +211,7 @@ def fastest_execution_mode(
 
 def call_in_mode(name: str, net: nn.Module, static: dict[str, Tensor]) -> Callable[[], Any]:
     """The net in one execution mode, over the tensors in `static`, which are read again at each call."""
-    masks = nullcontext if name == "eager" else no_mask_stays_none
+    masks = nullcontext if name == "eager" else partial(no_mask_stays_none, packed="position_ids" in static)
     runner: Callable[..., Any] = net
     if name.startswith("max_autotune"):
         runner = torch.compile(net, dynamic=False, mode="max-autotune-no-cudagraphs")

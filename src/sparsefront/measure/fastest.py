@@ -93,6 +93,7 @@ def fastest_execution(
         NothingRuns: no execution mode could run the network as it is.
     """
     search = _Search(net, inputs, device, dtype, seconds, fuse)
+    search.compiles = device.type == "cuda" and any(map(is_compiled, execution_modes))
     if device.type != "cuda":
         search.not_timed |= {mode: "needs a CUDA device" for mode in execution_modes if mode != "eager"}
         execution_modes = [mode for mode in execution_modes if mode == "eager"] or execution_modes
@@ -184,6 +185,7 @@ class _Search:
     ) -> None:
         self.net, self.inputs, self.device, self.dtype, self.fuse = net, inputs, device, dtype, fuse
         self.ends = working_time() + seconds
+        self.compiles = False  # whether something is still to be compiled, for which time has to be left
         self.found: list[tuple[_Form, FastestMode]] = []  # fastest first
         self.medians_ms: dict[str, float] = {}
         self.not_timed: dict[str, str] = {}
@@ -226,7 +228,9 @@ class _Search:
             self.not_timed |= {candidate_name(mode, form.variants): reason for mode in modes}
             return None
         kind = COMPILE if any(map(is_compiled, modes)) else VARIANT
-        if self.found and (late := too_late(candidate_name(modes[0], form.variants), kind)) is not None:
+        self.compiles = self.compiles and kind == VARIANT
+        late = too_late(candidate_name(modes[0], form.variants), kind, self._to_follow()) if self.found else None
+        if late is not None:
             self.not_timed |= {candidate_name(mode, form.variants): late for mode in modes}
             return None
         try:
@@ -238,7 +242,8 @@ class _Search:
     def vary(self, form: _Form, variant: str) -> _Form | None:
         """The form after one more variant, or None with its reason noted."""
         give_way(self.device)
-        if (late := too_late(SEPARATOR.join((*form.variants, variant)), VARIANT)) is not None:
+        name = SEPARATOR.join((*form.variants, variant))
+        if (late := too_late(name, VARIANT, self._to_follow())) is not None:
             self.not_timed[variant] = late
             return None
         try:
@@ -271,6 +276,9 @@ class _Search:
         taken = time_interleaved(calls, device=self.device, warmup=TURN_WARMUP, samples=TURN_SAMPLES)
         medians_ms = {name: summarise(samples).median_ms for name, samples in taken.items()}
         return medians_ms["found"] < medians_ms["fastest"]
+
+    def _to_follow(self) -> str | None:
+        return COMPILE if self.compiles else None
 
     def fastest_form(self) -> _Form:
         return self.found[0][0]

@@ -77,8 +77,10 @@ class SearchTime:
         finally:
             self._ends, self._of = before
 
-    def too_late(self, what: str, kind: str) -> str | None:
+    def too_late(self, what: str, kind: str, before: str | None = None) -> str | None:
         needed, left = self._last.get(kind, 0.0), self.left
+        if before is not None:
+            left = max(0.0, left - self._last.get(before, 0.0))
         if left > needed:
             return None
         reason = f"{NOT_TRIED}: about {needed:.0f} s are needed, {left:.0f} s of the search are left"
@@ -136,9 +138,13 @@ def part(share: float, of: str) -> Iterator[None]:
         yield
 
 
-def too_late(what: str, kind: str) -> str | None:
-    """Why this cannot be begun, which is noted; None where it may be."""
-    return None if _current is None else _current.too_late(what, kind)
+def too_late(what: str, kind: str, before: str | None = None) -> str | None:
+    """Why this cannot be begun, which is noted; None where it may be.
+
+    Args:
+        before: a kind of work that is to follow it, for which time has to be left.
+    """
+    return None if _current is None else _current.too_late(what, kind, before)
 
 
 @contextmanager

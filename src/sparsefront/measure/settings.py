@@ -14,12 +14,23 @@ from sparsefront.measure.variants import VARIANTS
 from sparsefront.settings_class import ListOf, OneOrMore, settings_class
 
 Dtype = Literal["fp32", "fp16", "bf16"]
-DenseLow = Literal["fp8", "int8"]
+DenseLow = Literal["fp8", "int8", "int8_weight_only"]
+INT8_WEIGHT_ONLY: DenseLow = "int8_weight_only"
 DTYPES: dict[Dtype, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 FEWEST_SAMPLES = 5  # below this a p20 and a p80 say nothing
 FEWEST_REPEATS = 5  # below this an interval holds the true ratio less often than it says: none is shown
+CACHE_MULTIPLE = 64  # attention runs faster over whole blocks of keys
 Samples = Annotated[int, Field(ge=FEWEST_SAMPLES)]
 Sizes = PositiveInt | OneOrMore[PositiveInt]
+
+
+def require_cache(prompt_length: int, cache_length: int, key: str) -> None:
+    """Raises:
+    InvalidSetting: no place for a token behind the prompt.
+    """
+    if cache_length <= prompt_length:
+        allowed = f"is too short for {prompt_length} tokens and the next one: at least {prompt_length + 1}"
+        raise InvalidSetting(key, cache_length, allowed)
 
 
 @settings_class()
@@ -27,11 +38,15 @@ class Measure:
     """Settings of group `measure`.
 
     Args:
+        mode: forward: a whole forward pass is timed; decode: text generated token by token by a language model, a step of one
+            token for each row, with a static cache of keys and values, and the prompt before it apart; see `measure.decode`.
         device: auto (a CUDA GPU where there is one), cpu or cuda.
         dtype: auto (fp16 on CUDA, fp32 on a CPU), fp32, fp16 or bf16: of weights and activations, accuracy included.
         batch_size: samples per timed forward, and per batch of an evaluation. Of a list the first value makes the result's
             latency, the others points of its curve.
-        sequence_length: tokens per sample in the timed forward; null = the dataset's. A list as of `batch_size`.
+        sequence_length: tokens per sample in the timed forward, of the prompt with mode=decode; null = the dataset's. A list
+            as of `batch_size`.
+        cache_length: tokens that the cache of mode=decode holds; null = the multiple of 64 above the prompt.
         image_size: pixels of a side in the timed forward; null = the dataset's. Images are enlarged or reduced for it, weights
             stay: a network whose convolutions take any size is evaluated on small images and timed on large ones.
         lengths: fixed: `sequence_length` alone is timed; dataset: the batches of the evaluation set too, each of its own
@@ -46,15 +61,17 @@ class Measure:
         evaluate_limit: evaluations stop after the batch with which they have this many samples; null = the whole split.
         latency: false: nothing is timed, so that runs may share the device; the result then holds accuracy alone.
         dense_low: low precisions that the dense network is measured in too, the fastest of which counts; null = see
-            `Experiment.dense_low`.
+            `Experiment.dense_low`. With mode=decode int8_weight_only alone, by torchao.
     Raises:
         InvalidSetting: a value that cannot be used, or a device that is not here.
     """
 
+    mode: Literal["forward", "decode"] = "forward"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["auto", Dtype] = "auto"
     batch_size: Sizes = 32
     sequence_length: Sizes | None = None
+    cache_length: PositiveInt | None = None
     image_size: PositiveInt | None = None
     lengths: Literal["fixed", "dataset"] = "fixed"
     warmup: NonNegativeInt = 10
@@ -77,6 +94,7 @@ class Measure:
         self._check_swept("batch_size", self.batch_sizes)
         self._check_swept("sequence_length", self.sequence_lengths)
         self._check_swept("dense_low", self.dense_low or ())
+        self._check_mode()
         device = self.torch_device
         if device.type == "cpu" and self.dtype == "fp16":
             raise InvalidSetting("dtype", self.dtype, "is for CUDA devices; on a CPU measure in fp32 or bf16")
@@ -84,6 +102,28 @@ class Measure:
             raise InvalidSetting(
                 "execution_modes", self.execution_modes, "needs eager on a CPU: the others want a CUDA device"
             )
+
+    def _check_mode(self) -> None:
+        """What belongs to one mode alone."""
+        low = self.dense_low or ()
+        if self.mode == "forward":
+            if self.cache_length is not None:
+                raise InvalidSetting("cache_length", self.cache_length, "is of mode=decode: leave it null")
+            if INT8_WEIGHT_ONLY in low:
+                raise InvalidSetting("dense_low", list(low), f"{INT8_WEIGHT_ONLY} is of mode=decode: fp8, int8")
+            return
+        if self.lengths == "dataset":
+            raise InvalidSetting("lengths", self.lengths, "times whole forwards: fixed with mode=decode")
+        if any(name != INT8_WEIGHT_ONLY for name in low):
+            raise InvalidSetting("dense_low", list(low), f"is {INT8_WEIGHT_ONLY} or nothing with mode=decode")
+        for length in self.sequence_lengths:
+            if length is not None:
+                require_cache(length, self.cache_length_for(length), key="cache_length")
+
+    def cache_length_for(self, prompt_length: int) -> int:
+        """Tokens that a cache holds."""
+        above = -(-(prompt_length + 1) // CACHE_MULTIPLE) * CACHE_MULTIPLE
+        return above if self.cache_length is None else self.cache_length
 
     def _check_swept(self, key: str, values: Sequence[int | str | None]) -> None:
         if len(set(values)) < len(values):

@@ -5,7 +5,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from itertools import cycle, islice
 from math import inf
@@ -17,6 +17,7 @@ from sparsefront_kernels import Problem
 from sparsefront_kernels.sparse_layer import SparseLayer
 from sparsefront_kernels.tuning.launches import Tunable
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from sparsefront.errors import failure_reason
 from sparsefront.gpu import alone
@@ -40,7 +41,63 @@ def record(
     Raises:
         RuntimeError: a call did what a recording does not allow, such as waiting for the device.
     """
-    with torch.cuda.device(device):
+    try:
+        return _recorded(calls, device, warmup)
+    except RuntimeError as error:
+        if COPIES not in str(error):
+            raise
+        return _recorded(calls, device, 1, CopiedBefore())
+
+
+COPIES = "Cannot copy between CPU and CUDA tensors during CUDA graph capture"
+
+
+class CopiedBefore(TorchDispatchMode):
+    """Copies from the processor to the GPU, as of positions that a network counts there: they are made by a call before the
+    recording, and each replay reads those.
+
+    No replay would see other values either way.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recording = False
+        self.copies: list[tuple[Tensor, Tensor]] = []  # what was copied, and the copy, which replays read
+        self._used = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.ops.aten._to_copy.default:
+            target = torch.device(kwargs.get("device") or args[0].device)
+            if _leaves_the_processor(args[0], target):
+                return self._copy(args[0], lambda: func(*args, **kwargs)).clone()
+        elif func is torch.ops.aten.copy_.default and _leaves_the_processor(args[1], args[0].device):
+            return func(args[0], self._copy(args[1], lambda: args[1].to(args[0].device)))
+        return func(*args, **kwargs)
+
+    def _copy(self, source: Tensor, make: Callable[[], Tensor]) -> Tensor:
+        if not self.recording:
+            self.copies.append((source.clone(), made := make()))
+            return made
+        known, made = self.copies[self._used] if self._used < len(self.copies) else (None, source)
+        if known is None or not torch.equal(known, source):
+            raise RuntimeError("copies other values from the processor at each call")
+        self._used += 1
+        return made
+
+
+def _leaves_the_processor(source: Tensor, target: torch.device) -> bool:
+    return source.device.type == "cpu" and target.type != "cpu"
+
+
+def _recorded(
+    calls: Sequence[Callable[[], Any]],
+    device: torch.device,
+    warmup: int,
+    copies: CopiedBefore | None = None,
+) -> tuple[torch.cuda.CUDAGraph, list[Any]]:
+    around = nullcontext() if copies is None else copies
+    with torch.cuda.device(device), around:
         current, side = torch.cuda.current_stream(), torch.cuda.Stream()
         side.wait_stream(current)
         with torch.cuda.stream(side):
@@ -50,6 +107,9 @@ def record(
         current.wait_stream(side)
         torch.cuda.synchronize()
         graph, recording = torch.cuda.CUDAGraph(), _recording_stream(torch.cuda.current_device())
+        if copies is not None:
+            copies.recording = True
+            graph.reads = copies.copies  # type: ignore[attr-defined]  # a graph keeps no tensor alive
         try:
             # A recording that fails can leave its own stream current, and the outer context gives ours back;
             # thread_local, since a loader's thread may use CUDA meanwhile.

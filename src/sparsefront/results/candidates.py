@@ -396,6 +396,8 @@ def conditions(result: Result) -> dict[str, str]:
         found["search"] = _search(result)
     if result.speed.timed_image_size is not None:
         found["image size"] = f"timed at {result.speed.timed_image_size} pixels"
+    if result.speed.timed_mode is not None:
+        found["timed"] = f"a token behind a prompt, with a cache of {result.speed.cache_length}"
     if result.speed.latency_device == "cpu":
         found["processor"] = processor_text(result)
     return found

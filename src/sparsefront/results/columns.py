@@ -183,6 +183,7 @@ MORE_IS_BETTER = {
     "sparse_layer_share",
     "throughput_dense_samples_per_s",
     "throughput_sparse_samples_per_s",
+    *("tokens_per_s_dense", "tokens_per_s_sparse", "tokens_per_s_dense_low"),
     "sparse_flops_share",
     "sparsity_achieved",
     "sparsity_target",

@@ -186,6 +186,8 @@ _OTHER_TABLES: tuple[tuple[set[str], str, str], ...] = (
     ({"fault", "tried", "lost"}, "faults that were tried", "faults.processes"),
     ({"part", "probe", "bigrams"}, "labels told from the nearest training text", "splits.leak_probe"),
     ({"point", "plain", "apart"}, "perplexities beside those of plain PyTorch", "language_models.study"),
+    ({"network", "inputs", "swap_s"}, "latencies of networks through the library", "end_to_end.library"),
+    ({"graphed_ms", "tokens_per_s"}, "latencies of steps of generated text", "language_models.decode"),
     ({"file", "command", "outcome"}, "what commands say of damaged files", "faults.corrupt_files"),
 )
 

@@ -176,6 +176,8 @@ SAME = (
     "batch_size",
     "sequence_length",
     "timed_image_size",
+    "timed_mode",
+    "cache_length",
     "kernel_mode",
 )
 

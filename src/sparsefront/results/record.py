@@ -21,8 +21,9 @@ from sparsefront.results.field_types import CheckedFields, check_entries, from_c
 # held-out part, the seed of the recovery, outcomes, budgets, the dense network trained on, val_seen. 7: digests of masks, files
 # and record. 8: digest of the data. 9: kernels of norms. 10: the version of the split, the dense network trained on with the
 # teacher, latency over the data set's own batches, precision. 11: low precision, and dense in it. 12: the size of timed
-# images. Fields are only ever added: a result of an older version is read unless it has a name of before 5.
-SCHEMA_VERSION = 12
+# images. 13: text generated token by token. Fields are only ever added: a result of an older version is read unless it has a
+# name of before 5.
+SCHEMA_VERSION = 13
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,6 +229,9 @@ class Speed(CheckedFields):
     `samples_file`, relative to the run's folder, holds every sample: `samples_per_repeat` in each of `repeats` repeats, after
     `warmup_rounds`. `modes_autotuned`, `variants_autotuned`: what was tried to find the fastest way, in about `autotune_seconds`
     for each network. `timed_image_size`: side in pixels, where it was chosen apart from the data set's.
+    `timed_mode`: "decode" where latencies are of one step of text generation, a token of each row, behind a prompt of
+    `sequence_length` tokens in a static cache of `cache_length`; None: of a whole forward pass. There `tokens_per_s_*` stand for
+    throughputs, `latency_prefill_*_ms` are medians of the prompt, and `dense_low_precision` is int8_weight_only.
     `latency_predicted_ms`: of the sparse one, by the search that chose its patterns, before its recovery.
     """
 
@@ -272,6 +276,13 @@ class Speed(CheckedFields):
     batch_size: int | None = None
     sequence_length: int | None = None
     timed_image_size: int | None = None
+    timed_mode: str | None = None
+    cache_length: int | None = None
+    tokens_per_s_dense: float | None = None
+    tokens_per_s_sparse: float | None = None
+    tokens_per_s_dense_low: float | None = None
+    latency_prefill_dense_ms: float | None = None
+    latency_prefill_sparse_ms: float | None = None
     dtype: str | None = None
     precision: str | None = None
     layout: str | None = None
@@ -311,6 +322,8 @@ SPEEDUPS_LOW = ("speedup_low_precision", "speedup_low_precision_low", "speedup_l
 _ABOVE_ZERO = (
     *("latency_dense_ms", "latency_sparse_ms", "speedup", "speedup_low", "speedup_high", "latency_dense_low_ms"),
     *(*SPEEDUPS_LOW, *OF_DATASET),
+    *("tokens_per_s_dense", "tokens_per_s_sparse", "tokens_per_s_dense_low"),
+    *("latency_prefill_dense_ms", "latency_prefill_sparse_ms"),
 )
 
 

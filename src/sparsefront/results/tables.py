@@ -202,6 +202,8 @@ def run_table(result: Result) -> Table:
     if speed.latency_dense_low_ms is not None:
         add(f"latency, {dense_low_text(result)}", _latency(result, "dense_low"), "latency_dense_low_ms")
     add("latency, sparse", _latency(result, "sparse"), "latency_sparse_ms")
+    if speed.timed_mode is not None:
+        add("text, token by token", _generated(result), "tokens_per_s_*, latency_prefill_*_ms")
     if speed.fused_dense_latency_ms is not None:
         add(
             "latency, dense, our fused graph",
@@ -294,6 +296,19 @@ def _speedup_low(result: Result) -> str:
     field = "speedup_low_precision"
     stronger = "; this dense version is the faster one" if low_baseline_is_faster(result) else ""
     return f"{times(result.speed.speedup_low_precision)}{_verdict(result, field)}{stronger}"
+
+
+def _generated(result: Result) -> str:
+    speed, lines = result.speed, []
+    for side in ("dense", "dense_low", "sparse"):
+        if (rate := result.value_of(f"tokens_per_s_{side}")) is not None:
+            name = dense_low_text(result) if side == "dense_low" else side
+            lines.append(f"{name} {rate:.0f} tokens/s")
+    prompts = (speed.latency_prefill_dense_ms, speed.latency_prefill_sparse_ms)
+    if any(taken is not None for taken in prompts):
+        taken = ", ".join("not measured" if one is None else f"{milliseconds(one)} ms" for one in prompts)
+        lines.append(f"prompt, dense and sparse: {taken}")
+    return "; ".join(lines)
 
 
 def _verdict(result: Result, field: str) -> str:

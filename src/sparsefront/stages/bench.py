@@ -24,7 +24,9 @@ from sparsefront.tasks.outcomes import load_outcomes, save_outcomes
 
 @dataclass(frozen=True)
 class EvalContext:
-    """One for all networks of a run; `inputs` are the keyword arguments of a timed forward, on `device`."""
+    """One for all networks of a run; `inputs` are the keyword arguments of a timed forward, on `device`, of a step of one token
+    where text is generated, behind `prompt`.
+    """
 
     experiment: Experiment
     data: pl.LightningDataModule
@@ -32,6 +34,7 @@ class EvalContext:
     inputs: dict[str, Tensor]
     device: torch.device
     dtype: torch.dtype
+    prompt: Tensor | None = None
 
     @classmethod
     def of(cls, experiment: Experiment, net: nn.Module) -> "EvalContext":
@@ -58,7 +61,15 @@ class EvalContext:
             device=self.device,
             dtype=self.dtype,
         )
-        return replace(self, inputs=inputs)
+        if self.experiment.measure.mode == "forward":
+            return replace(self, inputs=inputs)
+        prompt = inputs["input_ids"]
+        return replace(self, inputs={"input_ids": prompt[:, :1]}, prompt=prompt)
+
+    def of_prompts(self) -> "EvalContext":
+        """The same bench with prompts as timed inputs."""
+        assert self.prompt is not None  # with mode=decode
+        return replace(self, inputs={"input_ids": self.prompt})
 
     def of_the_dataset(self) -> list[tuple["EvalContext", int]]:
         """A bench for each size that batches of the reporting split have, as they are evaluated, and how many have it."""
@@ -78,8 +89,8 @@ class EvalContext:
 
     @property
     def sequence_length(self) -> int | None:
-        """Tokens of a row of the timed inputs; None for images."""
-        tokens = self.inputs.get("input_ids")
+        """Tokens of a row of the timed inputs, of the prompt where text is generated; None for images."""
+        tokens = self.inputs.get("input_ids") if self.prompt is None else self.prompt
         return None if tokens is None else tokens.shape[1]
 
     def ready(self, net: nn.Module) -> nn.Module:
@@ -113,14 +124,18 @@ class EvalContext:
 
     def conditions(self) -> dict[str, Any]:
         """What the latencies were taken with, as fields of the result."""
+        measure, generated = self.experiment.measure, {}
+        if self.prompt is not None:
+            generated = {"timed_mode": measure.mode, "cache_length": measure.cache_length_for(self.prompt.shape[1])}
         return {
             **self.evaluation_conditions(),
+            **generated,
             "latency_device": self.device.type,
             "batch_size": self.batch_size,
             "sequence_length": self.sequence_length,
-            "timed_image_size": self.experiment.measure.image_size,
+            "timed_image_size": measure.image_size,
             "layout": "row_major",
-            **self.experiment.measure.protocol,
+            **measure.protocol,
         }
 
 

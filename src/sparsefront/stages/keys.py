@@ -175,6 +175,7 @@ def _stage_keys(experiment: Experiment) -> StageKeys:
         "precision": _precision(experiment),
         "batch": [experiment.measure.batch_sizes, experiment.measure.sequence_lengths],
         "image_size": experiment.measure.image_size,
+        "mode": experiment.measure.mode,
         "place": place,
     }
     dense_quality = {

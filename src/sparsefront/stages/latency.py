@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from sparsefront.config.experiment import Experiment
-from sparsefront.measure.end_to_end import time_size
+from sparsefront.measure.decode import Prefilled
+from sparsefront.measure.end_to_end import DenseTiming, time_size
 from sparsefront.measure.execution_mode import NothingRuns
 from sparsefront.measure.fastest import Execution
 from sparsefront.measure.problems import dataset_size_text, size_text
@@ -44,6 +45,12 @@ ON_THE_CURVE = (
     "sparse_variant",
     "fused_dense_latency_ms",
     "gpu_clock_mhz",
+    "cache_length",
+    "tokens_per_s_dense",
+    "tokens_per_s_sparse",
+    "tokens_per_s_dense_low",
+    "latency_prefill_dense_ms",
+    "latency_prefill_sparse_ms",
 )
 
 
@@ -112,6 +119,45 @@ def latency_fields(side: str, latency: LatencySummary) -> dict[str, float]:
         f"latency_{side}_ms": latency.median_ms,
         f"latency_{side}_p20_ms": latency.p20_ms,
         f"latency_{side}_p80_ms": latency.p80_ms,
+    }
+
+
+def with_prefill(speed: dict[str, Any], prefill: Prefilled) -> dict[str, Any]:
+    """Group `speed` with the latency of the prompt."""
+    sides = {"dense": prefill.dense, "sparse": prefill.sparse}
+    found = {f"latency_prefill_{side}_ms": timed.median_ms for side, timed in sides.items() if timed is not None}
+    not_timed = {f"prefill/{side}": why for side, why in prefill.not_timed.items()}
+    return speed | found | {"variants_not_timed": speed["variants_not_timed"] | not_timed}
+
+
+def throughput_name(side: str, bench: EvalContext) -> str:
+    """The field: a step gives a token of each row."""
+    return f"throughput_{side}_samples_per_s" if bench.prompt is None else f"tokens_per_s_{side}"
+
+
+def dense_side(timed: DenseTiming, bench: EvalContext) -> dict[str, Any]:
+    """What is said of the dense network in group `speed`, but for its latency."""
+    return {
+        throughput_name("dense", bench): timed.throughput_samples_per_s,
+        "execution_mode_dense": timed.execution.fastest.name,
+        "dense_variant": timed.execution.name,
+        "fused_dense_latency_ms": None if timed.fused_latency is None else timed.fused_latency.median_ms,
+        "gpu_clock_mhz": timed.clock_mhz,
+        **_low_side(timed, bench),
+    }
+
+
+def _low_side(timed: DenseTiming, bench: EvalContext) -> dict[str, Any]:
+    """Of the dense network in a low precision, where it was timed."""
+    if (low := timed.low) is None:
+        return {}
+    return {
+        **latency_fields("dense_low", low.latency),
+        **({} if low.speedup is None else low.speedup.to_json(SPEEDUP_OVER["dense_low"])),
+        throughput_name("dense_low", bench): timed.batch_size / low.latency.median_ms * 1e3,
+        "execution_mode_dense_low": low.execution.fastest.name,
+        "dense_low_variant": low.execution.name,
+        "dense_low_precision": low.precision,
     }
 
 

@@ -11,6 +11,8 @@ from sparsefront.gpu import sharing
 from sparsefront.inference.fusion.block_pass import fused_dense_graph
 from sparsefront.inference.precision import activation_amax
 from sparsefront.measure.accuracy import cast_inputs
+from sparsefront.measure.decode import int8_weight_only
+from sparsefront.measure.settings import INT8_WEIGHT_ONLY
 from sparsefront.measure.variants import DoesNotApply
 from sparsefront.stages.bench import EvalContext, SplitQuality, evaluate_stored
 from sparsefront.stages.keys import StageKeys, reseed, stage_seed
@@ -47,10 +49,12 @@ def dense_in(bench: EvalContext, net: nn.Module, precision: str) -> nn.Module:
 
     Args:
         net: ready; left as it is. Its weights may be masked.
-        precision: fp8, int8, or fp8_static, which is calibrated by the run.
+        precision: fp8, int8, fp8_static, which is calibrated by the run, or int8_weight_only.
     Raises:
         DoesNotApply: no layer can be quantised.
     """
+    if precision == INT8_WEIGHT_ONLY:
+        return int8_weight_only(net)
     calibration = calibration_of(bench, net) if precision == "fp8_static" else None
     return fused_dense_graph(net, bench.inputs, precision, calibration)
 

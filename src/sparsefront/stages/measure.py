@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from sparsefront.inference.swap import save_choices, swap_network
 from sparsefront.inference.swap_report import SwapReport
 from sparsefront.inference.whole_network import kept_dense, why_dense
 from sparsefront.measure.correctness import has_low_precision
+from sparsefront.measure.decode import time_prefill, time_step, time_steps
 from sparsefront.measure.end_to_end import DenseTiming, time_alone, time_pair
 from sparsefront.measure.memory import (
     AchievedSparsity,
@@ -32,7 +33,6 @@ from sparsefront.measure.memory import (
     weight_bytes,
 )
 from sparsefront.measure.problems import measured_rates, roofline_fraction
-from sparsefront.measure.speedup import SPEEDUP_OVER
 from sparsefront.networks import tensors_digest
 from sparsefront.progress import TIMING, counted, reasons_text, spent_on
 from sparsefront.provenance import provenance
@@ -47,7 +47,16 @@ from sparsefront.stages.bench import (
     save_all_outcomes,
 )
 from sparsefront.stages.keys import StageKeys
-from sparsefront.stages.latency import Samples, Ways, dataset_latency, latency_curve, latency_fields
+from sparsefront.stages.latency import (
+    Samples,
+    Ways,
+    dataset_latency,
+    dense_side,
+    latency_curve,
+    latency_fields,
+    throughput_name,
+    with_prefill,
+)
 from sparsefront.stages.low_precision import calibration_of, dense_in, evaluate_low, low_networks
 from sparsefront.stages.network import load_net, weights_digest
 from sparsefront.training.resume import WEIGHTS
@@ -59,10 +68,19 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SparseNetwork:
-    """A network with kernels chosen for the inputs of one bench."""
+    """A network with kernels chosen for the inputs of one bench.
+
+    `prompts`: one with kernels for prompts, where those of `net` are for one token of each row.
+    """
 
     net: nn.Module
     report: SwapReport
+    prompts: nn.Module | None = None
+
+    @property
+    def evaluated(self) -> nn.Module:
+        """The one that takes whole rows of text."""
+        return self.net if self.prompts is None else self.prompts
 
 
 @spent_on(TIMING)
@@ -95,12 +113,18 @@ def dense_speed(bench: EvalContext, net: nn.Module, ways: Ways | None = None) ->
         ways: gets "dense", and "dense_low" in a low precision -> the network, and how it ran.
     """
     log.info("measure: latency of the dense network, %s on %s", _size_in_words(bench), bench.device.type)
-    low = _timed_low(bench, net)
-    timed = time_alone(net, bench.inputs, bench.experiment.measure, fuse=fused_dense_graph, low=low)
+    low, settings = _timed_low(bench, net), bench.experiment.measure
+    if bench.prompt is None:
+        timed = time_alone(net, bench.inputs, settings, fuse=fused_dense_graph, low=low)
+    else:
+        timed = time_step(net, bench.prompt, settings, low=low)
     if ways is not None:
         ways |= _dense_ways(net, timed)
-    speed = bench.conditions() | latency_fields("dense", timed.latency) | _dense_side(timed)
-    return speed | {"variants_not_timed": timed.not_timed, "variant_medians_ms": timed.medians_ms}, timed.samples_ms
+    speed = bench.conditions() | latency_fields("dense", timed.latency) | dense_side(timed, bench)
+    speed |= {"variants_not_timed": timed.not_timed, "variant_medians_ms": timed.medians_ms}
+    if bench.prompt is not None:
+        speed = with_prefill(speed, time_prefill(net, None, bench.prompt, settings))
+    return speed, timed.samples_ms
 
 
 @spent_on(TIMING)
@@ -114,9 +138,11 @@ def sparse_speed(
         speed, samples_ms = dense_speed(bench, dense_net, ways)
         return speed | _kernels_side(bench, sparse), samples_ms
     log.info("measure: latency, %s on %s, dense and sparse in turn", _size_in_words(bench), bench.device.type)
-    low = _timed_low(bench, dense_net)
-    settings = bench.experiment.measure
-    timed = time_pair(dense_net, sparse.net, bench.inputs, settings, fuse=fused_dense_graph, low=low)
+    low, settings = _timed_low(bench, dense_net), bench.experiment.measure
+    if bench.prompt is None:
+        timed = time_pair(dense_net, sparse.net, bench.inputs, settings, fuse=fused_dense_graph, low=low)
+    else:
+        timed = time_steps(dense_net, sparse.net, bench.prompt, settings, low=low)
     if ways is not None:
         ways |= _dense_ways(dense_net, timed.dense) | {"sparse": (sparse.net, timed.execution)}
     speed = (
@@ -124,9 +150,9 @@ def sparse_speed(
         | latency_fields("dense", timed.dense.latency)
         | latency_fields("sparse", timed.sparse)
         | timed.speedup.to_json()
-        | _dense_side(timed.dense)
+        | dense_side(timed.dense, bench)
         | {
-            "throughput_sparse_samples_per_s": timed.throughput_sparse_samples_per_s,
+            throughput_name("sparse", bench): timed.throughput_sparse_samples_per_s,
             "execution_mode_sparse": timed.execution.fastest.name,
             "sparse_variant": timed.execution.name,
             "variants_not_timed": timed.not_timed,
@@ -159,7 +185,7 @@ def measured_swap(
     ways: Ways | None = None,
 ) -> tuple[SparseNetwork, dict[str, Any], Samples]:
     """A network with kernels and its group `speed`. With kernel=auto the masked network instead, where it is the faster whole: in
-    the run's low precision where it has one.
+    the run's low precision where it has one. Where text is generated, another one with kernels for prompts, timed too.
 
     Args:
         make_net: makes the network to swap kernels into, with masked weights.
@@ -167,6 +193,21 @@ def measured_swap(
     Raises:
         RuntimeError: as `swap_in`.
     """
+    sparse, speed, samples_ms = _faster_whole(bench, dense_net, make_net, export, ways)
+    if bench.prompt is None:
+        return sparse, speed, samples_ms
+    prompts = swap_in(bench.of_prompts(), make_net(), export).net
+    speed = with_prefill(speed, time_prefill(dense_net, prompts, bench.prompt, bench.experiment.measure))
+    return replace(sparse, prompts=prompts), speed, samples_ms
+
+
+def _faster_whole(
+    bench: EvalContext,
+    dense_net: nn.Module,
+    make_net: Callable[[], nn.Module],
+    export: Export,
+    ways: Ways | None,
+) -> tuple[SparseNetwork, dict[str, Any], Samples]:
     sparse = swap_in(bench, make_net(), export)
     speed, samples_ms = sparse_speed(bench, dense_net, sparse, ways)
     changed = sparse.report.sparse_flops_share or sparse.report.fusion.rewritten
@@ -184,31 +225,6 @@ def measured_swap(
     kept = SparseNetwork(runs, kept_dense(sparse.report, masked, why))
     del sparse  # its memory is the masked network's now
     return kept, *sparse_speed(bench, dense_net, kept, ways)
-
-
-def _dense_side(timed: DenseTiming) -> dict[str, Any]:
-    return {
-        "throughput_dense_samples_per_s": timed.throughput_samples_per_s,
-        "execution_mode_dense": timed.execution.fastest.name,
-        "dense_variant": timed.execution.name,
-        "fused_dense_latency_ms": None if timed.fused_latency is None else timed.fused_latency.median_ms,
-        "gpu_clock_mhz": timed.clock_mhz,
-        **_low_side(timed),
-    }
-
-
-def _low_side(timed: DenseTiming) -> dict[str, Any]:
-    """Of the dense network in a low precision, where it was timed."""
-    if (low := timed.low) is None:
-        return {}
-    return {
-        **latency_fields("dense_low", low.latency),
-        **({} if low.speedup is None else low.speedup.to_json(SPEEDUP_OVER["dense_low"])),
-        "throughput_dense_low_samples_per_s": timed.batch_size / low.latency.median_ms * 1e3,
-        "execution_mode_dense_low": low.execution.fastest.name,
-        "dense_low_variant": low.execution.name,
-        "dense_low_precision": low.precision,
-    }
 
 
 def kernel_names(report: SwapReport, device: torch.device) -> str:
@@ -395,7 +411,7 @@ def _side_by_side(
         log.warning("precision=%s: no layer runs in it: %s", bench.experiment.precision.mode, reasons)
         speed["precision"] = speed["dtype"]
     log.info("measure: accuracy with the sparse kernels running")
-    quality = evaluate_splits(bench, sparse.net, "sparse")
+    quality = evaluate_splits(bench, sparse.evaluated, "sparse")
     size = _size("dense", dense_net, bench) | _size("sparse", sparse.net, bench)
     prunable = bench.experiment.model.prunable(dense_net)
     size["dense_bytes_per_layer"] = dense_layer_bytes(sparse.net, prunable, export.spec.name_left)

@@ -234,7 +234,8 @@ def measure_again(
         return
     if (elsewhere := _other_device(result, bench)) is not None:
         tell("swapping kernels in ...")
-        sparse = swap_in(bench, copy.deepcopy(masked), export)
+        at = bench if bench.prompt is None else bench.of_prompts()
+        sparse = swap_in(at, copy.deepcopy(masked), export)
         _tell_evaluating("sparse", result)
         yield from _compare("sparse", evaluate_splits(bench, sparse.net, "sparse"), result, outcomes)
         yield _kernels(result, export, sparse, bench, same_device=False)
@@ -245,7 +246,7 @@ def measure_again(
     beside = bench.ready(dense or whole)
     sparse, speed, _ = measured_swap(bench, beside, lambda: copy.deepcopy(masked), export)
     _tell_evaluating("sparse", result)
-    yield from _compare("sparse", evaluate_splits(bench, sparse.net, "sparse"), result, outcomes)
+    yield from _compare("sparse", evaluate_splits(bench, sparse.evaluated, "sparse"), result, outcomes)
     yield _kernels(result, export, sparse, bench, same_device=same_dtype)
     if result.speed.speedup is None or "speedup" not in speed:
         yield Finding("speedup", SKIPPED, "of references in low precision, on a CPU, nothing is timed", decides=False)
