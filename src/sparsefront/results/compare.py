@@ -168,6 +168,7 @@ _OTHER_TABLES: tuple[tuple[set[str], str, str], ...] = (
     ({"shape", "latency_us", "baseline_us"}, "latencies of single products", "operators.draw"),
     ({"kernel", "block", "latency_us"}, "latencies of single products", "low_precision.operators"),
     ({"dense_graph_ms", "sparse_graph_ms"}, "times of a training step", "sparse_training.study"),
+    ({"dense_y_us", "dense_dx_us"}, "times of the products of a training step", "sparse_training.study"),
     ({"copy_us", "product_us"}, "what tiles would cost in fp8", "low_precision.tiles"),
     ({"shapes", "crossover", "verdict"}, "the sparsity from which kernels of single products win", "operators.draw"),
     ({"next_kernel", "crosses_at_m"}, "the fastest kernels of single products by M", "operators.draw"),
