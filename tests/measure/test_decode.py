@@ -11,6 +11,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 import sparsefront as sf
 from sparsefront.errors import InvalidSetting
 from sparsefront.measure import decode
+from sparsefront.measure.correctness import output_error
 from sparsefront.measure.decode import Decoder, time_prefill
 from sparsefront.models.linears import as_linears
 
@@ -166,3 +167,25 @@ def test_settings_of_another_mode_are_refused(given, told):
 def test_a_cache_has_room_behind_the_prompt():
     found = sf.Measure(mode="decode")
     assert [found.cache_length_for(length) for length in (1, 63, 64, 255, 256)] == [64, 64, 128, 256, 320]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("batch", [1, 16])
+def test_recorded_and_compiled_steps_on_a_gpu(batch, cuda="cuda", dtype=torch.float16):
+    """With kernels for few rows, and a prompt that is longer than they take."""
+    torch.manual_seed(0)
+    sizes = SIZES | {"hidden_size": 256, "intermediate_size": 512}
+    dense = LlamaForCausalLM(LlamaConfig(**sizes, use_cache=False)).to(cuda, dtype).eval()
+    ids = torch.randint(0, 61, (batch, 90), device=cuda)
+    net = copy.deepcopy(dense)
+    masks = sf.prune(net, "tile_wise", 0.75, granularity=64, example_inputs={"input_ids": ids}, tell=len)
+    masked = copy.deepcopy(net)
+    sf.swap(net, masks, {"input_ids": ids[:, :1]}, kernel="sparse", tell=len)
+    step = Decoder(net, ids[:, :89], 128).eval()
+    with torch.inference_mode():
+        assert output_error(step(ids[:, 89:])[0], masked(input_ids=ids).logits[:, -1]) < 1e-2
+    modes = ["cuda_graph", "compile_cuda_graph"] if cuda == "cuda" else ["eager"]
+    settings = sf.Measure(mode="decode", execution_modes=modes, samples=5, repeats=1)
+    found = sf.benchmark(dense, net, {"input_ids": ids}, settings=settings, tell=len)
+    assert not {*found.timed.not_timed} & {f"{side}/{mode}" for mode in modes for side in ("dense", "sparse")}
+    assert (found.device == "cpu") == (cuda == "cpu") and found.tokens_per_s["sparse"] > 0

@@ -137,7 +137,7 @@ def test_a_recorded_graph_keeps_what_it_reads(monkeypatch):
         def replay(self) -> None:
             pass
 
-    monkeypatch.setattr(execution_mode, "record", lambda calls, device, warmup: (Graph(), [call() for call in calls]))
+    monkeypatch.setattr(execution_mode, "record", lambda calls, **settings: (Graph(), [call() for call in calls]))
     net, static = nn.Linear(4, 4), {"input": torch.randn(2, 4)}
     held = [weakref.ref(net), weakref.ref(static["input"])]
     replay = execution_mode.call_in_mode("cuda_graph", net, static)

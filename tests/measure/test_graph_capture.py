@@ -155,5 +155,22 @@ def test_a_recording_that_may_not_copy_is_made_again(monkeypatch):
         return "graph", []
 
     monkeypatch.setattr(timers, "_recorded", recorded)
-    assert record([], device=torch.device("cuda"), warmup=3) == ("graph", [])
+    cuda = torch.device("cuda")
+    assert record([], device=cuda, warmup=3, copies=True) == ("graph", [])
     assert tried[0] is None and isinstance(tried[1], CopiedBefore)
+    with pytest.raises(RuntimeError, match="Cannot copy"):  # of compiled code
+        record([], device=cuda, warmup=3)
+
+
+@pytest.mark.gpu
+def test_replays_read_what_was_copied_before():
+    x = torch.ones(3, device="cuda")
+
+    def call():
+        return x + (torch.arange(3) * 2).to(x.device)
+
+    graph, (y,) = record([call], device=x.device, warmup=2, copies=True)
+    rest = [torch.full((3,), 9, device="cuda") for _ in range(64)]  # what lies where a copy was that is gone
+    x.fill_(5.0)
+    graph.replay()
+    assert y.tolist() == [5.0, 7.0, 9.0] and len(rest) == 64

@@ -226,11 +226,11 @@ def call_in_mode(name: str, net: nn.Module, static: dict[str, Tensor]) -> Callab
     device = next(iter(static.values())).device
     if is_compiled(name):
         first_call(call, device)
-    return _replayed(call, device) if name.endswith("cuda_graph") else call
+    return _replayed(call, device, copies=not is_compiled(name)) if name.endswith("cuda_graph") else call
 
 
-def _replayed(call: Callable[[], Any], device: torch.device) -> Callable[[], Any]:
-    graph, (output,) = record([call], device=device, warmup=GRAPH_WARMUP)
+def _replayed(call: Callable[[], Any], device: torch.device, *, copies: bool) -> Callable[[], Any]:
+    graph, (output,) = record([call], device=device, warmup=GRAPH_WARMUP, copies=copies)
 
     def replay() -> Any:
         graph.replay()

@@ -28,7 +28,7 @@ from sparsefront.measure.memory import stored_bytes
 
 
 def record(
-    calls: Sequence[Callable[[], Any]], *, device: torch.device, warmup: int
+    calls: Sequence[Callable[[], Any]], *, device: torch.device, warmup: int, copies: bool = False
 ) -> tuple[torch.cuda.CUDAGraph, list[Any]]:
     """Run the calls a few times, then record one pass over them.
 
@@ -36,6 +36,7 @@ def record(
         calls: work for the device that reads the same memory each time.
         device: of type cuda; without an index, the current one.
         warmup: passes before the recording: kernels are compiled and libraries make their workspaces there.
+        copies: whether calls may copy from the processor, see `CopiedBefore`; not for compiled code.
     Returns:
         the graph, and what the recorded calls returned: tensors that every replay fills again.
     Raises:
@@ -44,7 +45,7 @@ def record(
     try:
         return _recorded(calls, device, warmup)
     except RuntimeError as error:
-        if COPIES not in str(error):
+        if not copies or COPIES not in str(error):
             raise
         return _recorded(calls, device, 1, CopiedBefore())
 
