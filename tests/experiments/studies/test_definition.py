@@ -13,7 +13,15 @@ from sparsefront.runs import configured
 
 
 def test_the_folders_hold_seven_studies_and_the_rerun_of_complaints():
-    assert STUDIES == ["nmsparse_bert", "pytorch_talk", "recoveries", "tile_wise_bert", "tile_wise_vgg", "uniform", "uniform_mt"]
+    assert STUDIES == [
+        "nmsparse_bert",
+        "pytorch_talk",
+        "recoveries",
+        "tile_wise_bert",
+        "tile_wise_vgg",
+        "uniform",
+        "uniform_mt",
+    ]
     assert (FOLDER.parent / "complaints" / "rerun.py").exists()
 
 
