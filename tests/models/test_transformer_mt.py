@@ -11,7 +11,7 @@ from tiny_files import write_pairs
 from sparsefront.data.base import DataInfo
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.transformer_mt import TransformerMT
-from sparsefront.tasks.decoding import BOS, PAD
+from sparsefront.tasks.decoding import BOS, PAD, DecoderStep, SourceEncoder
 
 INFO = DataInfo("translation", num_classes=0, sequence_length=20, vocabulary=300, vocabulary_digest="0123456789abcdef")
 
@@ -37,6 +37,20 @@ def test_steps_give_what_the_whole_target_gives(norm: str) -> None:
     assert torch.allclose(given, again[other], atol=1e-5)
     source[1, 4:] = 7
     assert torch.equal(net(source, torch.arange(6) < torch.tensor([[6], [4], [6]]), target)[1], whole[1])
+
+
+@torch.no_grad()
+def test_the_parts_that_are_timed_do_what_the_network_does() -> None:
+    torch.manual_seed(0)
+    net = TransformerMT("tiny").build(INFO).eval()
+    source, given = torch.randint(3, 300, (2, 6)), torch.randint(3, 300, (6, 5))
+    given[:, 0] = BOS
+    mask = torch.ones_like(source, dtype=torch.bool)
+    whole = net(*(one.repeat_interleave(3, 0) for one in (source, mask)), given)
+    step = DecoderStep(net, source, mask, given[:, :4])
+    assert torch.allclose(step(given[:, 4]), whole[:, 4], atol=1e-5)
+    assert torch.equal(step(given[:, 4]), step(given[:, 4]))
+    assert any(torch.equal(one, net.encoded(source, mask)) for one in SourceEncoder(net)(source, mask))
 
 
 def test_the_sizes_are_those_of_the_paper() -> None:
@@ -79,9 +93,15 @@ def test_a_run(run, tmp_path: Path) -> None:
         "trainer=cpu",
         "measure.device=cpu",
         "measure.evaluate_limit=8",
+        "measure.batch_size=4",
+        "measure.parts=[encoder,decoder_step]",
     )
     quality = row.quality
     assert quality.metric_name == "bleu" and quality.metric_signature.startswith("nrefs:1|case:mixed|eff:no|tok:13a")
     assert quality.extra_metrics.keys() == {"dense", "masked", "sparse"} and "chrf" in quality.extra_metrics["sparse"]
     assert quality.sparse == pytest.approx(quality.masked, abs=1e-6) and quality.val_sparse is not None
     assert row.sparsity.sparsity_achieved == pytest.approx(0.5, abs=0.12) and row.speed.sequence_length == 32
+    encoder, step = row.speed.parts
+    assert (encoder["part"], encoder["batch_size"], encoder["sequence_length"]) == ("encoder", 4, 32)
+    assert (step["part"], step["batch_size"], step["sequence_length"]) == ("decoder_step", 4 * 5, 16)
+    assert min(part[f"latency_{side}_ms"] for part in row.speed.parts for side in ("dense", "sparse")) > 0
