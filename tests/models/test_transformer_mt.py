@@ -1,5 +1,6 @@
 """The transformer of translation: step by step it gives what it gives at once, and it learns."""
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,10 +9,11 @@ import torch
 from safetensors.torch import save_file
 from tiny_files import write_pairs
 
+import sparsefront as sf
 from sparsefront.data.base import DataInfo
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.transformer_mt import TransformerMT
-from sparsefront.tasks.decoding import BOS, PAD, DecoderStep, SourceEncoder
+from sparsefront.tasks.decoding import BOS, PAD, DecoderStep, Decoding, SourceEncoder, translate
 
 INFO = DataInfo("translation", num_classes=0, sequence_length=20, vocabulary=300, vocabulary_digest="0123456789abcdef")
 
@@ -51,6 +53,34 @@ def test_the_parts_that_are_timed_do_what_the_network_does() -> None:
     assert torch.allclose(step(given[:, 4]), whole[:, 4], atol=1e-5)
     assert torch.equal(step(given[:, 4]), step(given[:, 4]))
     assert any(torch.equal(one, net.encoded(source, mask)) for one in SourceEncoder(net)(source, mask))
+
+
+@pytest.mark.parametrize(
+    ("device", "size", "tile"), [("cpu", "tiny", 16), pytest.param("cuda", "small", 64, marks=pytest.mark.gpu)]
+)
+@torch.no_grad()
+def test_with_kernels_it_translates_as_without(device: str, size: str, tile: int) -> None:
+    """Also where blocks are rewritten as a whole, which steps with a cache call otherwise than a whole target does."""
+    torch.manual_seed(0)
+    net = TransformerMT(size).build(INFO).eval().to(device, torch.float32 if device == "cpu" else torch.float16)
+    source = torch.randint(3, 300, (4, 16), device=device)
+    source[1, 9:] = PAD
+    inputs = {"source": source, "source_mask": source != PAD, "target": torch.randint(3, 300, (4, 12), device=device)}
+    masks = sf.prune(net, "tile_wise", 0.5, granularity=tile, example_inputs=inputs, tell=len)
+    masked, how = copy.deepcopy(net), Decoding(3, 1.0, 12)
+    report = sf.swap(net, masks, inputs, kernel="sparse", tell=len)
+    assert report.sparse_layer_share > 0.8 and report.fusion.rewritten
+    limit = 1e-4 if device == "cpu" else 2e-2
+    states = [one.encode(source, source != PAD) for one in (masked, net)]
+    for tokens in inputs["target"].unbind(1):
+        (expected, first), (found, second) = (
+            one.step(tokens, state) for one, state in zip((masked, net), states, strict=True)
+        )
+        assert (found.float() - expected.float()).norm() <= limit * expected.float().norm()
+        states = [first, second]
+    translated = [translate(one, source, source != PAD, how) for one in (masked, net)]
+    if device == "cpu":
+        assert torch.equal(*translated)
 
 
 def test_the_sizes_are_those_of_the_paper() -> None:
