@@ -26,6 +26,8 @@ from torch import nn
 import sparsefront as sf
 from experiments.harness.page import fill, speedup, table
 from experiments.harness.rows import text, where_and_when
+from sparsefront.data.base import DataInfo
+from sparsefront.models.transformer_mt import TransformerMT
 from sparsefront.patterns.base import Pattern
 from sparsefront.patterns.n_m import NM
 from sparsefront.results.store import append_line, read_lines
@@ -99,6 +101,25 @@ def encoder() -> Made:
     return nn.TransformerEncoder(layer, 6, enable_nested_tensor=False), {"src": torch.randn(16, 512, 1024)}
 
 
+class TranslationEncoder(nn.Module):
+    """The encoder of a Transformer-Big, with its embedding: tokens [B, S] -> [B, S, 1024]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        info = DataInfo("translation", num_classes=0, sequence_length=1024, vocabulary=37_000)
+        self.net = TransformerMT("big").build(info)
+        self.net.decoder = nn.ModuleList()
+
+    def forward(self, source: torch.Tensor, source_mask: torch.Tensor) -> torch.Tensor:
+        return self.net.encoded(source, source_mask)
+
+
+def translation(rows: int, length: int) -> Made:
+    """Sentences of equal length."""
+    source = torch.randint(4, 37_000, (rows, length))
+    return TranslationEncoder(), {"source": source, "source_mask": torch.ones_like(source, dtype=torch.bool)}
+
+
 NETWORKS: dict[str, Callable[[], Made]] = {
     "bert_base": lambda: tokens(transformers.BertForSequenceClassification(transformers.BertConfig()), 64, 128),
     "vit_base": lambda: images(transformers.ViTForImageClassification(transformers.ViTConfig(num_labels=1000))),
@@ -110,6 +131,8 @@ NETWORKS: dict[str, Callable[[], Made]] = {
     "gpt2": lambda: prompts(transformers.GPT2LMHeadModel(transformers.GPT2Config())),
     "llama": llama,
     "resnet50": lambda: images(torchvision.models.resnet50(), "x"),
+    "transformer_big_1024": lambda: translation(8, 128),
+    "transformer_big_8192": lambda: translation(64, 128),
 }
 OF_THE_TALK: dict[str, Callable[[], Made]] = {
     "sam_vit_h": sam_vit_h,

@@ -49,6 +49,8 @@ class Measure:
         cache_length: tokens that the cache of mode=decode holds; null = the multiple of 64 above the prompt.
         image_size: pixels of a side in the timed forward; null = the dataset's. Images are enlarged or reduced for it, weights
             stay: a network whose convolutions take any size is evaluated on small images and timed on large ones.
+        parts: of a network that translates, what is timed by itself as well: encoder, the source alone; decoder_step, one token
+            of `batch_size` sentences with dataset.beam hypotheses each, after half of `sequence_length` tokens.
         lengths: fixed: `sequence_length` alone is timed; dataset: the batches of the evaluation set too, each of its own
             length, in `latency_*_dataset_ms`; see `stages.latency.dataset_latency`.
         warmup: untimed rounds before the samples of a repeat.
@@ -73,6 +75,7 @@ class Measure:
     sequence_length: Sizes | None = None
     cache_length: PositiveInt | None = None
     image_size: PositiveInt | None = None
+    parts: ListOf[Literal["encoder", "decoder_step"]] = field(default_factory=list)
     lengths: Literal["fixed", "dataset"] = "fixed"
     warmup: NonNegativeInt = 10
     samples: Samples = 30
@@ -94,6 +97,7 @@ class Measure:
         self._check_swept("batch_size", self.batch_sizes)
         self._check_swept("sequence_length", self.sequence_lengths)
         self._check_swept("dense_low", self.dense_low or ())
+        self._check_swept("parts", self.parts)
         self._check_mode()
         device = self.torch_device
         if device.type == "cpu" and self.dtype == "fp16":
