@@ -34,6 +34,7 @@ from sparsefront.inference.low_precision import (
 )
 from sparsefront.inference.network_modules import (
     SparseConv2d,
+    fuse_gates,
     join_groups,
     leave_fast_path,
     recorded_outputs,
@@ -174,6 +175,7 @@ def swap_layers(
         low_precision_layers |= {name: precision_of(layer, precision) for name, layer in layers.items()}
         low_precision_layers |= {name: CONVOLUTION for name, layer in masked.items() if isinstance(layer, nn.Conv2d)}
     leave_fast_path(net)
+    fuse_gates(net)
     shorten_compiler_messages()
     _require_forced_kernel_runs(choice, layers)
     if any(
