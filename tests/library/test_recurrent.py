@@ -1,6 +1,7 @@
 """The gate matrices of nn.LSTM are pruned, recovered, saved, loaded and swapped as Linears."""
 
 import copy
+import warnings
 from itertools import product
 
 import pytest
@@ -10,6 +11,7 @@ from torch.nn.utils import weight_norm
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import sparsefront as sf
+from sparsefront.measure.execution_mode import fastest_execution_mode
 from sparsefront.models.linears import as_linears
 from sparsefront.models.recurrent import SplitLSTM, lstm_gates
 from sparsefront.networks import before_forward
@@ -184,3 +186,25 @@ def test_the_gates():
         nn.functional.linear(h, cell.weight_hh, cell.bias_hh),
     ]
     torch.testing.assert_close(lstm_gates(*products, c), cell(x, (h, c)))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_on_a_gpu(bidirectional):
+    """cuDNN's operator on weights in one piece, and sparse steps in a graph, of all directions."""
+    torch.manual_seed(0)
+    plain = nn.LSTM(128, 128, 2, batch_first=True, bidirectional=bidirectional).to("cuda", torch.float16)
+    net = nn.Sequential(copy.deepcopy(plain))
+    x = torch.randn(16, 12, 128, device="cuda", dtype=torch.float16)
+    masks = sf.prune(net, "tile_wise", 0.75, granularity=64, tell=quiet)
+    with torch.inference_mode(), warnings.catch_warnings():
+        warnings.simplefilter("error")  # of weights that are not in one piece
+        masked = net(x)[0]
+        torch.testing.assert_close(copy.deepcopy(net)(x)[0], masked)
+        torch.testing.assert_close(copy.deepcopy(net).float()(x.float())[0], masked.float(), atol=5e-3, rtol=1e-2)
+    sf.swap(net, masks, (x,), kernel="sparse", tell=quiet)
+    assert net[0].gates is not lstm_gates
+    settings = {"execution_modes": ("eager", "cuda_graph", "compile"), "device": x.device, "dtype": x.dtype}
+    found = fastest_execution_mode(net, {"input": x}, **settings)
+    assert not found.not_timed
+    torch.testing.assert_close(found.call()[0], masked, atol=5e-3, rtol=1e-2)
