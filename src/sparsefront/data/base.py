@@ -23,13 +23,15 @@ class DataInfo:
     """The facts of a data set that shape a network; known without reading the data.
 
     Attributes:
-        kind: the task that the data poses: `image_classification`, `sequence_classification`, `extractive_qa` or `causal_lm`.
-        num_classes: outputs of the head; 1 means regression, 2 for `extractive_qa` (start and end), 0 for `causal_lm`, whose
-            classes are the tokens.
+        kind: the task that the data poses: `image_classification`, `sequence_classification`, `extractive_qa`, `causal_lm` or
+            `translation`.
+        num_classes: outputs of the head; 1 means regression, 2 for `extractive_qa` (start and end), 0 for `causal_lm` and
+            `translation`, whose classes are the tokens.
         image_size: side of the square images in pixels; None for text.
         channels: color channels of the images; None for text.
-        sequence_length: the most tokens that one input may have; None for images.
+        sequence_length: the most tokens that one input, or one target, may have; None for images.
         class_names: one per class, in the order of the class numbers; empty where the data names none.
+        vocabulary: tokens that both languages of a translation share; None elsewhere, where the model brings the vocabulary.
 
     Raises:
         InvalidSetting: names, but not one per class.
@@ -41,6 +43,7 @@ class DataInfo:
     channels: int | None = None
     sequence_length: int | None = None
     class_names: tuple[str, ...] = ()
+    vocabulary: int | None = None
 
     def __post_init__(self) -> None:
         if self.class_names and len(self.class_names) != self.num_classes:
