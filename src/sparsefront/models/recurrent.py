@@ -115,6 +115,8 @@ class SplitLSTM(nn.Module):
         kinds = ("weight", "bias") if self.bias else ("weight",)
         parts = [[getattr(self, f"{part}{suffix}") for part in ("ih", "hh")] for suffix in self._suffixes()]
         weights = [getattr(linear, kind) for pair in parts for kind in kinds for linear in pair]
+        if x.is_cuda and weights[0].untyped_storage()._cdata != weights[-1].untyped_storage()._cdata:
+            self.flatten_parameters()  # a copy of a network has each in a piece of memory of its own
         settings = self.bias, self.num_layers, self.dropout, self.training, self.bidirectional
         operator: Any = torch.lstm
         if sizes is None:
@@ -135,10 +137,7 @@ class SplitLSTM(nn.Module):
         for layer in range(self.num_layers):
             places = range(ways * layer, ways * (layer + 1))
             given = [(x, real, (hx[0][place], hx[1][place]), self._suffixes()[place]) for place in places]
-            if ways == 2 and x.is_cuda and not torch.is_grad_enabled():
-                found = _side_by_side([partial(self._direction, *each) for each in given], x.device)
-            else:
-                found = [self._direction(*each) for each in given]
+            found = side_by_side([partial(self._direction, *each) for each in given], x)
             states += [state for _, state in found]
             x = found[0][0] if ways == 1 else torch.cat([y for y, _ in found], -1)
             if layer < self.num_layers - 1:
@@ -190,7 +189,8 @@ class SplitLSTM(nn.Module):
                 setattr(packed, f"weight_{part}{suffix}", linear.weight)
                 if self.bias:
                     setattr(packed, f"bias_{part}{suffix}", linear.bias)
-        packed.flatten_parameters()
+        with torch.inference_mode(False), torch.no_grad():
+            packed.flatten_parameters()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "SplitLSTM":
         super()._apply(fn, recurse)
@@ -211,9 +211,15 @@ class SplitLSTM(nn.Module):
         return f"{self.input_size}, {self.hidden_size}{layers}, bidirectional={self.bidirectional}"
 
 
-def _side_by_side(runs: list[Callable[[], T]], device: torch.device) -> list[T]:
-    """Both results; on the GPU the second is computed in a stream of its own."""
-    here, aside = torch.cuda.current_stream(device), _second_stream(device)
+def side_by_side(runs: Sequence[Callable[[], T]], x: Tensor) -> list[T]:
+    """The results of one or two; on a GPU, where no gradient is asked for, the second is computed in a stream of its own.
+
+    Args:
+        x: what they read.
+    """
+    if len(runs) == 1 or not x.is_cuda or torch.is_grad_enabled():
+        return [run() for run in runs]
+    here, aside = torch.cuda.current_stream(x.device), _second_stream(x.device)
     aside.wait_stream(here)
     found = [runs[0]()]
     with torch.cuda.stream(aside):
