@@ -22,6 +22,8 @@ from torch import nn
 
 import sparsefront as sf
 from experiments.harness.rows import text, where_and_when
+from sparsefront.data.base import DataInfo
+from sparsefront.models.transformer_mt import TransformerMT
 from sparsefront.results.store import append_line, read_lines
 
 SPARSITY, GRANULARITY = 0.75, 128
@@ -53,6 +55,25 @@ def encoder() -> Made:
     return nn.TransformerEncoder(layer, 6, enable_nested_tensor=False), {"src": torch.randn(16, 512, 1024)}
 
 
+class TranslationEncoder(nn.Module):
+    """The encoder of a Transformer-Big, with its embedding: tokens [B, S] -> [B, S, 1024]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        info = DataInfo("translation", num_classes=0, sequence_length=1024, vocabulary=37_000)
+        self.net = TransformerMT("big").build(info)
+        self.net.decoder = nn.ModuleList()
+
+    def forward(self, source: torch.Tensor, source_mask: torch.Tensor) -> torch.Tensor:
+        return self.net.encoded(source, source_mask)
+
+
+def translation(rows: int, length: int) -> Made:
+    """Sentences of equal length."""
+    source = torch.randint(4, 37_000, (rows, length))
+    return TranslationEncoder(), {"source": source, "source_mask": torch.ones_like(source, dtype=torch.bool)}
+
+
 NETWORKS: dict[str, Callable[[], Made]] = {
     "vit_base": lambda: images(transformers.ViTForImageClassification(transformers.ViTConfig(num_labels=1000))),
     "vit_base_torchvision": lambda: images(torchvision.models.vit_b_16(), "x"),
@@ -60,6 +81,8 @@ NETWORKS: dict[str, Callable[[], Made]] = {
     "mpnet_base": lambda: tokens(transformers.MPNetForSequenceClassification(transformers.MPNetConfig()), 128, 128),
     "dinov2_large": dinov2_large,
     "transformer_encoder": encoder,
+    "transformer_big_1024": lambda: translation(8, 128),
+    "transformer_big_8192": lambda: translation(64, 128),
 }
 
 

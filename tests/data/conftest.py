@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_files import WORDS, write_cifar, write_glue, write_imagenet, write_squad, write_text_files
+from tiny_files import WORDS, write_cifar, write_glue, write_imagenet, write_pairs, write_squad, write_text_files
 
 from experiments.language_models.tiny import make_wikitext
 
@@ -43,6 +43,9 @@ def tiny(tmp_path: Path) -> Any:
             config |= {"path": str(write_squad(tmp_path / "squad")), "max_length": 40, "stride": 8}
         elif name == "wikitext2":
             config |= {"path": str(make_wikitext(tmp_path / "wikitext2")), "sequence_length": 16, "valid_fraction": 0.4}
+        elif "vocabulary" in config:
+            languages = {key: config[key] for key in ("source", "target")}
+            config |= {"path": str(write_pairs(tmp_path / name, **languages)), "valid_fraction": 0.2}
         return instantiate(config | settings, _convert_="all")
 
     return make

@@ -32,6 +32,8 @@ def rows(data: Any, split: str) -> list[bytes]:
         return [Path(path).relative_to(Path(path).parents[1]).as_posix().encode() for path, _ in part.files]
     if name in ("cifar10", "digits"):
         return [image.numpy().tobytes() for image in part.images]
+    if hasattr(data, "sentences"):
+        return [line.encode() for line in data.sentences.pairs(split)[1]]
     if name == "wikitext2":
         return [row.numpy().tobytes() for row in part.__getitems__(list(range(len(part))))["input_ids"]]
     return [
@@ -40,6 +42,8 @@ def rows(data: Any, split: str) -> list[bytes]:
 
 
 def data_name(data: Any) -> str:
+    if hasattr(data, "sentences"):
+        return data.sentences.name.split("-")[0]
     if hasattr(data, "source"):
         return data.source.name.split("-")[0]
     part = data.part("test")
@@ -53,8 +57,9 @@ def equal(first: list[dict[str, Tensor]], second: list[dict[str, Tensor]]) -> bo
     )
 
 
-def test_there_are_eight() -> None:
-    assert set(NAMES) >= {"digits", "cifar10", "imagenet", "imagefolder", "glue", "squad", "text", "wikitext2"}
+def test_there_are_twelve() -> None:
+    images, text = {"digits", "cifar10", "imagenet", "imagefolder"}, {"glue", "squad", "text", "wikitext2"}
+    assert set(NAMES) >= images | text | {"multi30k", "tatoeba", "wmt14", "iwslt15"}
 
 
 @every_dataset
@@ -79,6 +84,14 @@ def test_batches_have_the_form_of_their_task(name: str, tiny: Any, opened: Any) 
         elif info.kind == "causal_lm":
             assert batch.keys() == {"input_ids", "scored"} and batch["input_ids"].shape == (count, info.sequence_length)
             assert all(values.dtype == torch.int64 for values in batch.values())
+        elif info.kind == "translation":
+            assert batch.keys() == {"source", "source_mask", "target", "labels"}
+            assert (
+                batch["source"].shape == batch["source_mask"].shape and batch["target"].shape == batch["labels"].shape
+            )
+            assert max(batch["source"].shape[1], batch["labels"].shape[1]) <= info.sequence_length
+            assert batch["source_mask"].dtype == torch.bool and int(batch["labels"].max()) < info.vocabulary
+            continue
         else:
             own = {"labels"}
             if info.kind == "extractive_qa":

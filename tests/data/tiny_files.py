@@ -98,6 +98,22 @@ def squad_file(file: Path, *, paragraphs: int, questions: int = 2) -> Path:
     return file
 
 
+def write_pairs(folder: Path, *, source: str = "en", target: str = "de", **counts: int) -> Path:
+    """One sentence a line; every third source occurs twice, and pair i says `... train i ...`.
+
+    Args:
+        counts: split -> pairs.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for part, count in ({"train": 40, "test": 12} | counts).items():
+        numbers = [number - (number % 3 == 1) for number in range(count)]
+        sources = [f"the {WORDS[number % 16]} {part} {number} is it" for number in numbers]
+        targets = [f"es ist {part} {number} {WORDS[(number + 3) % 16]}" for number in range(count)]
+        for language, lines in ((source, sources), (target, targets)):
+            (folder / f"{part}.{language}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
 def write_squad(folder: Path, *, train: int = 20, dev: int = 6) -> Path:
     squad_file(folder / "train-v1.1.json", paragraphs=train)
     squad_file(folder / "dev-v1.1.json", paragraphs=dev)

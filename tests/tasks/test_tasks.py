@@ -150,9 +150,9 @@ def test_a_task_without_optimization_cannot_be_trained(tiny_image_net: Any) -> N
 
 def test_unknown_kinds_are_rejected_with_a_list(tiny_image_net: Any) -> None:
     with pytest.raises(
-        ValueError, match="task translation: there are image_classification, sequence_classification, extractive_qa"
+        ValueError, match="task segmentation: there are image_classification, sequence_classification, extractive_qa"
     ):
-        build_task("translation", tiny_image_net, dataset("translation"))
+        build_task("segmentation", tiny_image_net, dataset("segmentation"))
 
 
 def test_every_data_set_of_this_kind_is_served() -> None:

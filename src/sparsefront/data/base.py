@@ -32,6 +32,7 @@ class DataInfo:
         sequence_length: the most tokens that one input, or one target, may have; None for images.
         class_names: one per class, in the order of the class numbers; empty where the data names none.
         vocabulary: tokens that both languages of a translation share; None elsewhere, where the model brings the vocabulary.
+        vocabulary_digest: of what that vocabulary was learnt from: networks of another one cannot be used.
 
     Raises:
         InvalidSetting: names, but not one per class.
@@ -44,6 +45,7 @@ class DataInfo:
     sequence_length: int | None = None
     class_names: tuple[str, ...] = ()
     vocabulary: int | None = None
+    vocabulary_digest: str | None = None
 
     def __post_init__(self) -> None:
         if self.class_names and len(self.class_names) != self.num_classes:
@@ -220,6 +222,8 @@ class Dataset(ABC):
     name: ClassVar[str]
     elsewhere: ClassVar[frozenset[str]] = frozenset({"path", "num_workers", "split_by"})
     """Settings that do not change what is trained on: where it lies and how fast it is read; `split_version` does."""
+    of_evaluation: ClassVar[frozenset[str]] = frozenset()
+    """Settings that only say how networks are evaluated: dense weights are the same whatever they are."""
     libraries: ClassVar[tuple[str, ...]] = ()
     """Distributions that decode the files: their versions are part of the keys, as those of torch and transformers are."""
 
@@ -306,7 +310,8 @@ class Dataset(ABC):
 
     def fingerprint(self) -> dict[str, Any]:
         """Everything that the batches depend on apart from batch size, seed and tokenizer; JSON-able."""
-        settings = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in self.elsewhere}
+        apart = self.elsewhere | self.of_evaluation
+        settings = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in apart}
         return {"name": self.name, "content": self.content(), "settings": settings, "split": self.split_version}
 
 

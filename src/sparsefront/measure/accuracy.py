@@ -25,12 +25,14 @@ class Evaluation:
         standard_errors: of the same metrics, in the same unit: what the split being a sample does to them.
         samples: inputs, or questions, that were evaluated.
         outcomes: what each of them adds to the tracked metric; None where that was not kept.
+        signature: how the tracked metric was taken, where there are several ways.
     """
 
     metrics: dict[str, float]
     standard_errors: dict[str, float]
     samples: int
     outcomes: Outcomes | None = None
+    signature: str | None = None
 
 
 def evaluate(
@@ -47,7 +49,7 @@ def evaluate(
     """What a network scores over a split.
 
     Args:
-        task: gives net_inputs(batch), evaluator(data, split) and metric_name; its own network is not used.
+        task: gives net_inputs(batch), predict(net, inputs), evaluator(data, split) and metric_name; its own network is not used.
         net: dense, masked or sparse; left in eval mode on `device`, in `dtype`.
         data: the data module; set up here.
         split: val (held-out part of train, for choices) or test (for reporting).
@@ -67,10 +69,11 @@ def evaluate(
         ):
             give_way(device)
             inputs = cast_inputs(task.net_inputs(batch), device=device, dtype=dtype)
-            output = net(**inputs)
+            output = task.predict(net, inputs)
             evaluator.update(output if getattr(evaluator, "reduces_outputs", False) else as_float(output), batch)
     outcomes = evaluator.outcomes(task.metric_name)
-    return Evaluation(evaluator.compute(), evaluator.standard_errors(), evaluator.samples, outcomes)
+    signature = getattr(evaluator, "signature", None)
+    return Evaluation(evaluator.compute(), evaluator.standard_errors(), evaluator.samples, outcomes, signature)
 
 
 def cast_inputs(inputs: Mapping[str, Tensor], *, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:

@@ -196,7 +196,7 @@ def _elements(tensor: Tensor) -> range:
 # The batch that is timed: real samples, brought to the size that was asked for.
 
 IMAGES = "x"  # [batch, channels, height, width]
-TOKENS = ("input_ids", "attention_mask", "token_type_ids")  # [batch, tokens]
+TOKENS = ("input_ids", "attention_mask", "token_type_ids", "source", "source_mask", "target")  # [batch, tokens]
 
 
 def timed_inputs(
@@ -228,7 +228,7 @@ def timed_inputs(
     rows = 0
     for batch in batches:
         inputs = dict(task.net_inputs(batch))
-        length = sequence_length or _tokens((collected or [inputs])[0])
+        length = sequence_length or tokens_of((collected or [inputs])[0])
         collected.append({name: _to_length(name, value, length) for name, value in inputs.items()})
         rows += len(next(iter(inputs.values())))
         if rows >= batch_size:
@@ -270,7 +270,8 @@ def batches_by_size(
 ) -> list[SameSize]:
     """Batches of text by their size, rows and tokens, in the order in which sizes are met.
 
-    A batch has as many tokens as its longest row, rounded up to LENGTH_MULTIPLE but at most `longest`; what pads is masked.
+    A batch has as many tokens as its longest row, rounded up to LENGTH_MULTIPLE but at most `longest`; what pads is masked. Of a
+    translation source and target get the length of the longer one.
     The last batch of a loader may have fewer rows: it is a size of its own.
 
     Args:
@@ -307,9 +308,9 @@ def dataset_size_text(entry: Mapping[str, Any]) -> str:
 
 
 def _rounded_length(inputs: dict[str, Tensor], longest: int | None) -> int:
-    mask, width = inputs.get("attention_mask"), _tokens(inputs)
-    own = width if mask is None else int(mask.sum(1).max())
-    rounded = -(-max(1, own or 0) // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
+    mask, widths = inputs.get("attention_mask"), [inputs[name].shape[1] for name in TOKENS if name in inputs]
+    own = max(widths, default=0) if mask is None else int(mask.sum(1).max())
+    rounded = -(-max(1, own) // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
     return rounded if longest is None else min(rounded, longest)
 
 
@@ -318,7 +319,7 @@ def _padded(value: Tensor, length: int) -> Tensor:
     return F.pad(value[:, :length], (0, max(0, length - value.shape[1])))
 
 
-def _tokens(inputs: dict[str, Tensor]) -> int | None:
+def tokens_of(inputs: dict[str, Tensor]) -> int | None:
     return next((inputs[name].shape[1] for name in TOKENS if name in inputs), None)
 
 

@@ -21,8 +21,9 @@ from sparsefront.results.field_types import CheckedFields, check_entries, from_c
 # held-out part, the seed of the recovery, outcomes, budgets, the dense network trained on, val_seen. 7: digests of masks, files
 # and record. 8: digest of the data. 9: kernels of norms. 10: the version of the split, the dense network trained on with the
 # teacher, latency over the data set's own batches, precision. 11: low precision, and dense in it. 12: the size of timed
-# images. Fields are only ever added: a result of an older version is read unless it has a name of before 5.
-SCHEMA_VERSION = 12
+# images. 13: how the metric was taken. Fields are only ever added: a result of an older version is read unless it has a name of
+# before 5.
+SCHEMA_VERSION = 13
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +163,7 @@ class Quality(CheckedFields):
     """The task's metric as a fraction, or a perplexity, on the same data in the same dtype. `val_seen`: the checkpoint may have
     been trained on the held-out part, so that `val_*` of this result decide nothing.
 
+    `metric_signature`: how the metric was taken, as sacreBLEU states it; None where there is one way.
     `dense`: before pruning; `dense_continued`: the same network trained on, unpruned, for exactly the budget of the recovery
     (`control=dense_continued`); `dense_distilled`: likewise, for the recovery's own loss from its teacher; `dense_low`: before
     pruning, in the low precision of `latency_dense_low_ms`;
@@ -174,6 +176,7 @@ class Quality(CheckedFields):
     """
 
     metric_name: str
+    metric_signature: str | None = None
     dense: float | None = None
     dense_continued: float | None = None
     dense_distilled: float | None = None

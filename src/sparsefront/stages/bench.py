@@ -15,7 +15,7 @@ from sparsefront.artifacts.store import ArtifactStore
 from sparsefront.config.experiment import Experiment
 from sparsefront.gpu import sharing
 from sparsefront.measure.accuracy import Evaluation, evaluate, first_samples
-from sparsefront.measure.problems import batches_by_size, timed_inputs
+from sparsefront.measure.problems import batches_by_size, timed_inputs, tokens_of
 from sparsefront.measure.settings import DTYPES
 from sparsefront.stages.network import make_task, open_data, require_rows_and_classes
 from sparsefront.tasks.base import Task
@@ -78,9 +78,8 @@ class EvalContext:
 
     @property
     def sequence_length(self) -> int | None:
-        """Tokens of a row of the timed inputs; None for images."""
-        tokens = self.inputs.get("input_ids")
-        return None if tokens is None else tokens.shape[1]
+        """Tokens of a row of the timed inputs, of source and target alike; None for images."""
+        return tokens_of(self.inputs)
 
     def ready(self, net: nn.Module) -> nn.Module:
         """The network as it is measured: on the device, in the dtype, in eval mode."""
@@ -197,6 +196,7 @@ def quality_fields(bench: EvalContext, qualities: dict[str, SplitQuality]) -> di
     held_out = {side: found.val for side, found in qualities.items() if found.val is not None}
     return {
         "metric_name": metric,
+        "metric_signature": qualities["dense"].test.signature,
         **{side: found.test.metrics[metric] for side, found in qualities.items()},
         **{f"{side}_standard_error": found.test.standard_errors[metric] for side, found in qualities.items()},
         **{f"val_{side}": found.metrics[metric] for side, found in held_out.items()},

@@ -184,6 +184,7 @@ def _stage_keys(experiment: Experiment) -> StageKeys:
         "device": _device(experiment),
         "versions": versions("torch", "torchmetrics"),
         "code": code_digest(stage_modules(experiment, ("measure",), "sparsefront.stages.bench")),
+        **{name: getattr(experiment.dataset, name) for name in sorted(experiment.dataset.of_evaluation)},
     }
     control = _control(experiment, dense)
     control_quality = None if control is None else dense_quality | {"dense": digest(control)}

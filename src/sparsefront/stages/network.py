@@ -30,12 +30,13 @@ from sparsefront.tasks.causal_lm import CausalLM
 from sparsefront.tasks.classification import ImageClassification, SequenceClassification
 from sparsefront.tasks.extractive_qa import ExtractiveQA
 from sparsefront.tasks.plain_task import similar_loader
+from sparsefront.tasks.translation import Translation
 from sparsefront.training.recipe import Optimization
 
 # Tasks by the name that data sets and models call them.
 
 TASKS: dict[str, type[Task]] = {
-    task.kind: task for task in (ImageClassification, SequenceClassification, ExtractiveQA, CausalLM)
+    task.kind: task for task in (ImageClassification, SequenceClassification, ExtractiveQA, CausalLM, Translation)
 }
 
 
@@ -317,6 +318,7 @@ _NEEDED = {
     "image_classification": ("x", "labels"),
     "sequence_classification": ("labels",),
     "causal_lm": ("input_ids",),
+    "translation": ("source", "source_mask", "target", "labels"),
 }
 
 

@@ -83,6 +83,9 @@ def shape_inputs(
         side = image_size or info.image_size
         return {"x": torch.empty(batch_size, info.channels, side, side, device="meta")}
     shape = (batch_size, sequence_length or info.sequence_length)
+    if info.kind == "translation":
+        source, target = (torch.empty(shape, dtype=torch.int64, device="meta") for _ in range(2))
+        return {"source": source, "source_mask": torch.empty(shape, dtype=torch.bool, device="meta"), "target": target}
     return {name: torch.empty(shape, dtype=torch.int64, device="meta") for name in ("input_ids", "token_type_ids")}
 
 

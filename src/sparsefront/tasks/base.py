@@ -52,13 +52,15 @@ class Evaluator(Protocol):
     """Gathers the outputs of one pass over a split.
 
     Attributes:
-        reduces_outputs: it takes what the net returned where that is, in its dtype; others get it in fp32 on the CPU.
+        reduces_outputs: it takes what `Task.predict` gave where that is, in its dtype; others get it in fp32 on the CPU.
+        signature: how the metric was taken, where it may be taken in several ways; else None.
     """
 
     reduces_outputs: bool = False
+    signature: str | None = None
 
     def update(self, output: Any, batch: Batch) -> None:
-        """Take in what the net returned for one batch, on whatever device."""
+        """Take in what `Task.predict` gave for one batch, on whatever device."""
 
     def compute(self) -> dict[str, float]:
         """The metrics of everything taken in, as fractions (correlations lie in [-1, 1], perplexity from 1 on, all others in
@@ -66,7 +68,7 @@ class Evaluator(Protocol):
         """
 
     def standard_errors(self) -> dict[str, float]:
-        """Of the same metrics, in the same unit: what the test set being a sample does to each."""
+        """Of the tracked metric at least, in the same unit: what the test set being a sample does to each."""
 
     def outcomes(self, metric: str) -> Outcomes:
         """What each sample adds to one of these metrics."""
@@ -180,6 +182,10 @@ class Task(LightningModule, ABC):
 
     def call(self, net: nn.Module, inputs: Batch) -> Any:
         """What the network, or a teacher of it, returns for inputs by name."""
+        return net(**inputs)
+
+    def predict(self, net: nn.Module, inputs: Batch) -> Any:
+        """What an evaluator is given for a batch: what the network returns, or what is made of it, such as a translation."""
         return net(**inputs)
 
     def configure_optimizers(self) -> Any:

@@ -1,12 +1,19 @@
 """Translations out of a network: what it must provide, greedy and beam search."""
 
 from abc import abstractmethod
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+
+from sparsefront.errors import InvalidSetting
 
 PAD, BOS, EOS, UNKNOWN = 0, 1, 2, 3
 """Tokens of every vocabulary of translation: behind the end of a sentence, its begin, its end, what no other token writes."""
+
+VOCABULARY = "vocabulary_digest"
+"""Buffer of a network: the bytes of `DataInfo.vocabulary_digest`, zeros where that is not known."""
 
 
 class TranslationNetwork(nn.Module):
@@ -20,6 +27,11 @@ class TranslationNetwork(nn.Module):
     """
 
     max_positions: int | None = None
+
+    def note_vocabulary(self, digest: str | None) -> None:
+        """Keep in the weights which vocabulary they are trained with: `DataInfo.vocabulary_digest`."""
+        content = bytes.fromhex(digest or "").ljust(8, bytes(1))
+        self.register_buffer(VOCABULARY, torch.tensor(list(content), dtype=torch.uint8))
 
     @abstractmethod
     def forward(self, source: Tensor, source_mask: Tensor, target: Tensor) -> Tensor:
@@ -50,3 +62,83 @@ class TranslationNetwork(nn.Module):
         """The state of a batch whose rows are those at `indices`, int64 [rows]: rows may be repeated, left out, or more than
         before.
         """
+
+
+# Greedy and beam search, a batch of sentences at once.
+
+NEVER = (PAD, BOS)  # what a translation holds nowhere
+LONGEST = (2, 20)  # a translation has at most 2 * source + 20 tokens
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How a translation is looked for.
+
+    Attributes:
+        beam: hypotheses of a sentence that are followed at once; 1 is greedy.
+        length_penalty: a: the score of a finished one is the sum of its log-probabilities / tokens^a, `EOS` among them.
+        max_length: the most tokens of a translation, with `EOS`.
+    """
+
+    beam: int
+    length_penalty: float
+    max_length: int
+
+
+@torch.no_grad()
+def translate(net: TranslationNetwork, source: Tensor, source_mask: Tensor, how: Decoding) -> Tensor:
+    """The translation of each sentence that beam search finds, int64 [B, T], each ends with `EOS` and is filled up with `PAD`.
+
+    In every step the best `2 * beam` continuations of all hypotheses of a sentence are looked at: those among the first `beam`
+    that end are finished, and the best `beam` that do not end are followed. A sentence is done with `beam` finished ones, of
+    which the best by score is taken. What it gets does not depend on the other sentences of its batch.
+
+    Args:
+        net: in eval mode, of that interface.
+        source, source_mask: as of `TranslationNetwork.forward`.
+    Raises:
+        InvalidSetting: log-probabilities that are not finite, which say nothing.
+    """
+    rows, beam, device = len(source), how.beam, source.device
+    limits = (LONGEST[0] * source_mask.sum(1) + LONGEST[1]).clamp(max=how.max_length)  # [B]
+    longest = int(limits.max())
+    every = torch.arange(rows, device=device)
+    state = net.reorder(net.encode(source, source_mask), every.repeat_interleave(beam))
+    tokens = source.new_full((rows, beam, longest + 1), PAD)
+    tokens[..., 0] = BOS
+    sums = torch.full((rows, beam), -torch.inf, device=device)  # of log-probabilities
+    sums[:, 0] = 0.0  # all hypotheses are equal at first: one of them is followed
+    finished, scores = tokens.clone(), torch.full_like(sums, -torch.inf)
+    for length in range(1, longest + 1):
+        given, state = net.step(tokens[..., length - 1].flatten(), state)
+        found = given.float().log_softmax(-1).unflatten(0, (rows, beam))  # [B, beam, V]
+        found[..., list(NEVER)] = -torch.inf
+        ends = found[..., EOS].clone()
+        found = torch.where((limits <= length)[:, None, None], -torch.inf, found)
+        found[..., EOS] = ends
+        vocabulary = found.shape[-1]
+        together = (sums[..., None] + found).flatten(1)
+        best, places = together.topk(min(2 * beam, together.shape[1]), dim=1)  # [B, 2 * beam]
+        parents, following = places // vocabulary, places % vocabulary
+        ending = following == EOS
+
+        done = scores.isfinite().sum(1, keepdim=True) >= beam
+        allowed = ending & ~done & (torch.arange(best.shape[1], device=device) < beam)
+        scored = torch.where(allowed, best / length**how.length_penalty, -torch.inf)
+        ended = tokens[every[:, None], parents]
+        ended[..., length] = EOS
+        scores, kept = torch.cat([scores, scored], 1).topk(beam, dim=1)
+        finished = torch.cat([finished, ended], 1)[every[:, None], kept]
+        if bool(((scores.isfinite().sum(1) >= beam) | (limits <= length)).all()):
+            break
+
+        sums, kept = torch.where(ending, -torch.inf, best).topk(beam, dim=1)
+        parents, following = parents.gather(1, kept), following.gather(1, kept)
+        tokens = tokens[every[:, None], parents]
+        tokens[..., length] = following
+        state = net.reorder(state, (every[:, None] * beam + parents).flatten())
+    if not bool(scores[:, 0].isfinite().all()):
+        allowed = "must be finite: look for NaN in the weights, or values too large for the dtype (measure.dtype)"
+        unfinished = int((~scores[:, 0].isfinite()).sum())
+        raise InvalidSetting("outputs", f"not finite for {unfinished} of {rows} sentences", allowed)
+    return finished[:, 0, 1 : length + 1]

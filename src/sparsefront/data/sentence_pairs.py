@@ -1,0 +1,235 @@
+"""Pairs of sentences as token numbers: encoded once, read from the cache ever after, in batches of about as many tokens."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Sampler
+
+from sparsefront.artifacts.code_digest import BOOKKEEPING, code_digest, import_closure
+from sparsefront.artifacts.content_digest import digest, versions
+from sparsefront.artifacts.durable import save_tensors
+from sparsefront.data.download import build_once
+from sparsefront.data.split_data import NoRows, Part, SplitData
+from sparsefront.data.text import MULTIPLE, EncodedText, row_starts
+from sparsefront.errors import InvalidSetting
+from sparsefront.progress import bar
+from sparsefront.tasks.decoding import BOS, EOS, PAD
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+log = logging.getLogger(__name__)
+CHUNK = 2000  # sentences between two steps of the progress bar
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """One split.
+
+    Args:
+        sources, targets: rows of `input_ids` that end with `EOS`.
+    """
+
+    sources: EncodedText
+    targets: EncodedText
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    @property
+    def lengths(self) -> Tensor:
+        """Of each pair the tokens of its longer sentence, int64 [rows]."""
+        return torch.maximum(self.sources.starts.diff(), self.targets.starts.diff())
+
+    def __getitems__(self, indices: list[int]) -> dict[str, Tensor]:
+        """`source` int64 [B, S], `source_mask` bool [B, S]; `target` int64 [B, T] from `BOS` on, `labels` int64 [B, T]: what
+        follows each of its tokens. `PAD` stands behind all ends.
+        """
+        rows = torch.as_tensor(indices)
+        source, labels = _padded(self.sources, rows), _padded(self.targets, rows)
+        target = torch.cat([labels.new_full((len(rows), 1), BOS), labels[:, :-1]], dim=1)
+        target[target == EOS] = PAD
+        return {"source": source, "source_mask": source != PAD, "target": target, "labels": labels}
+
+
+def _padded(text: EncodedText, rows: Tensor) -> Tensor:
+    width = -(-int(text.lengths(rows).max()) // MULTIPLE) * MULTIPLE
+    return text.padded("input_ids", rows, width=width, fill=PAD).long()
+
+
+class TokenBatches(Sampler[list[int]]):
+    """Every row once an epoch, in batches of rows about as long as one another with at most so many tokens, padding among them.
+
+    Rows are sorted by length, those of one length in random order, and cut into batches; the batches come in random order. Their
+    number is the same in every epoch.
+
+    Args:
+        lengths: int64 [rows], tokens of each.
+        tokens: of a batch: its rows times its longest row, rounded up to 8. A row that is longer is a batch of its own.
+        generator: of all random choices.
+    """
+
+    def __init__(self, lengths: Tensor, tokens: int, *, generator: torch.Generator) -> None:
+        self.lengths, self.generator = lengths, generator
+        self.bounds = _bounds(lengths.sort(descending=True).values, tokens)
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def __iter__(self) -> Iterator[list[int]]:
+        rows = torch.randperm(len(self.lengths), generator=self.generator)
+        rows = rows[self.lengths[rows].argsort(descending=True, stable=True)]
+        for place in torch.randperm(len(self), generator=self.generator).tolist():
+            yield rows[self.bounds[place] : self.bounds[place + 1]].tolist()
+
+
+def _bounds(lengths: Tensor, tokens: int) -> list[int]:
+    """Where batches begin, and the end of the last one; the longest row comes first."""
+    widths, bounds = (-(-lengths // MULTIPLE) * MULTIPLE).tolist(), [0]
+    while bounds[-1] < len(widths):
+        bounds.append(min(len(widths), bounds[-1] + max(1, tokens // widths[bounds[-1]])))
+    return bounds
+
+
+class PairSource(Protocol):
+    """The text of a data set."""
+
+    name: str
+
+    def key(self) -> dict[str, Any]:
+        """What the pairs and their vocabulary follow from, JSON-able."""
+
+    def pairs(self, split: str) -> tuple[list[str], list[str]]:
+        """Sources and targets of a split, in step."""
+
+    def tokenizer(self, cache_dir: Path) -> "Tokenizer":
+        """The vocabulary of both languages."""
+
+
+class PairData(SplitData):
+    """Loaders over pairs of sentences.
+
+    Args:
+        sentences: their text.
+        max_length: the most tokens of a sentence, with the one that ends it.
+        batch_tokens: of a training batch: see `TokenBatches`; None: it has batch_size rows.
+        holds_out: whether `val` has rows.
+        cache_dir: the vocabulary and the encoded pairs are kept there.
+        batch_size, seed, num_workers: as in `SplitData`.
+    """
+
+    def __init__(
+        self,
+        sentences: PairSource,
+        *,
+        max_length: int,
+        batch_tokens: int | None,
+        holds_out: bool,
+        batch_size: int,
+        seed: int,
+        cache_dir: Path,
+        num_workers: int = 0,
+    ) -> None:
+        super().__init__(self._load_part, batch_size=batch_size, seed=seed, num_workers=num_workers)
+        self.sentences, self._cache_dir = sentences, cache_dir
+        self._max_length, self._batch_tokens, self._holds_out = max_length, batch_tokens, holds_out
+
+    @cached_property
+    def tokenizer(self) -> "Tokenizer":
+        """Of both languages."""
+        return self.sentences.tokenizer(self._cache_dir)
+
+    def references(self, split: str) -> list[str]:
+        """The translations of val or test, in its order."""
+        return self.sentences.pairs(split)[1]
+
+    def text(self, tokens: Tensor) -> list[str]:
+        """The sentences that token numbers [B, T] stand for; special tokens are left out."""
+        return [text.strip() for text in self.tokenizer.decode_batch(tokens.tolist(), skip_special_tokens=True)]
+
+    def training_batches(self, part: Part, *, drop_last: bool, generator: torch.Generator) -> Sampler[list[int]]:
+        if self._batch_tokens is None:
+            return super().training_batches(part, drop_last=False, generator=generator)
+        return TokenBatches(part.lengths, self._batch_tokens, generator=generator)  # type: ignore[attr-defined]
+
+    def _load_part(self, split: str) -> Part:
+        if split == "val" and not self._holds_out:
+            return NoRows()
+        from safetensors.torch import load_file
+
+        key = {
+            "split": split,
+            "max_length": self._max_length,
+            "code": code_digest(import_closure(((__name__, None),), without=BOOKKEEPING)),
+            "versions": versions("tokenizers"),
+            **self.sentences.key(),
+        }
+
+        def make(file: Path) -> None:
+            tensors = {
+                f"{side}.{name}": value
+                for side, text in zip(("source", "target"), self._encoded(split), strict=True)
+                for name, value in text.to_tensors().items()
+            }
+            save_tensors(file, tensors, {})
+
+        name = f"{self.sentences.name}-{split}-{digest(key)}.safetensors"
+        tensors = load_file(build_once(self._cache_dir / "features" / name, make))
+        return Pairs(*(_side(tensors, side) for side in ("source", "target")))
+
+    def _encoded(self, split: str) -> list[EncodedText]:
+        """Both sides of a split; of train without pairs that are too long.
+
+        Raises:
+            InvalidSetting: a sentence of val or test that is too long, or none of train that is not.
+        """
+        pairs, longest = self.sentences.pairs(split), self._max_length
+        sides = [
+            self._numbers(texts, f"{split}, {side}") for side, texts in zip(("source", "target"), pairs, strict=True)
+        ]
+        lengths = np.array([[len(row) for row in rows] for rows in sides]).max(0)
+        fits = lengths <= longest
+        if split == "train" and fits.any():
+            if not fits.all():
+                log.info(
+                    "data: %d of %d pairs of train are longer than dataset.max_length=%d tokens: left out",
+                    int((~fits).sum()),
+                    len(fits),
+                    longest,
+                )
+            sides = [[row for row, kept in zip(rows, fits, strict=True) if kept] for rows in sides]
+        elif not fits.all():
+            row = int(lengths.argmax())
+            allowed = (
+                f"pair {row + 1} of {split} has a sentence of {lengths[row]} tokens, and all of them are evaluated"
+            )
+            raise InvalidSetting("max_length", longest, f"{allowed}: give at least {lengths.max()}")
+        return [
+            EncodedText(
+                {"input_ids": torch.from_numpy(np.concatenate(rows))}, row_starts([len(row) for row in rows]), {}
+            )
+            for rows in sides
+        ]
+
+    def _numbers(self, texts: Sequence[str], description: str) -> list[np.ndarray]:
+        """Of each sentence its tokens and `EOS`, int32."""
+        found: list[np.ndarray] = []
+        with bar(total=len(texts), description=description, unit="sentence") as shown:
+            for begin in range(0, len(texts), CHUNK):
+                chunk = self.tokenizer.encode_batch(list(texts[begin : begin + CHUNK]), add_special_tokens=False)
+                found.extend(np.asarray([*row.ids, EOS], dtype=np.int32) for row in chunk)
+                shown.update(len(chunk))
+        return found
+
+
+def _side(tensors: dict[str, Any], side: str) -> EncodedText:
+    return EncodedText.from_tensors(
+        {name.removeprefix(f"{side}."): value for name, value in tensors.items() if name.startswith(f"{side}.")}
+    )

@@ -1,0 +1,330 @@
+"""The transformer of translation: an encoder, a decoder that looks at it, and one embedding for both languages and the logits."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, PositiveInt
+from torch import Tensor, nn
+
+from sparsefront.models.base import Model, linear_and_conv_layers
+from sparsefront.models.checkpoint import load_weights, read_weights, weights_file, weights_fingerprint
+from sparsefront.models.translation import check_positions, require_vocabulary
+from sparsefront.settings_class import settings_class
+from sparsefront.tasks.decoding import TranslationNetwork
+
+if TYPE_CHECKING:
+    from sparsefront.data.base import DataInfo
+
+
+@dataclass(frozen=True)
+class Size:
+    """Width, hidden width of the MLPs, heads, and blocks of encoder and decoder each."""
+
+    width: int
+    hidden: int
+    heads: int
+    depth: int
+
+
+SIZES = {
+    "tiny": Size(32, 64, 2, 1),
+    "small": Size(256, 1024, 4, 3),
+    "base": Size(512, 2048, 8, 6),
+    "big": Size(1024, 4096, 16, 6),
+}
+"""tiny for tests, small for some ten thousand sentences; base and big are those of the paper."""
+
+
+@settings_class()
+class TransformerMT(Model):
+    """Settings of model transformer_mt.
+
+    Args:
+        size: tiny, small, base (512/2048) or big (1024/4096, 16 heads, 216 million weights with 37,000 tokens).
+        norm: pre normalizes what enters attention and MLP, post the sums behind them, as the paper does; it needs more warm-up.
+        dropout: of embeddings, of what attention and MLP add, and of the MLP's hidden layer.
+        max_positions: the most tokens of a sentence.
+        path: local checkpoint; null = random weights.
+    """
+
+    kinds: ClassVar[tuple[str, ...]] = ("translation",)
+    fingerprinted: ClassVar[frozenset[str]] = frozenset({"size", "norm", "dropout", "max_positions", "path"})
+
+    size: Literal["tiny", "small", "base", "big"] = "small"
+    norm: Literal["pre", "post"] = "pre"
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.3
+    max_positions: PositiveInt = 1024
+    path: str | None = None
+
+    @property
+    def variant(self) -> str:
+        return self.size if self.norm == "pre" else f"{self.size} {self.norm}-norm"
+
+    def check(self) -> None:
+        if self.path is not None:
+            weights_file(self.path)
+
+    def fingerprint(self) -> dict[str, Any]:
+        own = {name: getattr(self, name) for name in ("size", "norm", "dropout", "max_positions")}
+        weights = "random" if self.path is None else weights_fingerprint(self.path)
+        return {"model": "transformer_mt", **own, "weights": weights}
+
+    def build(self, info: "DataInfo") -> nn.Module:
+        net = self._net(info)
+        if self.path is not None:
+            weights = read_weights(self.path)
+            require_vocabulary(weights, net, self.path)
+            load_weights(net, weights, head="", path=self.path)
+        return net
+
+    def skeleton(self, info: "DataInfo") -> nn.Module:
+        with torch.device("meta"):
+            return self._net(info)
+
+    def architecture(self, info: "DataInfo", exported: Path) -> nn.Module:
+        return self._net(info)
+
+    def prunable(self, net: nn.Module) -> list[str]:
+        """q, k, v and out of every attention, fc1 and fc2 of every MLP; not the embedding, which gives the logits too."""
+        return linear_and_conv_layers(net, inside=("encoder", "decoder"))
+
+    def longest_sequence(self, info: "DataInfo") -> int:
+        return self.max_positions
+
+    def _net(self, info: "DataInfo") -> "TranslationTransformer":
+        check_positions(info, self.max_positions)
+        return TranslationTransformer(self, info)
+
+
+class TranslationTransformer(TranslationNetwork):
+    """After Vaswani et al., "Attention Is All You Need", 2017; with norm=pre after Xiong et al., "On Layer Normalization in the
+    Transformer Architecture", 2020, which norms at both ends.
+    """
+
+    def __init__(self, settings: TransformerMT, info: "DataInfo") -> None:
+        super().__init__()
+        size = SIZES[settings.size]
+        self.max_positions = settings.max_positions
+        self.embedding = nn.Embedding(info.vocabulary, size.width)
+        self.register_buffer("positions", sinusoids(settings.max_positions, size.width), persistent=False)
+        self.dropout = nn.Dropout(settings.dropout)
+        sizes = size.width, size.heads, size.hidden, settings.dropout, settings.norm == "pre"
+        self.encoder = nn.ModuleList(EncoderBlock(*sizes) for _ in range(size.depth))
+        self.decoder = nn.ModuleList(DecoderBlock(*sizes) for _ in range(size.depth))
+        ends = nn.LayerNorm if settings.norm == "pre" else nn.Identity
+        self.encoder_norm, self.decoder_norm = ends(size.width), ends(size.width)
+        self.note_vocabulary(info.vocabulary_digest)
+        self.apply(_initialize)
+
+    def forward(self, source: Tensor, source_mask: Tensor, target: Tensor) -> Tensor:
+        memory = self.encoded(source, source_mask)
+        x = self._embedded(target, 0)
+        for block in self.decoder:
+            x = block(x, memory, source_mask[:, None, None, :])
+        return self._logits(x)
+
+    def encoded(self, source: Tensor, source_mask: Tensor) -> Tensor:
+        """What the decoder looks at: [B, S, width]."""
+        x, mask = self._embedded(source, 0), source_mask[:, None, None, :]
+        for block in self.encoder:
+            x = block(x, mask)
+        return self.encoder_norm(x)
+
+    def encode(self, source: Tensor, source_mask: Tensor) -> "DecoderState":
+        memory = self.encoded(source, source_mask)
+        return DecoderState(source_mask[:, None, None, :], [BlockCache(memory) for _ in self.decoder])
+
+    def step(self, tokens: Tensor, state: "DecoderState") -> tuple[Tensor, "DecoderState"]:
+        x = self._embedded(tokens[:, None], state.length)
+        caches = [cache.copy() for cache in state.caches]
+        for block, cache in zip(self.decoder, caches, strict=True):
+            x = block(x, None, state.mask, cache)
+        return self._logits(x)[:, 0], DecoderState(state.mask, caches, state.length + 1)
+
+    def reorder(self, state: "DecoderState", indices: Tensor) -> "DecoderState":
+        return DecoderState(state.mask[indices], [cache.at(indices) for cache in state.caches], state.length)
+
+    def _embedded(self, tokens: Tensor, first: int) -> Tensor:
+        """[B, T, width]: of tokens whose first is at that position."""
+        x = self.embedding(tokens) * math.sqrt(self.embedding.embedding_dim)
+        return self.dropout(x + self.positions[first : first + tokens.shape[1]])
+
+    def _logits(self, x: Tensor) -> Tensor:
+        return F.linear(self.decoder_norm(x), self.embedding.weight)
+
+
+def sinusoids(positions: int, width: int) -> Tensor:
+    """float32 [positions, width]: sines in the first half of the features, cosines in the second."""
+    rates = torch.exp(torch.arange(width // 2) * (-math.log(10000.0) / max(1, width // 2 - 1)))
+    angles = torch.arange(positions)[:, None] * rates
+    return torch.cat([angles.sin(), angles.cos()], dim=1)
+
+
+# What a decoder remembers between two steps.
+
+
+@dataclass(frozen=True)
+class DecoderState:
+    """Of all blocks.
+
+    Args:
+        mask: bool [B, 1, 1, S], of the source.
+        caches: one for each block.
+        length: tokens that were given.
+    """
+
+    mask: Tensor
+    caches: list["BlockCache"]
+    length: int = 0
+
+
+class BlockCache:
+    """Keys and values [B, heads, T, d] of one block's attention: of the tokens so far, and of the source.
+
+    Args:
+        memory: [B, S, width], of which the block takes keys and values in its first step; afterwards None.
+    """
+
+    def __init__(self, memory: Tensor | None) -> None:
+        self.memory = memory
+        self.own: tuple[Tensor, Tensor] | None = None
+        self.of_source: tuple[Tensor, Tensor] | None = None
+
+    def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """All keys and values so far, with those of one more token."""
+        new = keys, values
+        self.own = new if self.own is None else tuple(torch.cat(pair, 2) for pair in zip(self.own, new, strict=True))
+        return self.own
+
+    def copy(self) -> "BlockCache":
+        """Another one of the same tensors."""
+        other = BlockCache(self.memory)
+        other.own, other.of_source = self.own, self.of_source
+        return other
+
+    def at(self, indices: Tensor) -> "BlockCache":
+        """Of these rows."""
+        other = BlockCache(None if self.memory is None else self.memory[indices])
+        other.own, other.of_source = (
+            None if pair is None else (pair[0][indices], pair[1][indices]) for pair in (self.own, self.of_source)
+        )
+        return other
+
+
+# The blocks.
+
+
+class Attention(nn.Module):
+    """softmax(Q Kᵀ / √d) V through PyTorch's fused attention; its four projections are Linears of their own."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.q, self.k, self.v, self.out = (nn.Linear(width, width) for _ in range(4))
+
+    def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None, causal: bool = False) -> Tensor:
+        """[B, T, width].
+
+        Args:
+            x: [B, T, width], which asks; memory: [B, S, width], which is looked at.
+            mask: bool, broadcastable to [B, heads, T, S], True = look; None: at all.
+        """
+        return self.mixed(self.queries(x), *self.keys_and_values(memory), mask, causal)
+
+    def queries(self, x: Tensor) -> Tensor:
+        return self._by_head(self.q(x))
+
+    def keys_and_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        return self._by_head(self.k(memory)), self._by_head(self.v(memory))
+
+    def mixed(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool = False) -> Tensor:
+        found = F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal)
+        return self.out(found.transpose(1, 2).flatten(2))
+
+    def _by_head(self, x: Tensor) -> Tensor:  # [B, T, width] -> [B, heads, T, d]
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+
+class Mlp(nn.Module):
+    """Two Linears with a ReLU between."""
+
+    def __init__(self, width: int, hidden: int, dropout: float) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(width, hidden), nn.Linear(hidden, width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:  # [B, T, width], kept
+        return self.fc2(self.dropout(F.relu(self.fc1(x))))
+
+
+class EncoderBlock(nn.Module):
+    """Attention over the source, and an MLP, each added to what enters."""
+
+    def __init__(self, width: int, heads: int, hidden: int, dropout: float, pre: bool) -> None:
+        super().__init__()
+        self.pre = pre
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention, self.mlp = Attention(width, heads), Mlp(width, hidden, dropout)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:  # [B, S, width], kept; mask bool [B, 1, 1, S]
+        if self.pre:
+            y = self.norm1(x)
+            x = x + self.dropout(self.attention(y, y, mask))
+            return x + self.dropout(self.mlp(self.norm2(x)))
+        x = self.norm1(x + self.dropout(self.attention(x, x, mask)))
+        return self.norm2(x + self.dropout(self.mlp(x)))
+
+
+class DecoderBlock(nn.Module):
+    """Attention over the tokens so far, attention over the source, and an MLP, each added to what enters."""
+
+    def __init__(self, width: int, heads: int, hidden: int, dropout: float, pre: bool) -> None:
+        super().__init__()
+        self.pre = pre
+        self.norm1, self.norm2, self.norm3 = (nn.LayerNorm(width) for _ in range(3))
+        self.attention, self.cross = Attention(width, heads), Attention(width, heads)
+        self.mlp = Mlp(width, hidden, dropout)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, memory: Tensor | None, mask: Tensor, cache: BlockCache | None = None) -> Tensor:
+        """[B, T, width], as x.
+
+        Args:
+            memory: [B, S, width]; None with a cache, which holds what was made of it.
+            mask: bool [B, 1, 1, S], of the source.
+            cache: with one x is one more token [B, 1, width] behind those that it has seen, and is added to it.
+        """
+        if self.pre:
+            x = x + self.dropout(self._looked_back(self.norm1(x), cache))
+            x = x + self.dropout(self._looked_over(self.norm2(x), memory, mask, cache))
+            return x + self.dropout(self.mlp(self.norm3(x)))
+        x = self.norm1(x + self.dropout(self._looked_back(x, cache)))
+        x = self.norm2(x + self.dropout(self._looked_over(x, memory, mask, cache)))
+        return self.norm3(x + self.dropout(self.mlp(x)))
+
+    def _looked_back(self, x: Tensor, cache: BlockCache | None) -> Tensor:
+        if cache is None:
+            return self.attention(x, x, None, True)
+        keys, values = cache.append(*self.attention.keys_and_values(x))
+        return self.attention.mixed(self.attention.queries(x), keys, values, None)
+
+    def _looked_over(self, x: Tensor, memory: Tensor | None, mask: Tensor, cache: BlockCache | None) -> Tensor:
+        if cache is None:
+            return self.cross(x, memory, mask)
+        if cache.of_source is None:
+            cache.of_source = self.cross.keys_and_values(cache.memory)
+            cache.memory = None
+        return self.cross.mixed(self.cross.queries(x), *cache.of_source, mask)
+
+
+def _initialize(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear):
+        nn.init.xavier_uniform_(module.weight)
+        nn.init.zeros_(module.bias)
+    elif isinstance(module, nn.Embedding):
+        nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)

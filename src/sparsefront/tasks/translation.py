@@ -1,0 +1,163 @@
+"""One sentence in another language."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pytorch_lightning import LightningDataModule
+from torch import Tensor, nn
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.tasks.base import Batch, Optimizes, Task
+from sparsefront.tasks.decoding import PAD, Decoding, TranslationNetwork, translate
+from sparsefront.tasks.outcomes import (
+    BLEU,
+    MOST_WORDS,
+    Outcomes,
+    corpus_bleu,
+    error_by_bootstrap,
+    packed_counts,
+    samples_digest,
+)
+
+INPUTS = ("source", "source_mask", "target")
+LABELS = "labels"
+"""int64 [B, T]: what follows each token of the target, `PAD` where nothing does."""
+
+
+class Translates(Protocol):
+    """What the data of a translation give beside their batches."""
+
+    def references(self, split: str) -> Sequence[str]:
+        """The translations of a split, in its order."""
+
+    def text(self, tokens: Tensor) -> list[str]:
+        """The sentences that token numbers, int64 [B, T], stand for."""
+
+
+class Translation(Task):
+    """Cross-entropy of the next token of the target, given the source; BLEU of what beam search finds, and chrF beside it.
+
+    Both are taken by sacreBLEU of plain text, whose signature the results name. While it trains, the loss on the held-out part
+    is logged, and nothing is translated.
+
+    Args:
+        decoding: how translations are looked for.
+    """
+
+    kind: ClassVar[str] = "translation"
+    metric_name = BLEU
+
+    def __init__(self, net: nn.Module, optimization: Optimizes | None = None, *, decoding: Decoding) -> None:
+        super().__init__(net, optimization)
+        self.decoding = decoding
+        self._losses: list[tuple[Tensor, Tensor]] = []
+
+    @classmethod
+    def for_dataset(cls, net: nn.Module, dataset: Any, optimization: Optimizes | None = None) -> "Translation":
+        longest = dataset.info.sequence_length
+        return cls(net, optimization, decoding=Decoding(dataset.beam, dataset.length_penalty, longest))
+
+    def net_inputs(self, batch: Batch) -> Batch:
+        return {name: batch[name] for name in INPUTS}
+
+    def loss(self, output: Any, batch: Batch) -> Tensor:
+        return _cross_entropy(output, batch[LABELS])
+
+    def label_loss(self, output: Any, batch: Batch) -> Tensor:
+        return _cross_entropy(output, batch[LABELS], label_smoothing=self.label_smoothing)
+
+    def logits(self, output: Any) -> tuple[Tensor, ...]:
+        return (output.flatten(0, 1),)
+
+    def predict(self, net: nn.Module, inputs: Batch) -> Tensor:
+        """Translations, int64 [B, T], as of `translate`; the target that stands in the inputs is not looked at."""
+        if not isinstance(net, TranslationNetwork):
+            allowed = (
+                "cannot translate: it has no encode, step and reorder of sparsefront.tasks.decoding.TranslationNetwork"
+            )
+            raise InvalidSetting("net", type(net).__name__, allowed)
+        return translate(net, inputs["source"], inputs["source_mask"], self.decoding)
+
+    def evaluator(self, data: LightningDataModule, split: str) -> "BleuEvaluator":
+        return BleuEvaluator(data, split)
+
+    def on_validation_epoch_start(self) -> None:
+        self._losses = []
+
+    def validation_step(self, batch: Batch, batch_index: int) -> None:
+        tokens = (batch[LABELS] != PAD).sum()
+        self._losses.append((self.loss(self(batch), batch) * tokens, tokens))
+
+    def on_validation_epoch_end(self) -> None:
+        if self._losses:
+            sums, tokens = (torch.stack(parts).sum() for parts in zip(*self._losses, strict=True))
+            self.log("val/loss", sums / tokens, prog_bar=True)
+        self._losses = []
+
+
+def _cross_entropy(logits: Tensor, labels: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
+    """Mean over the tokens that are no padding."""
+    return F.cross_entropy(
+        logits.flatten(0, 1).float(), labels.flatten(), ignore_index=PAD, label_smoothing=label_smoothing
+    )
+
+
+class BleuEvaluator:
+    """BLEU and chrF of translations against one reference each, as fractions.
+
+    Args:
+        data: `Translates`.
+    Attributes:
+        signature: sacreBLEU's, with which its numbers can be compared.
+    """
+
+    reduces_outputs = True
+
+    def __init__(self, data: Any, split: str) -> None:
+        from sacrebleu.metrics import BLEU as SacreBleu
+
+        self._data, self._references = data, data.references(split)
+        self._scorer = SacreBleu(effective_order=True)  # which changes the scores of sentences alone
+        self._found: list[str] = []
+        self._counts: list[tuple[int, int]] = []  # of each sentence: packed counts, words of the reference
+        whole = SacreBleu()
+        whole.corpus_score(["a"], [["a"]])  # before it knows how many references there are
+        self.signature = str(whole.get_signature())
+
+    def update(self, output: Tensor, batch: Batch) -> None:
+        for text in self._data.text(output.cpu()):
+            scored = self._scorer.sentence_score(text, [self._references[len(self._found)]])
+            if max(scored.sys_len, scored.ref_len) > MOST_WORDS:
+                longest = max(scored.sys_len, scored.ref_len)
+                raise InvalidSetting(
+                    "dataset.max_length", longest, f"words in a sentence, at most {MOST_WORDS} are scored"
+                )
+            self._counts.append((packed_counts(scored.sys_len, scored.counts), scored.ref_len))
+            self._found.append(text)
+
+    def compute(self) -> dict[str, float]:
+        from sacrebleu.metrics import CHRF
+
+        chrf = CHRF().corpus_score(self._found, [self._references[: self.samples]])
+        return {BLEU: corpus_bleu(*self._columns()), "chrf": chrf.score / 100}
+
+    def standard_errors(self) -> dict[str, float]:
+        """Of BLEU alone, by drawing sentences anew; 100 draws of chrF take longer than the translations."""
+        packed, words = self._columns()
+        return {BLEU: error_by_bootstrap(lambda drawn: corpus_bleu(packed[drawn], words[drawn]), self.samples)}
+
+    def outcomes(self, metric: str) -> Outcomes:
+        """As `Evaluator.outcomes`: what each sentence adds to the counts."""
+        packed, words = self._columns()
+        return Outcomes(metric, packed, words, samples_digest(self._references[: self.samples]))
+
+    @property
+    def samples(self) -> int:
+        return len(self._found)
+
+    def _columns(self) -> tuple[np.ndarray, np.ndarray]:
+        packed, words = np.array(self._counts, dtype=np.int64).reshape(-1, 2).T
+        return packed, words

@@ -1,0 +1,158 @@
+"""Pairs of sentences: the vocabulary, batches by tokens, what is held out, and files that cannot be used."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_files import write_pairs
+
+from sparsefront.data.sentence_pairs import TokenBatches
+from sparsefront.data.translation import SPECIAL, Multi30k, learn_vocabulary
+from sparsefront.errors import InvalidSetting
+from sparsefront.tasks.decoding import BOS, EOS, PAD, UNKNOWN
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_pairs(tmp_path / "pairs", val=9)
+
+
+def opened(settings: Multi30k, tmp_path: Path, **options: Any) -> Any:
+    return settings.data_module(**{"batch_size": 8, "seed": 0} | options, cache_dir=tmp_path / "cache")
+
+
+def test_equal_texts_give_equal_vocabularies_that_lose_nothing() -> None:
+    texts = [f"Größe {number} – naïve 東京 👍, and it's {number * 7}." for number in range(50)]
+    first, again = (learn_vocabulary(texts, 400) for _ in range(2))
+    assert first.to_str() == again.to_str()
+    assert [first.token_to_id(token) for token in SPECIAL] == [PAD, BOS, EOS, UNKNOWN]
+    unseen = "Ein Ärmel: ½ — 𝄞 in der Größe 3."
+    ids = first.encode(unseen).ids
+    assert UNKNOWN not in ids and first.decode([BOS, *ids, EOS, PAD]).strip() == unseen
+    assert first.get_vocab_size() <= 400
+    assert len(first.encode(texts[0]).ids) < len(texts[0].encode()) / 2
+
+
+def test_the_vocabulary_is_learnt_from_what_is_trained_on_and_kept(folder: Path, tmp_path: Path) -> None:
+    settings = Multi30k(path=str(folder))
+    vocabulary = settings.sentences().tokenizer(tmp_path).get_vocab()
+    assert any("train" in token for token in vocabulary) and not any(
+        "tes" in token or "val" in token for token in vocabulary
+    )
+    (kept,) = (tmp_path / "vocabularies").glob("*.json")
+    before = kept.stat().st_mtime_ns
+    assert settings.sentences().tokenizer(tmp_path).get_vocab() == vocabulary and kept.stat().st_mtime_ns == before
+    others = [replace(settings, vocabulary=301), replace(settings, source="de", target="en")]
+    digests = {other.info.vocabulary_digest for other in (settings, *others)}
+    (folder / "train.en").write_text((folder / "train.en").read_text().replace("the", "a"))
+    assert len(digests | {Multi30k(path=str(folder)).info.vocabulary_digest}) == 4
+
+
+def test_a_batch_is_a_source_and_a_target_from_its_begin_on(folder: Path, tmp_path: Path) -> None:
+    data = opened(Multi30k(path=str(folder)), tmp_path)
+    batch = next(iter(data.test_dataloader()))
+    sources, targets = data.sentences.pairs("test")
+    assert data.text(batch["source"]) == sources[:8] and data.text(batch["labels"]) == targets[:8]
+    assert data.references("test") == targets
+    for source, mask, target, labels in zip(*(batch[key] for key in ("source", "source_mask", "target", "labels"))):
+        tokens = labels[labels != PAD].tolist()
+        assert tokens.index(EOS) == len(tokens) - 1 and target.tolist()[: len(tokens)] == [BOS, *tokens[:-1]]
+        assert mask.tolist() == (source != PAD).tolist() and source[mask][-1] == EOS
+    again = opened(Multi30k(path=str(folder)), tmp_path)
+    again.sentences.pairs = None  # encoded rows are in the cache
+    assert torch.equal(next(iter(again.test_dataloader()))["labels"], batch["labels"])
+
+
+def test_batches_hold_so_many_tokens_and_every_row_once() -> None:
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.randint(3, 60, (500,), generator=generator)
+    lengths[7] = 200
+    batches = TokenBatches(lengths, 128, generator=generator)
+    epochs = [list(batches) for _ in range(2)]
+    for epoch in epochs:
+        assert len(epoch) == len(batches) and sorted(sum(epoch, [])) == list(range(500))
+        for rows in epoch:
+            longest = -(-int(lengths[rows].max()) // 8) * 8
+            assert len(rows) * longest <= 128 or rows == [7]
+    assert epochs[0] != epochs[1]
+    padding = sum(int(lengths[rows].max()) * len(rows) for rows in epochs[0]) / int(lengths.sum())
+    assert padding < 1.1
+
+
+def test_pairs_of_one_source_are_held_out_together(tmp_path: Path) -> None:
+    settings = Multi30k(path=str(write_pairs(tmp_path / "pairs", train=90)), valid_fraction=0.2)
+    division = settings.division(tmp_path)
+    sources, _ = settings.sentences()._whole("train")
+    train, val = ({sources[row] for row in rows} for rows in (division.train, division.val))
+    assert not train & val and len(division.train) + len(division.val) == 90 and 15 <= len(division.val) <= 21
+    assert settings.sentences().pairs("val")[0] == [sources[row] for row in division.val]
+    assert replace(settings, split_by="rows").info.vocabulary_digest != settings.info.vocabulary_digest
+
+
+def test_long_pairs_are_not_trained_on_and_are_never_left_out_of_an_evaluation(folder: Path, tmp_path: Path) -> None:
+    for language in ("en", "de"):
+        file = folder / f"train.{language}"
+        file.write_text(file.read_text() + "x y z " * 40 + "\n")
+    settings = Multi30k(path=str(folder), max_length=40)
+    assert len(opened(settings, tmp_path).part("train")) == 40
+    (folder / "test.de").write_text((folder / "test.de").read_text().replace("es ist test 3", "x y z " * 40))
+    with pytest.raises(InvalidSetting, match=r"dataset.max_length=40: pair 4 of test .* give at least \d+"):
+        opened(settings, tmp_path).part("test")
+
+
+def broken(folder: Path, name: str, change: Any) -> None:
+    (folder / name).write_bytes(change((folder / name).read_bytes()))
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("train.de", lambda content: content + b"mehr\n", r"train.en has 40 lines and train.de has 41"),
+        ("test.en", lambda content: content.replace(content.split(b"\n")[3], b" \t", 1), r"line 4 of test.en is empty"),
+        ("test.de", lambda content: b"\xff" + content, "is no text in UTF-8"),
+        ("train.en", lambda content: b"", "train.en has 0 lines and train.de has 40"),
+    ],
+)
+def test_files_that_cannot_be_used(name: str, change: Any, said: str, folder: Path, tmp_path: Path) -> None:
+    broken(folder, name, change)
+    with pytest.raises(InvalidSetting, match=rf"dataset.path=.*{said}") as caught:
+        opened(Multi30k(path=str(folder)), tmp_path).setup()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"target": "fr"}, r"target=fr: .* has no train file of this language; there are de, en"),
+        ({"source": "fr"}, r"source=fr: .* has no train file of this language; there are de, en"),
+        ({"target": "en"}, "target=en: is the language of the source too"),
+        ({"beam": 0}, "beam=0"),
+        ({"length_penalty": -1.0}, "length_penalty=-1"),
+        ({"vocabulary": 100}, "vocabulary=100"),
+        ({"batch_tokens": 64}, "batch_tokens=64: holds no sentence of max_length=128"),
+        ({"path": None, "hub": None}, "path=None: set dataset.path to a folder with train.en, train.de"),
+    ],
+)
+def test_settings_that_cannot_work(settings: dict[str, Any], said: str, folder: Path) -> None:
+    with pytest.raises(InvalidSetting, match=said):
+        Multi30k(**{"path": str(folder)} | settings).check()
+
+
+def test_files_without_one_of_two_languages(folder: Path) -> None:
+    (folder / "val.de").unlink()
+    with pytest.raises(InvalidSetting, match="target=de: .* has no val file of this language; there are en"):
+        Multi30k(path=str(folder)).check()
+    for file in folder.glob("test.*"):
+        file.unlink()
+    with pytest.raises(InvalidSetting, match="path=.*: has no test.en or test_2016_flickr.en or"):
+        Multi30k(path=str(folder)).check()
+
+
+def test_how_translations_are_searched_for_is_no_part_of_what_is_trained_on(folder: Path) -> None:
+    settings = Multi30k(path=str(folder))
+    greedy = replace(settings, beam=1, length_penalty=0.6)
+    assert greedy.fingerprint() == settings.fingerprint() and greedy.of_evaluation == {"beam", "length_penalty"}
+    assert replace(settings, batch_tokens=8192).fingerprint() != json.loads(json.dumps(settings.fingerprint()))
