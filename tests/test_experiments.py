@@ -16,6 +16,7 @@ ON_CPU = ["trainer=cpu", "measure.device=cpu", "recipe.batch_size=4", "measure.e
 SMALL_MODELS = {  # built, not loaded
     "vit_small": ["model.dim=64", "model.depth=1"],
     "huggingface": ["model=bert"],
+    "lstm_nmt": ["model.width=32", "measure.sequence_length=6"],
     "vgg16": ["measure.image_size=40", "granularity=16"],
 }
 
@@ -80,7 +81,16 @@ def wikitext2(folder: Path) -> list[str]:
     return [f"dataset.path={make_wikitext(folder)}", f"model.path={llama}", "dataset.sequence_length=32"]
 
 
+def multi30k(folder: Path) -> list[str]:
+    folder.mkdir()
+    for split, rows in (("train", 40), ("test", 8)):
+        for language, text in (("en", "there are {} dogs"), ("de", "da sind {} Hunde")):
+            (folder / f"{split}.{language}").write_text("".join(f"{text.format(n)} {split}\n" for n in range(rows)))
+    return [f"dataset.path={folder}"]
+
+
 LOCAL_DATA = {
+    "multi30k": multi30k,
     "wikitext2": wikitext2,
     "glue": glue,
     "squad": squad,
