@@ -1,10 +1,9 @@
-"""The change of layout, the epilogue that no product fused, and the gates of an LSTM."""
+"""The change of layout and the epilogue that no product fused."""
 
 import pytest
 import torch
 from sparsefront_kernels.common.epilogue import ACTIVATIONS, with_epilogue
-from sparsefront_kernels.pointwise import contiguous_transpose, epilogue, lstm_gates, lstm_gates_reference, transposed
-from sparsefront_kernels.pointwise.triton_lstm import launch_lstm_gates
+from sparsefront_kernels.pointwise import contiguous_transpose, epilogue, transposed
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -80,37 +79,3 @@ def test_gradients(device):
         assert torch.allclose(one, other, atol=1e-5)
     (gradient,) = torch.autograd.grad(transposed(sums), sums, dy.t())
     assert torch.equal(gradient, dy)
-
-
-def step_of_an_lstm(rows: int, width: int, device, dtype=torch.float32) -> tuple[torch.Tensor, ...]:
-    """Products as parts of wider matrices, as all steps have them in one."""
-    wide = torch.randn(3, rows, 8 * width, device=device).to(dtype)
-    return wide[0, :, : 4 * width], wide[1, :, 4 * width :], wide[2, :, width : 2 * width]
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize(("rows", "width"), [(1, 1), (5, 300), (3, 32)])
-def test_gates_of_an_lstm(rows, width, dtype, device):
-    given = step_of_an_lstm(rows, width, device, dtype)
-    expected = lstm_gates_reference(*(part.double() for part in given))
-    # the interpreter cuts bfloat16 off
-    tolerance = 1e-5 if dtype == torch.float32 else (1 if device.type == "cuda" else 2) * torch.finfo(dtype).eps
-    launched = tuple(torch.full((rows, width), torch.nan, dtype=dtype, device=device) for _ in range(2))
-    launch_lstm_gates(*given, *launched)
-    for results in (launched, lstm_gates(*given)):
-        for found, right in zip(results, expected, strict=True):
-            assert found.is_contiguous() and found.dtype == dtype
-            assert torch.allclose(found.double(), right, atol=tolerance, rtol=tolerance)
-
-
-def test_gates_of_an_lstm_are_an_op(device):
-    given = step_of_an_lstm(3, 8, device)
-    torch.library.opcheck(lstm_gates, given, test_utils=("test_schema", "test_faketensor"))
-    ours, theirs = ([part.detach().clone().requires_grad_() for part in given] for _ in range(2))
-    for parts, run in ((ours, lstm_gates), (theirs, lstm_gates_reference)):
-        h, c = run(*parts)
-        (h.sum() + (c * c).sum()).backward()
-    for one, other in zip(ours, theirs, strict=True):
-        assert torch.allclose(one.grad, other.grad, atol=1e-5)
-    with pytest.raises(ValueError, match=r"products must be torch.float32 \[3, 32\]"):
-        lstm_gates(given[0][:, 1:], *given[1:])

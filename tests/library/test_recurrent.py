@@ -3,17 +3,23 @@
 import copy
 import warnings
 from itertools import product
+from types import SimpleNamespace
 
 import pytest
 import torch
+from sparsefront_kernels.linear import SparseLinear
+from sparsefront_kernels.recurrent import SparseGates
 from torch import Tensor, nn
 from torch.nn.utils import weight_norm
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import sparsefront as sf
+from sparsefront.inference import recurrent
+from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.swap import load_sparse, save_choices
 from sparsefront.measure.execution_mode import fastest_execution_mode
 from sparsefront.models.linears import as_linears
-from sparsefront.models.recurrent import SplitLSTM, lstm_gates
+from sparsefront.models.recurrent import GateLinear, SplitLSTM, lstm_gates
 from sparsefront.networks import before_forward
 
 LENGTHS = torch.tensor([2, 5, 3])
@@ -186,6 +192,72 @@ def test_the_gates():
         nn.functional.linear(h, cell.weight_hh, cell.bias_hh),
     ]
     torch.testing.assert_close(lstm_gates(*products, c), cell(x, (h, c)))
+
+
+TIMES = {  # of the operator, of single products, of whole steps
+    "steps": (9.0, 8.0, 5.0),
+    "operator": (4.0, 8.0, 5.0),
+    "products": (9.0, 3.0, 5.0),
+}
+
+
+@pytest.mark.parametrize("fastest", TIMES)
+def test_the_fastest_form_of_a_whole_lstm_stays(fastest, monkeypatch, tmp_path):
+    """As on a GPU, with times that are made up."""
+    operator, products, steps = TIMES[fastest]
+
+    def timed(lstm, x):
+        kinds = {type(part) for part in lstm.children()}
+        us = steps if SparseGates in kinds else products if SparseLinear in kinds else operator
+        return SimpleNamespace(latency_us=us)
+
+    monkeypatch.setattr(recurrent, "time_layer", timed)
+    monkeypatch.setattr(recurrent, "_can_be_timed", lambda weight: True)
+    monkeypatch.setattr(recurrent, "step_unsupported_reason", lambda *_: None)
+    wants = KernelChoice.wants
+    monkeypatch.setattr(
+        KernelChoice,
+        "wants",
+        lambda self, kernel, *rest, **more: kernel.name == "lstm_step" or wants(self, kernel, *rest, **more),
+    )
+    net = tagger()
+    masks = sf.prune(net, "tile_wise", 0.5, granularity=16, layers="lstm.*", tell=quiet)
+    expected, export = net(TOKENS), sf.save(tmp_path / "export", net, masks)
+    packed = pack_padded_sequence(torch.randn(3, 5, 32), LENGTHS, batch_first=True, enforce_sorted=False)
+    ended = net.lstm(packed)
+    report = sf.swap(net, masks, (TOKENS,))
+    torch.testing.assert_close(net(TOKENS), expected)
+    torch.testing.assert_close(copy.deepcopy(net)(TOKENS), expected)
+    torch.testing.assert_close(net.lstm(packed)[0].data, ended[0].data)
+    torch.testing.assert_close(net.lstm(packed)[1], ended[1])
+    states = {layer: report.layers[layer] for layer in masks if ".hh" in layer}
+    assert {layer.kernel == "lstm_step" for layer in states.values()} == {fastest == "steps"}
+    kinds = {"steps": SparseGates, "operator": GateLinear, "products": SparseLinear}
+    assert {type(net.get_submodule(layer)) for layer in states} == {kinds[fastest]}
+    if fastest == "steps":
+        assert not set(states) & report.dense_layers.keys() and report.sparse_flops_share > 0.9
+        assert states["lstm.hh_l0"].notes["lstm_step"] == (
+            "the whole LSTM: its products 8.0 us, nn.LSTM 9.0 us, lstm_step 5.0 us"
+        )
+    elif fastest == "operator":
+        assert report.dense_layers["lstm.ih_l0"].startswith("the whole LSTM is faster dense: its products 8.0 us")
+        assert not any(layer.is_sparse for layer in report.layers.values())
+    # the same again, by its plan
+    save_choices(report, tmp_path)
+    fresh = Tagger().eval()
+    as_linears(fresh)
+    again = load_sparse(
+        fresh,
+        export.directory,
+        {"input_ids": TOKENS},
+        device=torch.device("cpu"),
+        dtype=torch.float32,
+        choices=tmp_path / "choices.json",
+    )
+    assert {name: layer.kernel for name, layer in again.layers.items()} == {
+        name: layer.kernel for name, layer in report.layers.items()
+    }
+    torch.testing.assert_close(fresh(TOKENS), expected)
 
 
 @pytest.mark.gpu

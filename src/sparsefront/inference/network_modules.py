@@ -8,14 +8,12 @@ from typing import Any, Self
 
 import torch
 from sparsefront_kernels import FORMATS, KernelEntry, SparseFormat
-from sparsefront_kernels.pointwise import lstm_gates
 from sparsefront_kernels.problem import Convolution, Convolving
 from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
 from torch._inductor.exc import OperatorIssue
 
 from sparsefront.masks.weight_view import like_weight, pixel_rows
-from sparsefront.models.recurrent import SplitLSTM
 from sparsefront.pruning.layers import conv_unsupported_reason
 
 # What results call the kernels of layers that stayed dense.
@@ -191,13 +189,6 @@ def leave_fast_path(net: nn.Module) -> None:
     for module in net.modules():
         if isinstance(module, nn.TransformerEncoderLayer) and _holds_sparse_layer(module):
             module.activation_relu_or_gelu = 0
-
-
-def fuse_gates(net: nn.Module) -> None:
-    """Make every LSTM that holds a sparse layer compute what is between products in one kernel, in place."""
-    for module in net.modules():
-        if isinstance(module, SplitLSTM) and _holds_sparse_layer(module):
-            module.gates = lstm_gates
 
 
 def _holds_sparse_layer(module: nn.Module) -> bool:

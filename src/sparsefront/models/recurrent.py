@@ -70,7 +70,7 @@ class SplitLSTM(nn.Module):
         self.bias, self.batch_first, self.dropout = packed.bias, packed.batch_first, float(packed.dropout)
         self.bidirectional, self.proj_size = packed.bidirectional, 0
         self.gates = lstm_gates
-        for suffix in self._suffixes():
+        for suffix in self.suffixes:
             for part in ("ih", "hh"):
                 weight = getattr(packed, f"weight_{part}{suffix}")
                 linear = GateLinear(weight.shape[1], weight.shape[0], bias=self.bias, device="meta")
@@ -80,7 +80,9 @@ class SplitLSTM(nn.Module):
                 self.add_module(f"{part}{suffix}", linear)
         self.train(packed.training)
 
-    def _suffixes(self) -> list[str]:
+    @property
+    def suffixes(self) -> list[str]:
+        """Of the names of its Linears: _l0, _l0_reverse ..."""
         ways = ("", "_reverse") if self.bidirectional else ("",)
         return [f"_l{layer}{way}" for layer in range(self.num_layers) for way in ways]
 
@@ -95,7 +97,7 @@ class SplitLSTM(nn.Module):
             hx = None if hx is None else (hx[0][:, None], hx[1][:, None])
         if hx is None:
             batch = x.shape[0 if self.batch_first else 1] if packed is None else int(packed.batch_sizes[0])
-            zeros = x.new_zeros(len(self._suffixes()), batch, self.hidden_size)
+            zeros = x.new_zeros(len(self.suffixes), batch, self.hidden_size)
             hx = zeros, zeros
         elif packed is not None and packed.sorted_indices is not None:
             hx = _in_order(hx, packed.sorted_indices)
@@ -113,7 +115,7 @@ class SplitLSTM(nn.Module):
     def _fused(self, x: Tensor, sizes: Tensor | None, hx: State) -> Sequence[Tensor]:
         """In the operator of nn.LSTM, on a GPU cuDNN's."""
         kinds = ("weight", "bias") if self.bias else ("weight",)
-        parts = [[getattr(self, f"{part}{suffix}") for part in ("ih", "hh")] for suffix in self._suffixes()]
+        parts = [[getattr(self, f"{part}{suffix}") for part in ("ih", "hh")] for suffix in self.suffixes]
         weights = [getattr(linear, kind) for pair in parts for kind in kinds for linear in pair]
         if x.is_cuda and weights[0].untyped_storage()._cdata != weights[-1].untyped_storage()._cdata:
             self.flatten_parameters()  # a copy of a network has each in a piece of memory of its own
@@ -136,7 +138,7 @@ class SplitLSTM(nn.Module):
         ways = 2 if self.bidirectional else 1
         for layer in range(self.num_layers):
             places = range(ways * layer, ways * (layer + 1))
-            given = [(x, real, (hx[0][place], hx[1][place]), self._suffixes()[place]) for place in places]
+            given = [(x, real, (hx[0][place], hx[1][place]), self.suffixes[place]) for place in places]
             found = side_by_side([partial(self._direction, *each) for each in given], x)
             states += [state for _, state in found]
             x = found[0][0] if ways == 1 else torch.cat([y for y, _ in found], -1)
@@ -160,19 +162,27 @@ class SplitLSTM(nn.Module):
         """
         from_inputs, product = getattr(self, f"ih{suffix}")(x), getattr(self, f"hh{suffix}")
         h, c = (part.to(from_inputs.dtype) for part in state)
+        whole = getattr(product, "step", None)  # of a kernel that computes the gates too, and takes h [H, B]
+        turned = None if whole is None else h.t().contiguous()
+        c = c if whole is None else c.contiguous()
         outputs = [h] * len(x)
         for step in reversed(range(len(x))) if suffix.endswith("_reverse") else range(len(x)):
-            new = self.gates(from_inputs[step], product(h), c)
+            if whole is None:
+                new_h, new_c = self.gates(from_inputs[step], product(h), c)
+            else:
+                new_h, new_turned, new_c = whole(from_inputs[step], turned, c)
+                turned = new_turned if real is None else torch.where(real[step], new_turned, turned)
             if real is not None:
-                new = torch.where(real[step, :, None], new[0], h), torch.where(real[step, :, None], new[1], c)
-            outputs[step] = h = new[0]
-            c = new[1]
+                rows = real[step, :, None]
+                new_h, new_c = torch.where(rows, new_h, h), torch.where(rows, new_c, c)
+            h, c = new_h, new_c
+            outputs[step] = h
         return torch.stack(outputs), (h, c)
 
     def flatten_parameters(self) -> None:
         """Bring all weights into one piece of memory, where cuDNN is used: it would do so at every call."""
         linears = [linear for linear in self.children() if "weight" in linear._parameters]
-        if len(linears) < 2 * len(self._suffixes()) or not all(linear.weight.is_cuda for linear in linears):
+        if len(linears) < 2 * len(self.suffixes) or not all(linear.weight.is_cuda for linear in linears):
             return
         # An nn.LSTM knows how, and when: it gets the parameters as its own.
         packed = nn.LSTM(
@@ -183,7 +193,7 @@ class SplitLSTM(nn.Module):
             bidirectional=self.bidirectional,
             device="meta",
         )
-        for suffix in self._suffixes():
+        for suffix in self.suffixes:
             for part in ("ih", "hh"):
                 linear = getattr(self, f"{part}{suffix}")
                 setattr(packed, f"weight_{part}{suffix}", linear.weight)
@@ -198,7 +208,7 @@ class SplitLSTM(nn.Module):
         return self
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
-        for suffix in self._suffixes():
+        for suffix in self.suffixes:
             for part in ("ih", "hh"):
                 for kind in ("weight", "bias"):
                     given = f"{prefix}{kind}_{part}{suffix}"

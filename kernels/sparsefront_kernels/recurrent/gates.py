@@ -36,7 +36,7 @@ def lstm_gates(from_input: Tensor, from_state: Tensor, c: Tensor) -> tuple[Tenso
     if not c.is_cuda or not operands.TRITON_IS_INSTALLED or c.numel() == 0 or c.stride(1) != 1:
         h, c = lstm_gates_reference(from_input.float(), from_state.float(), c.float())
         return h.to(from_input.dtype), c.to(from_input.dtype)
-    from sparsefront_kernels.pointwise.triton_lstm import launch_lstm_gates
+    from sparsefront_kernels.recurrent.triton_steps import launch_lstm_gates
 
     h, new_c = c.new_empty(rows, width), c.new_empty(rows, width)
     with torch.cuda.device_of(c):
