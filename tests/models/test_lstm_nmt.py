@@ -49,6 +49,14 @@ def test_padding_changes_nothing(net):
             torch.testing.assert_close(net(**alone)[0], together[row])
 
 
+def test_under_autocast(net):
+    given = sentences()
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        found = net(**given)
+    with torch.no_grad():
+        torch.testing.assert_close(found.float(), net(**given), atol=0.05, rtol=0.05)
+
+
 def test_every_gradient_is_there_and_the_skeleton_is_the_same(net):
     net.train()(**sentences()).logsumexp(-1).sum().backward()
     assert all(parameter.grad is not None for parameter in net.parameters())

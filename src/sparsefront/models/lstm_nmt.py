@@ -192,7 +192,8 @@ class Decoder(nn.Module):
     def forward(self, token: Tensor, state: DecoderState) -> DecoderState:
         """The state behind one more token, embedded [B, width]."""
         x = self.dropout(torch.cat([token, state.attended], -1))
-        y, hidden = self.lstm(x[:, None], state.hidden)  # [B, 1, width]
+        h, c = (part.to(x.dtype) for part in state.hidden)  # under autocast they may have another
+        y, hidden = self.lstm(x[:, None], (h, c))  # [B, 1, width]
         scores = (y @ state.keys.mT).masked_fill(~state.mask[:, None], -torch.inf)  # [B, 1, S]
         found = torch.cat([scores.softmax(-1) @ state.memory, y], -1)[:, 0]
         return replace(state, attended=self.attended(found).tanh(), hidden=hidden)
