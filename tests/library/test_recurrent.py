@@ -184,6 +184,29 @@ def test_what_stays_and_why():
         sf.prune(nn.LSTM(16, 16), "element_wise", 0.5, tell=quiet)
 
 
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.lstm = nn.LayerNorm(32), nn.LSTM(32, 32, batch_first=True)
+        self.up, self.down = nn.Linear(32, 64), nn.Linear(64, 32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.lstm(self.norm(x))[0]
+        return x + self.down(self.up(x).relu())
+
+
+def test_a_block_with_a_pruned_lstm_is_not_rewritten():
+    torch.manual_seed(0)
+    net, x = nn.Sequential(nn.Sequential(Block(), Block()), nn.Linear(32, 5)).eval(), torch.randn(3, 7, 32)
+    masks = sf.prune(net, "tile_wise", 0.5, granularity=16, example_inputs=(x,), tell=quiet)
+    expected = net(x)
+    report = sf.swap(net, masks, (x,))
+    assert {type(net.get_submodule(layer)) for layer in masks} == {SparseLinear} and len(masks) == 8
+    reason = "has a pruned LSTM, lstm.ih_l0, which its graph would run dense"
+    assert report.fusion.unsupported == {"0.0": reason, "0.1": reason}
+    torch.testing.assert_close(net(x), expected)
+
+
 def test_the_gates():
     cell = nn.LSTMCell(6, 8)
     x, h, c = torch.randn(3, 6), torch.randn(3, 8), torch.randn(3, 8)
