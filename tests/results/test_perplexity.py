@@ -6,6 +6,7 @@ import pytest
 from sparsefront.results.candidates import candidates_of, points_lost
 from sparsefront.results.columns import COLUMNS, sort_results
 from sparsefront.results.comparable import split_comparable
+from sparsefront.results.metric import Metric
 from sparsefront.results.page.comparison import headline, section_data, write_comparison
 from sparsefront.results.statistics import (
     budget_sentences,
@@ -133,3 +134,10 @@ def test_a_search_asks_the_data_which_end_is_better():
 
     assert direction("wikitext2.Wikitext2") == "minimize"
     assert direction("digits.Digits") == direction("wikitext2.Wikitext2", stride=-1) == "maximize"
+
+
+def test_bleu_is_shown_in_points_and_more_of_it_is_better():
+    bleu = Metric("bleu")
+    assert (bleu.text(0.3512, 0.0071), bleu.label, bleu.sign) == ("35.12 ± 0.71", "BLEU", 1)
+    assert bleu.lost_text(bleu.lost(0.3512, 0.3412)) == "1.00 points lost"
+    assert Metric("accuracy").label == "accuracy, %" and Metric("perplexity").label == "perplexity (less is better)"

@@ -113,10 +113,10 @@ class TranslationTransformer(TranslationNetwork):
         self.register_buffer("positions", sinusoids(settings.max_positions, size.width), persistent=False)
         self.dropout = nn.Dropout(settings.dropout)
         sizes = size.width, size.heads, size.hidden, settings.dropout, settings.norm == "pre"
-        self.encoder = nn.ModuleList(EncoderBlock(*sizes) for _ in range(size.depth))
-        self.decoder = nn.ModuleList(DecoderBlock(*sizes) for _ in range(size.depth))
         ends = nn.LayerNorm if settings.norm == "pre" else nn.Identity
-        self.encoder_norm, self.decoder_norm = ends(size.width), ends(size.width)
+        self.encoder = Encoder([EncoderBlock(*sizes) for _ in range(size.depth)], ends(size.width))
+        self.decoder = nn.ModuleList(DecoderBlock(*sizes) for _ in range(size.depth))
+        self.norm = ends(size.width)
         self.note_vocabulary(info.vocabulary_digest)
         self.apply(_initialize)
 
@@ -129,10 +129,7 @@ class TranslationTransformer(TranslationNetwork):
 
     def encoded(self, source: Tensor, source_mask: Tensor) -> Tensor:
         """What the decoder looks at: [B, S, width]."""
-        x, mask = self._embedded(source, 0), source_mask[:, None, None, :]
-        for block in self.encoder:
-            x = block(x, mask)
-        return self.encoder_norm(x)
+        return self.encoder(self._embedded(source, 0), source_mask[:, None, None, :])
 
     def encode(self, source: Tensor, source_mask: Tensor) -> "DecoderState":
         memory = self.encoded(source, source_mask)
@@ -154,7 +151,7 @@ class TranslationTransformer(TranslationNetwork):
         return self.dropout(x + self.positions[first : first + tokens.shape[1]])
 
     def _logits(self, x: Tensor) -> Tensor:
-        return F.linear(self.decoder_norm(x), self.embedding.weight)
+        return F.linear(self.norm(x), self.embedding.weight)
 
 
 def sinusoids(positions: int, width: int) -> Tensor:
@@ -259,6 +256,19 @@ class Mlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:  # [B, T, width], kept
         return self.fc2(self.dropout(F.relu(self.fc1(x))))
+
+
+class Encoder(nn.Module):
+    """All blocks that read the source."""
+
+    def __init__(self, blocks: list["EncoderBlock"], norm: nn.Module) -> None:
+        super().__init__()
+        self.blocks, self.norm = nn.ModuleList(blocks), norm
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:  # [B, S, width], kept; mask bool [B, 1, 1, S]
+        for block in self.blocks:
+            x = block(x, mask)
+        return self.norm(x)
 
 
 class EncoderBlock(nn.Module):

@@ -23,6 +23,7 @@ from sparsefront.pruning.block_by_block import BlockRun, chain_of_blocks, inside
 from sparsefront.pruning.masked_weights import masked, sharing_layers
 from sparsefront.pruning.training_masks import AccumulateMovement
 from sparsefront.tasks.base import Batch, Task
+from sparsefront.tasks.decoding import TranslationNetwork
 from sparsefront.tasks.plain_task import (
     NamedBatch,
     NamedBatches,
@@ -41,8 +42,8 @@ MasksOf = Callable[[dict[str, Tensor]], Mapping[str, Tensor]]
 
 
 def in_encoder(net: nn.Module) -> Callable[[nn.Module], bool]:
-    """Whether a module of the network sees the text of the attention mask: in an encoder-decoder network of transformers those
-    of its encoder, in any other network all.
+    """Whether a module of the network sees the text of the attention mask: in a network that translates, or an encoder-decoder
+    network of transformers, those of its encoder, in any other network all.
     """
     encoder = _encoder(net)
     inside = set(net.modules() if encoder is None else encoder.modules())
@@ -65,8 +66,10 @@ def given_encoder_text(net: nn.Module, modules: Mapping[str, nn.Module]) -> Iter
 
 
 def _encoder(net: nn.Module) -> nn.Module | None:
-    """The encoder of an encoder-decoder network of transformers, which may be a part of the network."""
+    """The encoder of a network that translates, or of an encoder-decoder network of transformers; these may be a part of it."""
     for module in net.modules():
+        if isinstance(module, TranslationNetwork):
+            return module.encoder
         if getattr(getattr(module, "config", None), "is_encoder_decoder", False) and hasattr(module, "get_encoder"):
             get_encoder: Any = module.get_encoder
             encoder: nn.Module = get_encoder()
@@ -402,10 +405,10 @@ def _requiring_gradients(weights: list[Tensor]) -> Iterator[None]:
 
 
 def real_positions(batch: Batch) -> Tensor | None:
-    """Bool [B, length], the tokens of a text batch that are no padding, of two texts the first's; None where
-    batches are not text.
+    """Bool [B, length], the tokens of a text batch that are no padding, of two texts the first's, of a translation the source's;
+    None where batches are not text.
     """
-    return batch["attention_mask"].bool() if "attention_mask" in batch else None
+    return next((batch[name].bool() for name in ("attention_mask", "source_mask") if name in batch), None)
 
 
 # The batches that scores are computed from.

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from sparsefront.tasks.outcomes import lower_is_better
+from sparsefront.tasks.outcomes import BLEU, lower_is_better
 
 NONE = "–"
 
@@ -11,8 +11,8 @@ NONE = "–"
 class Metric:
     """One metric, by its name in results.
 
-    Fractions are shown in percent, and lost in percentage points. A perplexity is shown as it is, less of it is better, and what
-    is lost is shown in percent of the dense network's.
+    Fractions are shown in percent, and lost in percentage points; BLEU likewise, without a percent sign. A perplexity is shown
+    as it is, less of it is better, and what is lost is shown in percent of the dense network's.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Metric:
 
     @property
     def unit(self) -> str:
-        return "" if self.less_is_better else " %"
+        return "" if self.less_is_better or self.name == BLEU else " %"
 
     @property
     def sign(self) -> int:
@@ -38,11 +38,11 @@ class Metric:
     @property
     def label(self) -> str:
         """Of an axis."""
-        return f"{self.words}{' (less is better)' if self.less_is_better else ', %'}"
+        return f"{self.words}{' (less is better)' if self.less_is_better else f',{self.unit}' if self.unit else ''}"
 
     @property
     def words(self) -> str:
-        return self.name.replace("_", " ")
+        return self.name.upper() if self.name == BLEU else self.name.replace("_", " ")
 
     def text(self, value: float | None, error: float | None = None) -> str:
         """`97.22 %`, `97.22 ± 0.31 %`, `28.15 ± 0.40`."""

@@ -23,9 +23,11 @@ class TranslationNetwork(nn.Module):
     `source_mask` is False for. Positions of the target behind `PAD` may hold anything.
 
     Attributes:
+        encoder: the module that is given nothing but the source, and whose output the decoder reads.
         max_positions: the most tokens of a source or a target, with `BOS` or `EOS`; None where nothing bounds them.
     """
 
+    encoder: nn.Module
     max_positions: int | None = None
 
     def note_vocabulary(self, digest: str | None) -> None:
