@@ -21,6 +21,7 @@ from sparsefront.measure.execution_mode import fastest_execution_mode
 from sparsefront.models.linears import as_linears
 from sparsefront.models.recurrent import GateLinear, SplitLSTM, lstm_gates
 from sparsefront.networks import before_forward
+from sparsefront.pruning.calibration import sum_over_inputs
 
 LENGTHS = torch.tensor([2, 5, 3])
 TOKENS = torch.randint(0, 50, (4, 9), generator=torch.Generator().manual_seed(0))
@@ -71,6 +72,24 @@ def test_outputs_are_those_of_the_operator(batch_first, bidirectional):
                     assert isinstance(found[0], PackedSequence) == isinstance(x, PackedSequence)
                     for one, other in zip(found[0], expected[0], strict=True):
                         torch.testing.assert_close(one, other)
+
+
+def test_what_padding_gives_counts_for_nothing_in_calibration():
+    """Of the products of inputs: those of states see no positions."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = nn.LSTM(8, 8, batch_first=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.lstm(x)[0]
+
+    net, real = Net(), torch.arange(5) < LENGTHS[:, None]
+    as_linears(net)
+    x = torch.randn(3, 5, 8).masked_fill(~real[..., None], 100.0)
+    sums = sum_over_inputs(net, [x], {"ih": net.lstm.ih_l0}, lambda x: x.sum(0), real_positions=lambda _: real)
+    torch.testing.assert_close(sums["ih"], x[real].sum(0))
 
 
 def test_gradients_and_dropout_step_by_step():

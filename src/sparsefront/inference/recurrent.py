@@ -116,8 +116,7 @@ class _Lstm:
             reason = f"kernel={choice.name or choice.family or choice.mode} takes others"
         if reason is None:
             forms[STEPS] = self._steps(states, weight)
-        x = torch.randn(received.input_shape, device=weight.device).to(weight.dtype)  # [T, B, K]
-        x = x.transpose(0, 1).contiguous() if self.lstm.batch_first else x
+        x = torch.randn(received.input_shape, device=weight.device).to(weight.dtype)
         with begun(LAYER):
             times, error, wrong = self._timed(forms, x)
         reason = wrong.get(STEPS, reason)

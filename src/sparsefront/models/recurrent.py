@@ -130,10 +130,8 @@ class SplitLSTM(nn.Module):
         operator: Any = torch
         lengths = real = None
         if sizes is not None:
-            x, lengths = operator._VF._pad_packed_sequence(x, sizes, False, 0.0, len(sizes))
-            real = torch.arange(len(x), device=x.device)[:, None] < lengths.to(x.device)  # [T, B]
-        elif self.batch_first:
-            x = x.transpose(0, 1)
+            x, lengths = operator._VF._pad_packed_sequence(x, sizes, self.batch_first, 0.0, len(sizes))
+            real = torch.arange(len(sizes), device=x.device)[:, None] < lengths.to(x.device)  # [T, B]
         states: list[State] = []
         ways = 2 if self.bidirectional else 1
         for layer in range(self.num_layers):
@@ -145,28 +143,28 @@ class SplitLSTM(nn.Module):
             if layer < self.num_layers - 1:
                 x = F.dropout(x, self.dropout, self.training)
         if sizes is not None:
-            x, _ = operator._VF._pack_padded_sequence(x, lengths, False)
-        elif self.batch_first:
-            x = x.transpose(0, 1)
+            x, _ = operator._VF._pack_padded_sequence(x, lengths, self.batch_first)
         return x, torch.stack([h for h, _ in states]), torch.stack([c for _, c in states])
 
     def _direction(self, x: Tensor, real: Tensor | None, state: State, suffix: str) -> tuple[Tensor, State]:
         """One layer in one direction.
 
         Args:
-            x: [T, B, K].
+            x: [T, B, K], or [B, T, K] if batch_first, as calibration compares it with masks of padding.
             real: bool [T, B], False after the end of a sequence, where states stay; None: all sequences are as long.
             state: of [B, H].
         Returns:
-            [T, B, H], and the last state.
+            [T, B, H] or [B, T, H], and the last state.
         """
         from_inputs, product = getattr(self, f"ih{suffix}")(x), getattr(self, f"hh{suffix}")
+        from_inputs = from_inputs.transpose(0, 1) if self.batch_first else from_inputs
         h, c = (part.to(from_inputs.dtype) for part in state)
         whole = getattr(product, "step", None)  # of a kernel that computes the gates too, and takes h [H, B]
         turned = None if whole is None else h.t().contiguous()
         c = c if whole is None else c.contiguous()
-        outputs = [h] * len(x)
-        for step in reversed(range(len(x))) if suffix.endswith("_reverse") else range(len(x)):
+        steps = range(len(from_inputs))
+        outputs = [h] * len(steps)
+        for step in reversed(steps) if suffix.endswith("_reverse") else steps:
             if whole is None:
                 new_h, new_c = self.gates(from_inputs[step], product(h), c)
             else:
@@ -177,7 +175,7 @@ class SplitLSTM(nn.Module):
                 new_h, new_c = torch.where(rows, new_h, h), torch.where(rows, new_c, c)
             h, c = new_h, new_c
             outputs[step] = h
-        return torch.stack(outputs), (h, c)
+        return torch.stack(outputs, 1 if self.batch_first else 0), (h, c)
 
     def flatten_parameters(self) -> None:
         """Bring all weights into one piece of memory, where cuDNN is used: it would do so at every call."""
