@@ -17,6 +17,7 @@ SMALL_MODELS = {  # built, not loaded
     "vit_small": ["model.dim=64", "model.depth=1"],
     "huggingface": ["model=bert"],
     "lstm_nmt": ["model.width=32", "measure.sequence_length=6"],
+    "transformer_mt": ["model.size=tiny", "measure.sequence_length=8"],
     "vgg16": ["measure.image_size=40", "granularity=16"],
 }
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file, save_file
-from tiny_files import write_cifar
+from tiny_files import write_cifar, write_pairs
 
 import sparsefront as sf
 from sparsefront.allocation.global_threshold import GlobalThreshold
@@ -681,6 +681,23 @@ def test_a_result_that_another_run_made_is_verified(finished, tmp_path, capsys, 
     assert (found / "row.json").read_text() == (first / "row.json").read_text()
     for folder in (first, found):
         assert main([str(folder), places[0]]) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("limit", ["null", "2"])
+def test_translations_are_searched_for_again(tmp_path, capsys, limit):
+    """Of batches that hold a number of tokens, no number of rows is known before."""
+    pairs = write_pairs(tmp_path / "pairs", val=8)
+    translation = ("model=transformer_mt", "model.size=tiny", "dataset=multi30k", f"dataset.path={pairs}")
+    small = (
+        "dataset.max_length=32",
+        "dataset.batch_tokens=128",
+        "dataset.vocabulary=300",
+        f"trainer.limit_batches={limit}",
+    )
+    places = (f"cache_dir={tmp_path / 'cache'}", f"results_dir={tmp_path / 'results'}")
+    folder = sf.run(*TINY[:4], *places, *translation, *small, *WITHOUT_SWAP).folder
+    assert main([str(folder), places[0], f"dataset.path={pairs}"]) == 0, capsys.readouterr()
+    assert "bleu, masked: holds" in capsys.readouterr().out
 
 
 EARLIER = {

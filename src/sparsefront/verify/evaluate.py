@@ -40,7 +40,7 @@ from sparsefront.stages.low_precision import dense_in
 from sparsefront.stages.measure import SparseNetwork, kernel_names, measured_swap, swap_in
 from sparsefront.stages.network import build_net, load_net, open_data, weights_digest
 from sparsefront.stages.report import choice_of
-from sparsefront.tasks.outcomes import Outcomes
+from sparsefront.tasks.outcomes import BLEU, Outcomes
 from sparsefront.training.fit import steps_per_epoch
 from sparsefront.training.resume import WEIGHTS
 
@@ -141,6 +141,7 @@ def _first_other_choice(name: str, here: Any, stored: Any) -> tuple[str, Any, An
 HOLDS, DIFFERS, SKIPPED, NOT_REPEATED = "holds", "DIFFERS", "not verified", "not repeated"
 POINT = 0.001  # a tenth of a point, or of a percent of a perplexity, or one sample: what other rounding may change
 OTHER_OUTCOMES = 0.01  # of the samples, or two: likewise
+OTHER_TRANSLATIONS = 0.05  # of which one token by rounding changes all that follow
 CLOSE = 1e-6  # of an outcome that is no class: likewise
 
 
@@ -375,10 +376,11 @@ def _samples_per_epoch(experiment: Experiment, data: Any) -> int | None:
     if experiment.trainer.world_size > 1:
         return None
     loader, limit, size = data.train_dataloader(), experiment.trainer.limit_batches, experiment.recipe.batch_size
+    by_tokens = getattr(experiment.dataset, "batch_tokens", None) is not None
     if limit is not None and limit < len(loader):
-        return limit * size if not getattr(experiment.dataset, "group_by_length", False) else None
+        return None if by_tokens or getattr(experiment.dataset, "group_by_length", False) else limit * size
     rows = len(loader.dataset)
-    return rows if len(loader) == math.ceil(rows / size) else len(loader) * size
+    return rows if by_tokens or len(loader) == math.ceil(rows / size) else len(loader) * size
 
 
 def _data(experiment: Experiment, result: Result) -> Finding:
@@ -502,7 +504,8 @@ def _outcomes(side: str, stored: Outcomes, now: Outcomes) -> Finding:
     differ = int((abs(stored.values.astype(float) - now.values.astype(float)) > CLOSE).sum())
     if stored.labels is not None and now.labels is not None and (stored.labels != now.labels).any():
         return Finding(what, DIFFERS, "outcomes.npz has other labels than the data")
-    allowed = max(2, int(OTHER_OUTCOMES * len(now)))
+    share = OTHER_TRANSLATIONS if now.metric == BLEU else OTHER_OUTCOMES
+    allowed = max(2, int(share * len(now)))
     verdict = HOLDS if differ <= allowed else DIFFERS
     return Finding(what, verdict, f"{differ} of {len(now)} samples differ from outcomes.npz")
 
