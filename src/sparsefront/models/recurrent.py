@@ -144,7 +144,7 @@ class SplitLSTM(nn.Module):
                 x = F.dropout(x, self.dropout, self.training)
         if sizes is not None:
             x, _ = operator._VF._pack_padded_sequence(x, lengths, self.batch_first)
-        return x, torch.stack([h for h, _ in states]), torch.stack([c for _, c in states])
+        return x, _stacked([h for h, _ in states]), _stacked([c for _, c in states])
 
     def _direction(self, x: Tensor, real: Tensor | None, state: State, suffix: str) -> tuple[Tensor, State]:
         """One layer in one direction.
@@ -175,7 +175,7 @@ class SplitLSTM(nn.Module):
                 new_h, new_c = torch.where(rows, new_h, h), torch.where(rows, new_c, c)
             h, c = new_h, new_c
             outputs[step] = h
-        return torch.stack(outputs, 1 if self.batch_first else 0), (h, c)
+        return _stacked(outputs, 1 if self.batch_first else 0), (h, c)
 
     def flatten_parameters(self) -> None:
         """Bring all weights into one piece of memory, where cuDNN is used: it would do so at every call."""
@@ -239,6 +239,11 @@ def side_by_side(runs: Sequence[Callable[[], T]], x: Tensor) -> list[T]:
 @cache
 def _second_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
+
+
+def _stacked(parts: list[Tensor], dim: int = 0) -> Tensor:
+    """One alone is not copied."""
+    return parts[0].unsqueeze(dim) if len(parts) == 1 else torch.stack(parts, dim)
 
 
 def _in_order(state: State, order: Tensor) -> State:
