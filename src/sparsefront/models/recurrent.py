@@ -117,7 +117,8 @@ class SplitLSTM(nn.Module):
         kinds = ("weight", "bias") if self.bias else ("weight",)
         parts = [[getattr(self, f"{part}{suffix}") for part in ("ih", "hh")] for suffix in self.suffixes]
         weights = [getattr(linear, kind) for pair in parts for kind in kinds for linear in pair]
-        if x.is_cuda and weights[0].untyped_storage()._cdata != weights[-1].untyped_storage()._cdata:
+        apart = weights[0].untyped_storage()._cdata != weights[-1].untyped_storage()._cdata
+        if apart and x.is_cuda and not torch.cuda.is_current_stream_capturing():
             self.flatten_parameters()  # a copy of a network has each in a piece of memory of its own
         settings = self.bias, self.num_layers, self.dropout, self.training, self.bidirectional
         operator: Any = torch.lstm
@@ -197,7 +198,7 @@ class SplitLSTM(nn.Module):
                 setattr(packed, f"weight_{part}{suffix}", linear.weight)
                 if self.bias:
                     setattr(packed, f"bias_{part}{suffix}", linear.bias)
-        with torch.inference_mode(False), torch.no_grad():
+        with torch.inference_mode(linears[0].weight.is_inference()), torch.no_grad():  # as its memory may be written to
             packed.flatten_parameters()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "SplitLSTM":
