@@ -9,6 +9,7 @@ import pytest
 import torch
 from tiny_files import write_pairs
 
+from sparsefront.data import translation
 from sparsefront.data.sentence_pairs import TokenBatches
 from sparsefront.data.translation import SPECIAL, Multi30k, learn_vocabulary
 from sparsefront.errors import InvalidSetting
@@ -149,6 +150,33 @@ def test_files_without_one_of_two_languages(folder: Path) -> None:
         file.unlink()
     with pytest.raises(InvalidSetting, match="path=.*: has no test.en or test_2016_flickr.en or"):
         Multi30k(path=str(folder)).check()
+
+
+@pytest.mark.parametrize("nested", [True, False])
+def test_pairs_of_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, nested: bool) -> None:
+    """One column for each language, or one that holds both."""
+    from datasets import Dataset
+
+    pairs = [{"de": f"es ist {number} ", "en": f"it is {number}"} for number in range(12)]
+    rows = Dataset.from_list([{"translation": pair} for pair in pairs] if nested else pairs)
+    asked = []
+
+    def split_of(hub_id: str, **given: Any) -> Dataset:
+        asked.append((hub_id, given["config"], given["revision"], given["split"]))
+        return rows
+
+    monkeypatch.setattr(translation, "hub_split", split_of)
+    monkeypatch.setattr(translation, "hub_split_names", lambda hub_id, **given: ["train", "validation", "test"])
+    settings = Multi30k(hub="own/pairs", config="de-en", revision="abc")
+    data = opened(settings, tmp_path)
+    assert data.references("test")[2] == "es ist 2" and len(data.part("train")) == 12
+    assert ("own/pairs", "de-en", "abc", "validation") not in asked and len(data.part("val")) == 12
+    assert asked[-1] == ("own/pairs", "de-en", "abc", "validation")
+    with pytest.raises(InvalidSetting, match=r"dataset.target=fr: own/pairs has (de, en|en, de)"):
+        opened(replace(settings, target="fr"), tmp_path).part("train")
+    monkeypatch.setattr(translation, "hub_split_names", lambda hub_id, **given: ["train"])
+    with pytest.raises(InvalidSetting, match="hub=own/pairs: has no split test"):
+        opened(settings, tmp_path / "other").part("test")
 
 
 def test_how_translations_are_searched_for_is_no_part_of_what_is_trained_on(folder: Path) -> None:

@@ -26,6 +26,7 @@ REJECTED = {
         r"measure\.image_size=16: model vgg16 for images of 32 pixels cannot take these",
     ),
     "images smaller than poolings": (["model=vgg16"], r"model\.small_images=False: halves .* 32 pixels .* have 8"),
+    "parts of a classifier": (["measure.parts=[encoder]"], r"measure\.parts=.*: is for translation; digits asks for"),
     "unknown variant": (["measure.variants=[fused_mlp]"], r"measure\.variants=.*fused_qkv"),
     "time without end": (["measure.autotune_seconds=inf"], r"^measure\.autotune_seconds=inf: must be a finite number"),
     "unknown kernel": (["kernel.name=gathered_fpga"], r"kernel\.name=gathered_fpga: .*gathered_triton"),

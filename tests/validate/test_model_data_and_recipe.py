@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tiny_files import write_pairs
 
 from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
@@ -35,6 +36,36 @@ REJECTED = {
 def test_rejected_with_its_key(composed, overrides, message):
     with pytest.raises(InvalidSetting, match=message):
         validate(composed(*overrides))
+
+
+TRANSLATION = {
+    "no such language": (["dataset.target=fr"], r"^dataset\.target=fr: .* has no train file .* there are de, en"),
+    "no hypothesis": (["dataset.beam=0"], r"^dataset\.beam=0: must be a whole number"),
+    "a batch without room": (
+        ["dataset.batch_tokens=100"],
+        r"^dataset\.batch_tokens=100: holds no sentence of max_length",
+    ),
+    "too few positions": (["model.max_positions=64"], r"^model\.max_positions=64: .* dataset\.max_length=128"),
+    "timed beyond positions": (
+        ["measure.sequence_length=2048"],
+        r"^measure\.sequence_length=2048: .* at most 1024 tokens",
+    ),
+    "other data": (
+        ["dataset=digits", "~dataset.path"],
+        r"^dataset=digits: asks for image_classification; .* translation",
+    ),
+    "another network": (["model=vit_small"], r"^dataset=multi30k: asks for translation; model vit_small serves image"),
+    "no part": (["measure.parts=[decoder]"], r"^measure\.parts=.*decoder.*: .*encoder, decoder_step"),
+}
+
+
+@pytest.mark.parametrize(("overrides", "message"), TRANSLATION.values(), ids=TRANSLATION)
+def test_translations_that_cannot_be(composed, tmp_path, overrides, message):
+    write_pairs(tmp_path)
+    path = [] if "~dataset.path" in overrides else [f"dataset.path={tmp_path}"]
+    own = [text for text in overrides if text != "~dataset.path"]
+    with pytest.raises(InvalidSetting, match=message):
+        validate(composed("model=transformer_mt", "dataset=multi30k", *path, *own))
 
 
 def test_a_pair_without_a_recipe_takes_the_default_values(composed, caplog):

@@ -427,6 +427,9 @@ def _check_timed_lengths(experiment: Experiment) -> None:
     info, measure = experiment.dataset.info, experiment.measure
     key, lengths = "measure.sequence_length", measure.sequence_lengths
     _check_timed_image_size(experiment)
+    if measure.parts and info.kind != "translation":
+        data = experiment.choices["dataset"]
+        raise InvalidSetting("measure.parts", measure.parts, f"is for translation; {data} asks for {info.kind}: use []")
     if info.sequence_length is None:
         if len(lengths) > 1:
             raise InvalidSetting(key, measure.sequence_length, "images have no length to time: leave it null")

@@ -34,6 +34,8 @@ class Measure:
         sequence_length: tokens per sample in the timed forward; null = the dataset's. A list as of `batch_size`.
         image_size: pixels of a side in the timed forward; null = the dataset's. Images are enlarged or reduced for it, weights
             stay: a network whose convolutions take any size is evaluated on small images and timed on large ones.
+        parts: of a network that translates, what is timed by itself as well: encoder, the source alone; decoder_step, one token
+            of `batch_size` sentences with dataset.beam hypotheses each, after half of `sequence_length` tokens.
         lengths: fixed: `sequence_length` alone is timed; dataset: the batches of the evaluation set too, each of its own
             length, in `latency_*_dataset_ms`; see `stages.latency.dataset_latency`.
         warmup: untimed rounds before the samples of a repeat.
@@ -56,6 +58,7 @@ class Measure:
     batch_size: Sizes = 32
     sequence_length: Sizes | None = None
     image_size: PositiveInt | None = None
+    parts: ListOf[Literal["encoder", "decoder_step"]] = field(default_factory=list)
     lengths: Literal["fixed", "dataset"] = "fixed"
     warmup: NonNegativeInt = 10
     samples: Samples = 30
@@ -77,6 +80,7 @@ class Measure:
         self._check_swept("batch_size", self.batch_sizes)
         self._check_swept("sequence_length", self.sequence_lengths)
         self._check_swept("dense_low", self.dense_low or ())
+        self._check_swept("parts", self.parts)
         device = self.torch_device
         if device.type == "cpu" and self.dtype == "fp16":
             raise InvalidSetting("dtype", self.dtype, "is for CUDA devices; on a CPU measure in fp32 or bf16")

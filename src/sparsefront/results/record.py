@@ -21,8 +21,8 @@ from sparsefront.results.field_types import CheckedFields, check_entries, from_c
 # held-out part, the seed of the recovery, outcomes, budgets, the dense network trained on, val_seen. 7: digests of masks, files
 # and record. 8: digest of the data. 9: kernels of norms. 10: the version of the split, the dense network trained on with the
 # teacher, latency over the data set's own batches, precision. 11: low precision, and dense in it. 12: the size of timed
-# images. 13: how the metric was taken. Fields are only ever added: a result of an older version is read unless it has a name of
-# before 5.
+# images. 13: how the metric was taken, parts of a translation. Fields are only ever added: a result of an older version is read
+# unless it has a name of before 5.
 SCHEMA_VERSION = 13
 
 
@@ -90,6 +90,7 @@ CURVE_HINTS: dict[str, Any] = {
     "kernels": dict[str, int],
     "not_measured": str,
 }
+PART_HINTS: dict[str, Any] = CURVE_HINTS | {"part": str}
 DATASET_HINTS: dict[str, Any] = CURVE_HINTS | {"sequence_length": int, "batches": int}
 LAYER_HINTS: dict[str, Any] = {
     "chosen": str | None,
@@ -221,6 +222,7 @@ class Speed(CheckedFields):
     the same -> why it was not timed. `fused_dense_latency_ms`: our own fused graph with every layer dense.
     `curve`: the other batch sizes and sequence lengths of the same weights, each with kernels chosen again: fields of this
     group, "kernels": kernel -> number of pruned layers, "sparse_flops_share"; or "not_measured" with the reason.
+    `parts`: encoder and decoder_step (`measure.parts`), as entries of `curve`; of the latter `batch_size` counts hypotheses.
     `latency_*_dataset_ms`, `speedup_dataset` and its interval: of a batch as the evaluation set has them, over all of its batches
     (`measure.lengths=dataset`). `dataset_lengths`: the sizes of those batches, as entries of `curve`, each with "batches": how
     many have it. `dtype`: of weights and activations, and of dense and masked; `precision`: of the sparse network's products with
@@ -288,6 +290,7 @@ class Speed(CheckedFields):
     variants_autotuned: list[str] | None = None
     autotune_seconds: float | None = None
     curve: list[dict[str, Any]] = field(default_factory=list)
+    parts: list[dict[str, Any]] = field(default_factory=list)
     samples_file: str | None = None
 
     def __post_init__(self) -> None:
@@ -301,6 +304,9 @@ class Speed(CheckedFields):
                 raise ValueError(f"speed.{name} is {value}: it is above 0, and None where nothing was timed")
         check_entries("speed.curve", self.curve, CURVE_HINTS)
         check_entries("speed.dataset_lengths", self.dataset_lengths, DATASET_HINTS)
+        if any({"part", "batch_size", "sequence_length"} - part.keys() for part in self.parts):
+            raise ValueError("speed.parts holds a part without its name, batch_size or sequence_length")
+        check_entries("speed.parts", self.parts, PART_HINTS)
 
 
 OF_DATASET = (

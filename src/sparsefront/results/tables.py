@@ -3,7 +3,7 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -216,6 +216,8 @@ def run_table(result: Result) -> Table:
     if speed.dataset_lengths:
         add("over the data's own batches", _own_lengths(result), "latency_*_dataset_ms, speedup_dataset")
         add("their lengths", lengths_text(result), "dataset_lengths")
+    for entry in speed.parts:
+        add(f"the {entry['part'].replace('_', ' ')} alone", _part(entry), "parts")
     if speed.curve:
         add("sparse wins", wins_text(result), "curve")
     add("device", _device(result), "latency_device")
@@ -322,6 +324,16 @@ def _own_lengths(result: Result) -> str:
     low = speed.speedup_low_precision_dataset
     over = "" if low is None else f"; {times(low)} over {dense_low_text(result)}"
     return f"{told}: {times(speed.speedup_dataset)}{ends}{_verdict(result, 'speedup_dataset')}{over}"
+
+
+def _part(entry: Mapping[str, Any]) -> str:
+    """`0.52 ms dense, 0.40 ms sparse: 1.30×`, of so many rows."""
+    if "not_measured" in entry:
+        return f"not measured: {entry['not_measured']}"
+    what = f"{entry['batch_size']} rows, {entry['sequence_length']} tokens"
+    sparse = entry.get("latency_sparse_ms")
+    beside = "" if sparse is None else f", {milliseconds(sparse)} ms sparse: {times(entry['speedup'])}"
+    return f"{milliseconds(entry['latency_dense_ms'])} ms dense{beside} ({what})"
 
 
 def lengths_text(result: Result) -> str:

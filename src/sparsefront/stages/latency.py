@@ -9,13 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from sparsefront.config.experiment import Experiment
-from sparsefront.measure.end_to_end import time_size
+from sparsefront.measure.end_to_end import time_alone, time_pair, time_size
 from sparsefront.measure.execution_mode import NothingRuns
 from sparsefront.measure.fastest import Execution
 from sparsefront.measure.problems import dataset_size_text, size_text
 from sparsefront.measure.speedup import SPEEDUP_OVER, latency_over_batches, speedup_of
 from sparsefront.measure.timers import LatencySummary, summarise
 from sparsefront.stages.bench import EvalContext
+from sparsefront.tasks.decoding import DecoderStep, SourceEncoder, TranslationNetwork
 
 log = logging.getLogger(__name__)
 Samples = dict[str, list[list[float]]]  # network -> milliseconds, one list per repeat
@@ -104,6 +105,62 @@ def dataset_latency(bench: EvalContext, ways: Ways) -> tuple[dict[str, Any], Sam
         samples |= {f"{side} {dataset_size_text(entry)}": values for side, values in taken.items()}
     whole = all(taken for _, taken in timed)
     return {"dataset_lengths": lengths} | (latency_over_batches(timed) if whole else {}), samples
+
+
+def part_latency(
+    bench: EvalContext, dense: nn.Module, sparse: nn.Module | None = None
+) -> tuple[list[dict[str, Any]], Samples]:
+    """Parts of a network that translates, each by itself and in its own fastest way: field `parts` of the result, and samples.
+
+    Args:
+        bench: of the fixed size.
+        sparse: the network with kernels, where there is one.
+    """
+    settings, parts, samples = bench.experiment.measure, [], {}
+    for part in settings.parts:
+        inputs = part_inputs(bench, part)
+        size = {"batch_size": len(next(iter(inputs.values()))), "sequence_length": part_length(bench, part)}
+
+        def speed(part: str = part, inputs: dict[str, Tensor] = inputs) -> tuple[dict[str, Any], Samples]:
+            if sparse is None:
+                alone = time_alone(part_of(bench, dense, part), inputs, settings)
+                return latency_fields("dense", alone.latency) | {
+                    "dense_variant": alone.execution.name
+                }, alone.samples_ms
+            timed = time_pair(part_of(bench, dense, part), part_of(bench, sparse, part), inputs, settings)
+            variants = {"dense_variant": timed.dense.execution.name, "sparse_variant": timed.execution.name}
+            both = latency_fields("dense", timed.dense.latency) | latency_fields("sparse", timed.sparse)
+            return both | timed.speedup.to_json() | variants, timed.samples_ms
+
+        log.info("measure: latency of the %s, %s", part.replace("_", " "), size_text(size))
+        entry, taken = _timed_size(size, speed)
+        parts.append({"part": part} | entry)
+        samples |= {f"{side} {part} {size_text(entry)}": values for side, values in taken.items()}
+    return parts, samples
+
+
+def part_length(bench: EvalContext, part: str) -> int:
+    """Tokens of the source, or those that hypotheses have."""
+    length = bench.sequence_length or 1
+    return length if part == "encoder" else max(1, length // 2)
+
+
+def part_inputs(bench: EvalContext, part: str) -> dict[str, Tensor]:
+    """Keyword arguments of a part."""
+    if part == "encoder":
+        return {name: bench.inputs[name] for name in ("source", "source_mask")}
+    target, beam = bench.inputs["target"], bench.experiment.dataset.beam
+    return {"tokens": target[:, part_length(bench, part) - 1].repeat_interleave(beam)}
+
+
+def part_of(bench: EvalContext, net: nn.Module, part: str) -> nn.Module:
+    """A part of a network that translates, in eval mode."""
+    assert isinstance(net, TranslationNetwork)  # as was checked before training
+    source, mask = bench.inputs["source"], bench.inputs["source_mask"]
+    if part == "encoder":
+        return SourceEncoder(net).eval()
+    given = bench.inputs["target"][:, : part_length(bench, part)].repeat_interleave(bench.experiment.dataset.beam, 0)
+    return DecoderStep(net, source, mask, given).eval()
 
 
 def latency_fields(side: str, latency: LatencySummary) -> dict[str, float]:

@@ -47,7 +47,7 @@ from sparsefront.stages.bench import (
     save_all_outcomes,
 )
 from sparsefront.stages.keys import StageKeys
-from sparsefront.stages.latency import Samples, Ways, dataset_latency, latency_curve, latency_fields
+from sparsefront.stages.latency import Samples, Ways, dataset_latency, latency_curve, latency_fields, part_latency
 from sparsefront.stages.low_precision import calibration_of, dense_in, evaluate_low, low_networks
 from sparsefront.stages.network import load_net, weights_digest
 from sparsefront.training.resume import WEIGHTS
@@ -339,8 +339,10 @@ def _dense_alone(bench: EvalContext, net: nn.Module) -> tuple[dict[str, Any], Sa
     speed, samples_ms = dense_speed(bench, net, ways)
     curve, on_curve = latency_curve(bench, lambda point: dense_speed(point, net))
     of_dataset, there = dataset_latency(bench, ways)
-    speed |= {"curve": curve} | of_dataset
-    return {"speed": speed, "size": _size("dense", net, bench), "kernels": {}}, samples_ms | on_curve | there
+    parts, of_parts = part_latency(bench, net)
+    speed |= {"curve": curve, "parts": parts} | of_dataset
+    samples_ms |= on_curve | there | of_parts
+    return {"speed": speed, "size": _size("dense", net, bench), "kernels": {}}, samples_ms
 
 
 def _dense_in_low(bench: EvalContext, dense_net: nn.Module) -> tuple[dict[str, Any], Samples, SplitQuality]:
@@ -361,9 +363,10 @@ def _dense_in_low(bench: EvalContext, dense_net: nn.Module) -> tuple[dict[str, A
     quality = evaluate_splits(bench, low.net, "sparse")
     size = _size("dense", dense_net, bench) | _size("sparse", low.net, bench)
     of_dataset, there = dataset_latency(bench, ways)
+    parts, of_parts = part_latency(bench, dense_net, low.net)
     curve, on_curve = latency_curve(bench, lambda point: sparse_speed(point, dense_net, made(point)))
-    speed |= {"curve": curve} | of_dataset
-    return {"speed": speed, "size": size, "kernels": {}}, samples_ms | on_curve | there, quality
+    speed |= {"curve": curve, "parts": parts} | of_dataset
+    return {"speed": speed, "size": size, "kernels": {}}, samples_ms | on_curve | there | of_parts, quality
 
 
 def _side_by_side(
@@ -409,10 +412,11 @@ def _side_by_side(
         "quantization_error": sparse.report.quantization_error,
     }
     of_dataset, there = dataset_latency(bench, ways)
+    parts, of_parts = part_latency(bench, dense_net, sparse.net)
     del sparse, ways  # their memory belongs to the curve's networks
     curve, on_curve = latency_curve(bench, at)
-    speed |= {"curve": curve} | of_dataset
-    return {"speed": speed, "size": size, "kernels": kernels}, samples_ms | on_curve | there, quality
+    speed |= {"curve": curve, "parts": parts} | of_dataset
+    return {"speed": speed, "size": size, "kernels": kernels}, samples_ms | on_curve | there | of_parts, quality
 
 
 def _size(side: str, net: nn.Module, bench: EvalContext) -> dict[str, int | None]:

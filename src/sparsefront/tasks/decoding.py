@@ -66,6 +66,50 @@ class TranslationNetwork(nn.Module):
         """
 
 
+# Its two parts as networks of their own, to be timed.
+
+
+class SourceEncoder(nn.Module):
+    """What a network does once for a batch of sentences: all tensors of the state of its decoder."""
+
+    def __init__(self, net: TranslationNetwork) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, source: Tensor, source_mask: Tensor) -> list[Tensor]:
+        return _tensors(self.net.encode(source, source_mask))
+
+
+def _tensors(state: Any) -> list[Tensor]:
+    if isinstance(state, Tensor):
+        return [state]
+    parts = state if isinstance(state, list | tuple) else vars(state).values() if hasattr(state, "__dict__") else ()
+    return [tensor for part in parts for tensor in _tensors(part)]
+
+
+class DecoderStep(nn.Module):
+    """What a network does for every token: tokens [rows] -> logits [rows, vocabulary], of hypotheses of one length.
+
+    Args:
+        net: in eval mode.
+        source, source_mask: of the sentences, [B, S]; the first of the rows are the hypotheses of the first sentence.
+        given: the tokens of each hypothesis so far, int64 [rows, length], `BOS` first.
+    """
+
+    def __init__(self, net: TranslationNetwork, source: Tensor, source_mask: Tensor, given: Tensor) -> None:
+        super().__init__()
+        self.net = net
+        rows = torch.arange(len(source), device=source.device).repeat_interleave(len(given) // len(source))
+        with torch.no_grad():
+            state = net.reorder(net.encode(source, source_mask), rows)
+            for tokens in given.unbind(1):
+                _, state = net.step(tokens, state)
+        self._state = state
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.net.step(tokens, self._state)[0]
+
+
 # Greedy and beam search, a batch of sentences at once.
 
 NEVER = (PAD, BOS)  # what a translation holds nowhere

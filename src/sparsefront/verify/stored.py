@@ -177,7 +177,8 @@ def _timed_sizes(
     yield vars(result.speed), own, result.speed.batch_size
     curve = [(point, size_text(point)) for point in result.speed.curve]
     of_dataset = [(entry, dataset_size_text(entry)) for entry in result.speed.dataset_lengths]
-    for point, size in [*curve, *of_dataset]:
+    parts = [(entry, f"{entry['part']} {size_text(entry)}") for entry in result.speed.parts]
+    for point, size in [*curve, *of_dataset, *parts]:
         yield point, _samples_at(size, timed), None
 
 
