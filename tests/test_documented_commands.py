@@ -16,7 +16,7 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from safetensors.torch import save_file
-from tiny_files import WORDS, write_glue, write_squad
+from tiny_files import WORDS, write_glue, write_pairs, write_squad
 
 import sparsefront as sf
 from experiments.language_models.tiny import make_llama, make_wikitext
@@ -109,11 +109,14 @@ def test_single_runs(composed, tmp_path, bert_folder, few_timings, programs):
     assert sf.run(*places, *SMALL).record is not None
     (weights,) = (tmp_path / ".cache" / "sparsefront" / "dense").glob("*/weights.safetensors")
     runs = 0
+    pairs = write_pairs(tmp_path / "pairs")
     llama, wikitext = make_llama(tmp_path / "llama", hidden=16, positions=1024), make_wikitext(tmp_path / "wikitext2")
     for command in of_kind(swept=False):
         data, model = squad_folder if "squad" in command else glue_folder, bert_folder
         if "smollm2" in command:
             data, model = wikitext, llama
+        elif "multi30k" in command:
+            data = pairs
         given = [text.replace("model.path=DIR", f"model.path={model}") for text in overrides(command)]
         given = [text.replace("model.path=FILE", f"model.path={weights}") for text in given]
         given = [text.replace("dataset.path=DIR", f"dataset.path={data}") for text in given]

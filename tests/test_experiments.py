@@ -16,6 +16,7 @@ ON_CPU = ["trainer=cpu", "measure.device=cpu", "recipe.batch_size=4", "measure.e
 SMALL_MODELS = {  # built, not loaded
     "vit_small": ["model.dim=64", "model.depth=1"],
     "huggingface": ["model=bert"],
+    "lstm_nmt": ["model.width=32", "measure.sequence_length=6"],
     "transformer_mt": ["model.size=tiny", "measure.sequence_length=8"],
     "vgg16": ["measure.image_size=40", "granularity=16"],
 }

@@ -120,6 +120,35 @@ def translation(rows: int, length: int) -> Made:
     return TranslationEncoder(), {"source": source, "source_mask": torch.ones_like(source, dtype=torch.bool)}
 
 
+class LstmEncoder(nn.Module):
+    """Two layers of LSTMs in both directions: tokens [B, S] -> [B, S, 1024]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(8_000, 512)
+        self.lstm = nn.LSTM(512, 512, 2, batch_first=True, bidirectional=True)
+
+    def forward(self, source: torch.Tensor) -> torch.Tensor:
+        return self.lstm(self.embedding(source))[0]
+
+
+class LstmStep(nn.Module):
+    """One step of two layers of LSTMs that are given an embedding and what attention gave: x [B, 1024], h and c [2, B, 512]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(1024, 512, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor, h: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y, (h, c) = self.lstm(x[:, None], (h, c))
+        return y[:, 0], h, c
+
+
+def lstm_step(rows: int) -> Made:
+    state = torch.randn(2, 2, rows, 512)
+    return LstmStep(), {"x": torch.randn(rows, 1024), "h": state[0], "c": state[1]}
+
+
 NETWORKS: dict[str, Callable[[], Made]] = {
     "bert_base": lambda: tokens(transformers.BertForSequenceClassification(transformers.BertConfig()), 64, 128),
     "vit_base": lambda: images(transformers.ViTForImageClassification(transformers.ViTConfig(num_labels=1000))),
@@ -133,6 +162,8 @@ NETWORKS: dict[str, Callable[[], Made]] = {
     "resnet50": lambda: images(torchvision.models.resnet50(), "x"),
     "transformer_big_1024": lambda: translation(8, 128),
     "transformer_big_8192": lambda: translation(64, 128),
+    "lstm_encoder": lambda: (LstmEncoder(), {"source": torch.randint(4, 8_000, (64, 24))}),
+    "lstm_step": lambda: lstm_step(64 * 5),
 }
 OF_THE_TALK: dict[str, Callable[[], Made]] = {
     "sam_vit_h": sam_vit_h,

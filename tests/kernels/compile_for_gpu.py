@@ -24,6 +24,7 @@ from sparsefront_kernels.norm import layer_norm_columns, triton_norm
 from sparsefront_kernels.pointwise import epilogue, triton_epilogue
 from sparsefront_kernels.quantized import triton_epilogue as scaled_epilogue
 from sparsefront_kernels.quantized import triton_quantize
+from sparsefront_kernels.recurrent import triton_steps
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -40,6 +41,7 @@ POINTERS = {
 PRODUCTS = ("_gathered_triton_kernel", "_blocked_triton_kernel")
 LAUNCH_OPTIONS = ("num_warps", "num_stages", "maxnreg", "enable_fp_fusion")
 MODULES = (gathered, blocked, training, triton_rebuild, triton_norm, triton_epilogue, triton_quantize, scaled_epilogue)
+MODULES += (triton_steps,)
 
 
 class Recorder:
@@ -102,6 +104,16 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, triton.runtime.JITFuncti
     with recorded() as recorders:
         epilogue(weight, weight[0].float(), "gelu", weight.t())
     yield from launches_of(f"epilogue {dtype}", recorders)
+    for kept_inputs in (352, 1040) if dtype.itemsize == 2 else ():
+        panels, lists = torch.ones(2, 64, kept_inputs, dtype=dtype), torch.ones(2, kept_inputs, dtype=torch.int32)
+        states = [weight[:, :32].contiguous() for _ in range(5)]
+        with recorded() as recorders:
+            triton_steps.launch_lstm_step(weight, *states[:2], panels, lists, weight[0], *states[2:])
+        yield from launches_of(f"lstm_step {kept_inputs} {dtype}", recorders)
+    with recorded() as recorders:
+        states = [weight[:, :64].contiguous() for _ in range(3)]
+        triton_steps.launch_lstm_gates(weight, weight, *states)
+    yield from launches_of(f"lstm_gates {dtype}", recorders)
     e4m3, scale = torch.float8_e4m3fn, weight.float()[:1, :1]
     for k, values, group, static, activation in (
         (4096, e4m3, None, None, "gelu"),

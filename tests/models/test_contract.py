@@ -24,6 +24,7 @@ PRUNABLE = {
     "bert": 6 * 2,
     "huggingface": 6 * 2,
     "huggingface_lm": 7 * 2,
+    "lstm_nmt": 15,
     "resnet50": 52,
     "timm": 12 * 4,
     "torchvision": 19,
@@ -32,7 +33,7 @@ PRUNABLE = {
     "vit": 6 * 12,
     "vit_small": 6 * 4,
 }
-HEAD = dict.fromkeys(("huggingface_lm", "resnet50", "timm", "torchvision", "vgg16", "vit", "vit_small"), 1)
+HEAD = dict.fromkeys(("huggingface_lm", "lstm_nmt", "resnet50", "timm", "torchvision", "vgg16", "vit", "vit_small"), 1)
 HEAD |= {"bert": 2, "huggingface": 2}
 
 
@@ -63,7 +64,12 @@ def smaller(name: str) -> dict[str, object]:
     if name == "huggingface_lm":
         return {"path": saved_llama()}
     tiny = {"size": "tiny"}
-    return {"bert": tiny, "transformer_mt": tiny, "vgg16": {"small_images": True}}.get(name, {})
+    return {
+        "bert": tiny,
+        "lstm_nmt": {"width": 16},
+        "transformer_mt": tiny,
+        "vgg16": {"small_images": True},
+    }.get(name, {})
 
 
 def settings(file: Path, **changes: object) -> Model:

@@ -31,7 +31,7 @@ class Many(nn.Module):
         super().__init__()
         self.tokens, self.places = nn.Embedding(32, 16), nn.Embedding(8, 16)
         self.conv, self.up = nn.Conv1d(16, 16, 3, padding=1), nn.ConvTranspose1d(16, 16, 1)
-        self.lstm, self.gru = nn.LSTM(16, 16, batch_first=True), nn.GRU(16, 16, batch_first=True)
+        self.lstm, self.gru = nn.LSTM(16, 32, batch_first=True, proj_size=16), nn.GRU(16, 16, batch_first=True)
         # with added keys it is not split
         self.attention, self.norm = nn.MultiheadAttention(16, 2, batch_first=True, add_bias_kv=True), nn.LayerNorm(16)
         self.experts, self.read, self.body, self.idle, self.head = Experts(), *(nn.Linear(16, 16) for _ in range(4))
@@ -49,7 +49,7 @@ DENSE = {
     "places": TORCH.format("Embedding"),
     "conv": TORCH.format("Conv1d"),
     "up": TORCH.format("ConvTranspose1d"),
-    "lstm": TORCH.format("LSTM"),
+    "lstm": "an LSTM with projections (proj_size=16) is not split into Linears",
     "gru": TORCH.format("GRU"),
     "attention.in_proj_weight": READ.format("MultiheadAttention"),
     "experts.up": READ.format("Experts"),

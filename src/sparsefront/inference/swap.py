@@ -50,6 +50,7 @@ from sparsefront.inference.precision import (
     network_dtype,
     require_supported,
 )
+from sparsefront.inference.recurrent import STEPS, swap_lstms
 from sparsefront.inference.swap_report import LayerSwap, SwapReport, fused_layer
 from sparsefront.inference.whole_network import BeforeSwap, KnownSwap, kept_dense, swap_key
 from sparsefront.masks.weight_view import as_matrix
@@ -167,6 +168,7 @@ def swap_layers(
             replace_module(net, layer, tuned.modules[chosen])
             if not layers[name].is_sparse:
                 dense_layers[name] = reason or f"{chosen} is faster than its sparse kernels"
+    swap_lstms(net, export, masked, problems, choice, plan, layers, dense_layers)
     others: dict[str, str] = {}
     low_precision_layers: dict[str, str] = {}
     if precision.is_low:
@@ -261,7 +263,7 @@ def _try(
     wants = partial(choice.wants, canonical=stored.family, device=device)
     if plan is not None:
         planned = plan.layers.get(name, dense_name(layer))
-        if planned == dense_name(layer):
+        if planned in (dense_name(layer), STEPS):  # whole steps are put in behind all layers
             return Autotuned(dense_name(layer), unsupported={"the others": "dense was chosen before"})
         wants = partial(_is_planned, *labeled(planned))
     low, x_scale = precision.kernels(), None

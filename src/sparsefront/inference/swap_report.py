@@ -49,6 +49,23 @@ class LayerSwap:
     def is_sparse(self) -> bool:
         return self.family != "dense"
 
+    def as_dense(self, kernel: str, weight_bytes: int) -> "LayerSwap":
+        """The layer without a kernel of ours.
+
+        Args:
+            kernel: what the dense one is called; weight_bytes: of its weight.
+        """
+        return replace(
+            self,
+            kernel=kernel,
+            family="dense",
+            weight_bytes=weight_bytes,
+            latency_us=self.candidates.get(kernel),
+            launch={},
+            relative_error=None,
+            quantization_error=None,
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Keys of which nothing is known are absent; `kernel` is called `chosen`, as in the result."""
         content = {"chosen" if key == "kernel" else key: value for key, value in asdict(self).items()}

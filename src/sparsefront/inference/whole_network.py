@@ -15,7 +15,7 @@ from sparsefront.inference.autotune import dense_name
 from sparsefront.inference.benchmark import measured_dtype
 from sparsefront.inference.fusion.block_pass import fused_dense_graph
 from sparsefront.inference.fusion.plan import FusionPlan
-from sparsefront.inference.swap_report import LayerSwap, SwapReport
+from sparsefront.inference.swap_report import SwapReport
 from sparsefront.measure.end_to_end import EndToEnd, time_pair
 from sparsefront.measure.execution_mode import SEPARATOR
 from sparsefront.measure.found_before import FoundBefore, seconds_of
@@ -49,7 +49,11 @@ def kept_dense(report: SwapReport, masked: nn.Module, why: str) -> SwapReport:
         masked: the network that runs instead, with zeros in its dense weights.
         why: the reason that each layer gets.
     """
-    layers = {name: _dense(layer, masked.get_submodule(name)) for name, layer in report.layers.items()}
+    modules = {name: masked.get_submodule(name) for name in report.layers}
+    layers = {
+        name: layer.as_dense(dense_name(modules[name]), stored_bytes(modules[name]))
+        for name, layer in report.layers.items()
+    }
     return replace(
         report,
         layers=layers,
@@ -59,20 +63,6 @@ def kept_dense(report: SwapReport, masked: nn.Module, why: str) -> SwapReport:
         fusion=replace(report.fusion, faster_dense={block: why for block in report.fusion.blocks}),
         low_precision_layers=dict.fromkeys(report.low_precision_layers, why),
         other_kernels={},
-        quantization_error=None,
-    )
-
-
-def _dense(layer: LayerSwap, module: nn.Module) -> LayerSwap:
-    kernel = dense_name(module)
-    return replace(
-        layer,
-        kernel=kernel,
-        family="dense",
-        weight_bytes=stored_bytes(module),
-        latency_us=layer.candidates.get(kernel),
-        launch={},
-        relative_error=None,
         quantization_error=None,
     )
 

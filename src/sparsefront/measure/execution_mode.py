@@ -22,6 +22,7 @@ from sparsefront.measure.correctness import (
     output_error,
 )
 from sparsefront.measure.timers import record, summarise, time_interleaved
+from sparsefront.models.recurrent import SplitLSTM
 
 # torch.compile that lets other processes time while it traces and generates code, for seconds without the GPU.
 
@@ -82,7 +83,7 @@ class CannotTrace(Exception):
 
 class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, SparseLayer) or super().is_leaf_module(m, module_qualified_name)
+        return isinstance(m, SparseLayer | SplitLSTM) or super().is_leaf_module(m, module_qualified_name)
 
 
 def traced(net: nn.Module) -> fx.Graph:

@@ -1,7 +1,8 @@
 """Layers that keep the weights of Linears otherwise, rebuilt as Linears, so that they are pruned and swapped as others are.
 
-`Conv1D` of transformers, in GPT-2, stores [K, N]. `nn.MultiheadAttention` packs three weights into one parameter. Attention of
-torchvision's Swin reads the weights of its Linears and calls none. Outputs stay the same, but for rounding.
+`Conv1D` of transformers, in GPT-2, stores [K, N]. `nn.MultiheadAttention` packs three weights into one parameter, `nn.LSTM` has
+weights of its own. Attention of torchvision's Swin reads the weights of its Linears and calls none. Outputs stay the same, but
+for rounding.
 """
 
 from collections.abc import Collection
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsefront.models.attention import PROJECTIONS, WindowAttention, replace_modules, split_multihead_attention
+from sparsefront.models.recurrent import SplitLSTM, unsplit_reason
 from sparsefront.networks import has_forward_hooks
 
 
@@ -44,9 +46,10 @@ class Conv1DLinear(nn.Linear):
 
 
 def as_linears(net: nn.Module, layers: Collection[str] | None = None, *, copies: bool = False) -> list[str]:
-    """Rebuild such layers in place; parameters of a Conv1D stay the same objects.
+    """Rebuild such layers in place; parameters of a Conv1D and an LSTM stay the same objects.
 
-    Those with forward hooks, with added keys, or in an `nn.TransformerEncoder` that makes nested tensors stay as they are.
+    Those with forward hooks, added keys or projections, or in an `nn.TransformerEncoder` that makes nested tensors, stay as they
+    are.
 
     Args:
         layers: only those that are needed for these names of Linears; None: all.
@@ -55,7 +58,7 @@ def as_linears(net: nn.Module, layers: Collection[str] | None = None, *, copies:
         the names of the modules that were replaced.
     """
     if not any(
-        _is_conv1d(module) or _is_window_attention(module) or isinstance(module, nn.MultiheadAttention)
+        _is_conv1d(module) or _is_window_attention(module) or isinstance(module, nn.MultiheadAttention | nn.LSTM)
         for module in net.modules()
     ):
         return []
@@ -71,6 +74,9 @@ def as_linears(net: nn.Module, layers: Collection[str] | None = None, *, copies:
             return _linear_of(module, copies)
         if _is_window_attention(module):
             return WindowAttention(module)
+        if isinstance(module, nn.LSTM):
+            named = layers is None or any(layer.startswith((f"{name}.ih_l", f"{name}.hh_l")) for layer in layers)
+            return SplitLSTM(module) if named and unsplit_reason(module) is None else None
         if not isinstance(module, nn.MultiheadAttention) or module in nested or not _can_be_split(module):
             return None
         parts = [f"{name}.{part}" for part in (*PROJECTIONS, "out")]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.models.recurrent import GateLinear, unsplit_reason
 from sparsefront.networks import ReadTensors, before_forward, has_forward_hooks, in_eval_mode, layer_weight
 from sparsefront.patterns.base import Pattern, label
 from sparsefront.patterns.width import Tie, find_ties, units_to_prune, untied_reasons
@@ -297,6 +298,8 @@ def _default(net: nn.Module, weighted: list[str], inputs: dict[str, Tensor] | No
     called = weighted if inputs is None else called_layers(net, inputs)
     convolutions = [name for name in called if isinstance(net.get_submodule(name), nn.Conv2d)]
     linears = [name for name in called if isinstance(net.get_submodule(name), nn.Linear)]
+    if linears and isinstance(net.get_submodule(linears[-1]), GateLinear):  # a network of features has no head
+        linears = []
     uncalled = [name for name in weighted if name not in called]
     read = set() if inputs is None or not uncalled else _read_layers(net, uncalled, inputs)
     reasons = {name: READ if name in read else UNREACHED for name in uncalled}
@@ -449,12 +452,21 @@ def dense_weights(net: nn.Module, known: Container[str], *, unchosen: str = UNCH
                 continue
             weights = [own for own in weights if own != "weight"]
         elif weights == ["weight"] or (weights and _of_torch(module)):
-            found.append(DenseWeight(name, kind, f"no kernel is there for a module of its kind, {kind}"))
+            found.append(DenseWeight(name, kind, _why_no_kernel(name, module, kind)))
             continue
         for own in weights:
             why = f"a parameter of {kind} itself, and not the weight of a Linear or Conv2d"
             found.append(DenseWeight(f"{name}.{own}".removeprefix("."), kind, why))
     return found
+
+
+def _why_no_kernel(name: str, module: nn.Module, kind: str) -> str:
+    if isinstance(module, nn.LSTM):
+        if not name:
+            return "an LSTM that is the whole network is not split into Linears: put it into a module"
+        if why := unsplit_reason(module):
+            return why
+    return f"no kernel is there for a module of its kind, {kind}"
 
 
 def count_weights(net: nn.Module) -> int:

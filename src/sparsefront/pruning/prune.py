@@ -83,8 +83,8 @@ def prune(
 
     Args:
         net: any network with Linear or Conv2d layers, on any device; of `torch.compile`, DataParallel and
-            DistributedDataParallel what is in it, as in all functions here. Conv1D of transformers and nn.MultiheadAttention
-            become Linears.
+            DistributedDataParallel what is in it, as in all functions here. Conv1D of transformers, nn.MultiheadAttention
+            and nn.LSTM become Linears.
         pattern: name of a pattern, or one with settings: `sf.patterns.TileWise(64)`.
         sparsity: fraction of zeros over the pruned layers, in [0, 1).
         granularity: of a pattern given by name: size of the group that is kept or pruned together; None = its own default.

@@ -12,16 +12,9 @@ from sparsefront.config.validate import validate
 from sparsefront.runs import configured
 
 
-def test_the_folders_hold_seven_studies_and_the_rerun_of_complaints():
-    assert STUDIES == [
-        "nmsparse_bert",
-        "pytorch_talk",
-        "recoveries",
-        "tile_wise_bert",
-        "tile_wise_vgg",
-        "uniform",
-        "uniform_mt",
-    ]
+def test_the_folders_hold_eight_studies_and_the_rerun_of_complaints():
+    tiles, uniform = ["tile_wise_bert", "tile_wise_nmt", "tile_wise_vgg"], ["uniform", "uniform_mt"]
+    assert STUDIES == ["nmsparse_bert", "pytorch_talk", "recoveries", *tiles, *uniform]
     assert (FOLDER.parent / "complaints" / "rerun.py").exists()
 
 

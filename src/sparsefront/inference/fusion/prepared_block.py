@@ -23,6 +23,7 @@ from sparsefront.inference.fusion.sites import (
     merged,
     stored_parameters,
 )
+from sparsefront.models.recurrent import GateLinear
 from sparsefront.networks import has_forward_hooks
 
 
@@ -229,8 +230,9 @@ class BlockCaptures:
             raise Unfusable("has forward hooks, which a graph would not call")
         for layer, part in block.named_modules():
             mask = masks.get(f"{name}.{layer}")
-            if isinstance(part, nn.Conv2d) and mask is not None and not mask.all():
-                raise Unfusable(f"has a pruned convolution, {layer}, which its graph would run dense")
+            if isinstance(part, nn.Conv2d | GateLinear) and mask is not None and not mask.all():
+                kind = "convolution" if isinstance(part, nn.Conv2d) else "LSTM"
+                raise Unfusable(f"has a pruned {kind}, {layer}, which its graph would run dense")
         bare = self._skeleton(name, block)
         key = call_key(call.args, call.kwargs)
         group, captured = self._graph(block, bare, key, call)

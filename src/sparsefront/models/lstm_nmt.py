@@ -1,0 +1,199 @@
+"""Translation by LSTMs: two stacks read the source from both ends, a third writes the target and looks at what they found."""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import torch
+from pydantic import Field, PositiveInt
+from torch import Tensor, nn
+
+from sparsefront.models.base import Model, linear_and_conv_layers
+from sparsefront.models.checkpoint import load_weights, read_weights, weights_file, weights_fingerprint
+from sparsefront.models.linears import as_linears
+from sparsefront.models.recurrent import State, side_by_side
+from sparsefront.models.translation import require_vocabulary
+from sparsefront.settings_class import settings_class
+from sparsefront.tasks.decoding import PAD, TranslationNetwork
+
+if TYPE_CHECKING:
+    from sparsefront.data.base import DataInfo
+
+SIZES = ("width", "layers", "dropout")
+LARGEST = 0.1  # of a weight at the start, as in Luong's code
+
+
+@settings_class()
+class LstmNmt(Model):
+    """Settings of model lstm_nmt.
+
+    Args:
+        width: of embeddings, of each stack of LSTMs and of what attention gives.
+        layers: of each stack.
+        dropout: of what enters each LSTM and the logits, but not of what a step hands to the next.
+        path: local checkpoint; null = random weights.
+        prune_head: the Linear of the logits may be pruned too.
+    """
+
+    kinds: ClassVar[tuple[str, ...]] = ("translation",)
+    fingerprinted: ClassVar[frozenset[str]] = frozenset({*SIZES, "path"})
+
+    width: PositiveInt = 512
+    layers: PositiveInt = 2
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.2
+    path: str | None = None
+    prune_head: bool = False
+
+    @property
+    def variant(self) -> str | None:
+        """The sizes that are not the defaults: `width 64 layers 1`."""
+        sizes = [f"{key} {getattr(self, key)}" for key in SIZES if getattr(self, key) != getattr(type(self), key)]
+        return " ".join(sizes) or None
+
+    def check(self) -> None:
+        if self.path is not None:
+            weights_file(self.path)
+
+    def fingerprint(self) -> dict[str, Any]:
+        own = {name: getattr(self, name) for name in SIZES}
+        return {
+            "model": "lstm_nmt",
+            **own,
+            "weights": "random" if self.path is None else weights_fingerprint(self.path),
+        }
+
+    def build(self, info: "DataInfo") -> nn.Module:
+        net = LstmTranslator(self, info)
+        if self.path is not None:
+            weights = read_weights(self.path)
+            require_vocabulary(weights, net, self.path)
+            load_weights(net, weights, head="", path=self.path)
+        return net
+
+    def skeleton(self, info: "DataInfo") -> nn.Module:
+        with torch.device("meta"):
+            return LstmTranslator(self, info)
+
+    def architecture(self, info: "DataInfo", exported: Path) -> nn.Module:
+        return LstmTranslator(self, info)
+
+    def prunable(self, net: nn.Module) -> list[str]:
+        """All gate matrices, and the Linears of attention and of the first state; not that of the logits unless prune_head."""
+        inside = ("encoder", "decoder", "head") if self.prune_head else ("encoder", "decoder")
+        return linear_and_conv_layers(net, inside=inside)
+
+
+class LstmTranslator(TranslationNetwork):
+    """After Luong et al., "Effective Approaches to Attention-based Neural Machine Translation", 2015, as the code behind the
+    Tile-Wise paper has it: general scores, and input feeding.
+
+    Departures: the decoder's first state is a Linear's of where both stacks of the encoder end, not a copy of their states.
+    """
+
+    def __init__(self, settings: LstmNmt, info: "DataInfo") -> None:
+        super().__init__()
+        self.encoder = Encoder(info.vocabulary, settings.width, settings.layers, settings.dropout)
+        self.decoder = Decoder(info.vocabulary, settings.width, settings.layers, settings.dropout)
+        self.head = nn.Linear(settings.width, info.vocabulary)
+        self.note_vocabulary(info.vocabulary_digest)
+        for name, parameter in self.named_parameters():
+            nn.init.uniform_(parameter, -LARGEST, LARGEST)
+            if "bias_ih" in name:  # gates begin with much memory
+                with torch.no_grad():
+                    parameter.chunk(4)[1].add_(1.0)
+        as_linears(self)
+
+    def forward(self, source: Tensor, source_mask: Tensor, target: Tensor) -> Tensor:
+        state, found = self.encode(source, source_mask), []
+        for token in self.decoder.embedding(target).unbind(1):
+            state = self.decoder(token, state)
+            found.append(state.attended)
+        return self.head(self.decoder.dropout(torch.stack(found, 1)))
+
+    def encode(self, source: Tensor, source_mask: Tensor) -> "DecoderState":
+        return self.decoder.start(*self.encoder(source, source_mask), source_mask)
+
+    def step(self, tokens: Tensor, state: "DecoderState") -> tuple[Tensor, "DecoderState"]:
+        state = self.decoder(self.decoder.embedding(tokens), state)
+        return self.head(self.decoder.dropout(state.attended)), state
+
+    def reorder(self, state: "DecoderState", indices: Tensor) -> "DecoderState":
+        h, c = state.hidden
+        rows = {name: getattr(state, name)[indices] for name in ("memory", "keys", "mask", "attended")}
+        return DecoderState(**rows, hidden=(h[:, indices], c[:, indices]))
+
+
+class Encoder(nn.Module):
+    """Two stacks of LSTMs, one of which reads sentences from their ends."""
+
+    def __init__(self, vocabulary: int, width: int, layers: int, dropout: float) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width, padding_idx=PAD)
+        self.dropout = nn.Dropout(dropout)
+        between = dropout if layers > 1 else 0.0
+        self.onwards = nn.LSTM(width, width, layers, batch_first=True, dropout=between)
+        self.backwards = nn.LSTM(width, width, layers, batch_first=True, dropout=between)
+
+    @torch._disable_dynamo  # two streams; a compiler leaves LSTMs alone anyway
+    def forward(self, source: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """What both stacks found at each token [B, S, 2 * width], and where each ends [B, 2 * width].
+
+        What they give does not depend on the padding: it is behind the end of both.
+        """
+        x, lengths = self.dropout(self.embedding(source)), mask.sum(1, keepdim=True)
+        places = torch.arange(source.shape[1], device=source.device)
+        turned = torch.where(places < lengths, lengths - 1 - places, places)[..., None].expand_as(x)  # its own inverse
+        runs = [partial(self.onwards, x), partial(self.backwards, x.gather(1, turned))]
+        (onwards, _), (backwards, _) = side_by_side(runs, x)
+        backwards = backwards.gather(1, turned)
+        last = (lengths - 1).clamp(min=0)[..., None].expand(-1, 1, x.shape[2])
+        ends = torch.cat([onwards.gather(1, last)[:, 0], backwards[:, 0]], -1)
+        return torch.cat([onwards, backwards], -1), ends
+
+
+@dataclass(frozen=True)
+class DecoderState:
+    """Between two steps.
+
+    Args:
+        memory: what the encoder found, [B, S, 2 * width].
+        keys: the same as attention compares it, [B, S, width].
+        mask: bool [B, S], True for tokens of the source.
+        attended: what attention gave in the last step, [B, width].
+        hidden: h and c of all layers, [layers, B, width].
+    """
+
+    memory: Tensor
+    keys: Tensor
+    mask: Tensor
+    attended: Tensor
+    hidden: State
+
+
+class Decoder(nn.Module):
+    """A stack of LSTMs that is given a token and what attention gave in the step before."""
+
+    def __init__(self, vocabulary: int, width: int, layers: int, dropout: float) -> None:
+        super().__init__()
+        self.layers = layers
+        self.embedding = nn.Embedding(vocabulary, width, padding_idx=PAD)
+        self.dropout = nn.Dropout(dropout)
+        self.first = nn.Linear(2 * width, 2 * layers * width)
+        self.lstm = nn.LSTM(2 * width, width, layers, batch_first=True, dropout=dropout if layers > 1 else 0.0)
+        self.keys = nn.Linear(2 * width, width, bias=False)
+        self.attended = nn.Linear(3 * width, width, bias=False)
+
+    def start(self, memory: Tensor, ends: Tensor, mask: Tensor) -> DecoderState:
+        """The state before the first token."""
+        h, c = self.first(ends).tanh().unflatten(1, (2, self.layers, -1)).permute(1, 2, 0, 3).contiguous()
+        return DecoderState(memory, self.keys(memory), mask, torch.zeros_like(h[0]), (h, c))
+
+    def forward(self, token: Tensor, state: DecoderState) -> DecoderState:
+        """The state behind one more token, embedded [B, width]."""
+        x = self.dropout(torch.cat([token, state.attended], -1))
+        h, c = (part.to(x.dtype) for part in state.hidden)  # under autocast they may have another
+        y, hidden = self.lstm(x[:, None], (h, c))  # [B, 1, width]
+        scores = (y @ state.keys.mT).masked_fill(~state.mask[:, None], -torch.inf)  # [B, 1, S]
+        found = torch.cat([scores.softmax(-1) @ state.memory, y], -1)[:, 0]
+        return replace(state, attended=self.attended(found).tanh(), hidden=hidden)

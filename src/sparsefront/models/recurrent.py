@@ -1,0 +1,257 @@
+"""An LSTM whose gate matrices are Linears, so that each can be pruned and swapped.
+
+`nn.LSTM` keeps all weights as parameters of its own and multiplies by them in one fused operator. `SplitLSTM` calls the same
+operator while its Linears are plain. Where one of them is watched by hooks, or replaced by a sparse layer, it goes step by step.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Any, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from sparsefront.networks import has_forward_hooks
+
+State = tuple[Tensor, Tensor]  # h and c
+T = TypeVar("T")
+Gates = Callable[[Tensor, Tensor, Tensor], State]
+
+
+class GateLinear(nn.Linear):
+    """One weight [4H, K] of an LSTM: input, forget, cell and output gate."""
+
+
+def lstm_gates(from_input: Tensor, from_state: Tensor, c: Tensor) -> State:
+    """One step of an LSTM after its products.
+
+    Args:
+        from_input, from_state: [B, 4H], the products of the input and of h, with their biases.
+        c: [B, H].
+    Returns:
+        h and c of the next step, [B, H].
+    """
+    i, f, g, o = (from_input + from_state).chunk(4, -1)
+    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    return o.sigmoid() * c.tanh(), c
+
+
+def unsplit_reason(lstm: nn.LSTM) -> str | None:
+    """Why an LSTM stays as it is, or None."""
+    if not all(name in lstm._parameters for name in lstm._flat_weights_names):
+        return "an LSTM whose weights are computed from other parameters is not split into Linears"
+    if type(lstm) is not nn.LSTM:
+        return f"a {type(lstm).__name__} may compute something else than nn.LSTM"
+    if lstm.proj_size:
+        return f"an LSTM with projections (proj_size={lstm.proj_size}) is not split into Linears"
+    if has_forward_hooks(lstm):
+        return "an LSTM with forward hooks is not split into Linears"
+    return None
+
+
+class SplitLSTM(nn.Module):
+    """What `nn.LSTM` computes, with its calling convention, through Linears ih_l0, hh_l0, ih_l0_reverse ...
+
+    Of state dicts it also takes those of `nn.LSTM`.
+
+    Args:
+        packed: whose parameters and settings it takes; `unsplit_reason` of it is None.
+    Attributes:
+        gates: what makes h and c of the products of a step; a swap puts a fused kernel there.
+    """
+
+    gates: Gates
+
+    def __init__(self, packed: nn.LSTM) -> None:
+        super().__init__()
+        self.input_size, self.hidden_size, self.num_layers = packed.input_size, packed.hidden_size, packed.num_layers
+        self.bias, self.batch_first, self.dropout = packed.bias, packed.batch_first, float(packed.dropout)
+        self.bidirectional, self.proj_size = packed.bidirectional, 0
+        self.gates = lstm_gates
+        for suffix in self.suffixes:
+            for part in ("ih", "hh"):
+                weight = getattr(packed, f"weight_{part}{suffix}")
+                linear = GateLinear(weight.shape[1], weight.shape[0], bias=self.bias, device="meta")
+                linear.weight = weight
+                if self.bias:
+                    linear.bias = getattr(packed, f"bias_{part}{suffix}")
+                self.add_module(f"{part}{suffix}", linear)
+        self.train(packed.training)
+
+    @property
+    def suffixes(self) -> list[str]:
+        """Of the names of its Linears: _l0, _l0_reverse ..."""
+        ways = ("", "_reverse") if self.bidirectional else ("",)
+        return [f"_l{layer}{way}" for layer in range(self.num_layers) for way in ways]
+
+    @torch._disable_dynamo  # as it leaves nn.LSTM alone: a compiler would write out all steps
+    def forward(self, input: Tensor | PackedSequence, hx: State | None = None) -> tuple[Tensor | PackedSequence, State]:
+        """As nn.LSTM: padded or packed sequences, or one alone."""
+        packed = input if isinstance(input, PackedSequence) else None
+        x: Tensor = input if packed is None else packed.data
+        alone = packed is None and x.dim() == 2
+        if alone:
+            x = x[None] if self.batch_first else x[:, None]
+            hx = None if hx is None else (hx[0][:, None], hx[1][:, None])
+        if hx is None:
+            batch = x.shape[0 if self.batch_first else 1] if packed is None else int(packed.batch_sizes[0])
+            zeros = x.new_zeros(len(self.suffixes), batch, self.hidden_size)
+            hx = zeros, zeros
+        elif packed is not None and packed.sorted_indices is not None:
+            hx = _in_order(hx, packed.sorted_indices)
+        run = self._fused if all(map(_is_plain, self.children())) else self._by_steps
+        y, *state = run(x, None if packed is None else packed.batch_sizes, hx)
+        h, c = state
+        if packed is not None:
+            order = packed.unsorted_indices
+            y = PackedSequence(y, packed.batch_sizes, packed.sorted_indices, order)
+            return y, (h, c) if order is None else _in_order((h, c), order)
+        if alone:
+            return y[0] if self.batch_first else y[:, 0], (h[:, 0], c[:, 0])
+        return y, (h, c)
+
+    def _fused(self, x: Tensor, sizes: Tensor | None, hx: State) -> Sequence[Tensor]:
+        """In the operator of nn.LSTM, on a GPU cuDNN's."""
+        kinds = ("weight", "bias") if self.bias else ("weight",)
+        parts = [[getattr(self, f"{part}{suffix}") for part in ("ih", "hh")] for suffix in self.suffixes]
+        weights = [getattr(linear, kind) for pair in parts for kind in kinds for linear in pair]
+        apart = weights[0].untyped_storage()._cdata != weights[-1].untyped_storage()._cdata
+        if apart and x.is_cuda and not torch.cuda.is_current_stream_capturing():
+            self.flatten_parameters()  # a copy of a network has each in a piece of memory of its own
+        settings = self.bias, self.num_layers, self.dropout, self.training, self.bidirectional
+        operator: Any = torch.lstm
+        if sizes is None:
+            return operator(x, hx, weights, *settings, self.batch_first)
+        return operator(x, sizes, hx, weights, *settings)
+
+    def _by_steps(self, x: Tensor, sizes: Tensor | None, hx: State) -> Sequence[Tensor]:
+        """Through the Linears: the products of all inputs at once, those of states step by step."""
+        operator: Any = torch
+        lengths = real = None
+        if sizes is not None:
+            x, lengths = operator._VF._pad_packed_sequence(x, sizes, self.batch_first, 0.0, len(sizes))
+            real = torch.arange(len(sizes), device=x.device)[:, None] < lengths.to(x.device)  # [T, B]
+        states: list[State] = []
+        ways = 2 if self.bidirectional else 1
+        for layer in range(self.num_layers):
+            places = range(ways * layer, ways * (layer + 1))
+            given = [(x, real, (hx[0][place], hx[1][place]), self.suffixes[place]) for place in places]
+            found = side_by_side([partial(self._direction, *each) for each in given], x)
+            states += [state for _, state in found]
+            x = found[0][0] if ways == 1 else torch.cat([y for y, _ in found], -1)
+            if layer < self.num_layers - 1:
+                x = F.dropout(x, self.dropout, self.training)
+        if sizes is not None:
+            x, _ = operator._VF._pack_padded_sequence(x, lengths, self.batch_first)
+        return x, _stacked([h for h, _ in states]), _stacked([c for _, c in states])
+
+    def _direction(self, x: Tensor, real: Tensor | None, state: State, suffix: str) -> tuple[Tensor, State]:
+        """One layer in one direction.
+
+        Args:
+            x: [T, B, K], or [B, T, K] if batch_first, as calibration compares it with masks of padding.
+            real: bool [T, B], False after the end of a sequence, where states stay; None: all sequences are as long.
+            state: of [B, H].
+        Returns:
+            [T, B, H] or [B, T, H], and the last state.
+        """
+        from_inputs, product = getattr(self, f"ih{suffix}")(x), getattr(self, f"hh{suffix}")
+        from_inputs = from_inputs.transpose(0, 1) if self.batch_first else from_inputs
+        h, c = (part.to(from_inputs.dtype) for part in state)
+        whole = getattr(product, "step", None)  # of a kernel that computes the gates too, and takes h [H, B]
+        turned = None if whole is None else h.t().contiguous()
+        c = c if whole is None else c.contiguous()
+        steps = range(len(from_inputs))
+        outputs = [h] * len(steps)
+        for step in reversed(steps) if suffix.endswith("_reverse") else steps:
+            if whole is None:
+                new_h, new_c = self.gates(from_inputs[step], product(h), c)
+            else:
+                new_h, new_turned, new_c = whole(from_inputs[step], turned, c)
+                turned = new_turned if real is None else torch.where(real[step], new_turned, turned)
+            if real is not None:
+                rows = real[step, :, None]
+                new_h, new_c = torch.where(rows, new_h, h), torch.where(rows, new_c, c)
+            h, c = new_h, new_c
+            outputs[step] = h
+        return _stacked(outputs, 1 if self.batch_first else 0), (h, c)
+
+    def flatten_parameters(self) -> None:
+        """Bring all weights into one piece of memory, where cuDNN is used: it would do so at every call."""
+        linears = [linear for linear in self.children() if "weight" in linear._parameters]
+        if len(linears) < 2 * len(self.suffixes) or not all(linear.weight.is_cuda for linear in linears):
+            return
+        # An nn.LSTM knows how, and when: it gets the parameters as its own.
+        packed = nn.LSTM(
+            self.input_size,
+            self.hidden_size,
+            self.num_layers,
+            self.bias,
+            bidirectional=self.bidirectional,
+            device="meta",
+        )
+        for suffix in self.suffixes:
+            for part in ("ih", "hh"):
+                linear = getattr(self, f"{part}{suffix}")
+                setattr(packed, f"weight_{part}{suffix}", linear.weight)
+                if self.bias:
+                    setattr(packed, f"bias_{part}{suffix}", linear.bias)
+        with torch.inference_mode(linears[0].weight.is_inference()), torch.no_grad():  # as its memory may be written to
+            packed.flatten_parameters()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "SplitLSTM":
+        super()._apply(fn, recurse)
+        self.flatten_parameters()
+        return self
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
+        for suffix in self.suffixes:
+            for part in ("ih", "hh"):
+                for kind in ("weight", "bias"):
+                    given = f"{prefix}{kind}_{part}{suffix}"
+                    if given in state_dict:
+                        state_dict[f"{prefix}{part}{suffix}.{kind}"] = state_dict.pop(given)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+    def extra_repr(self) -> str:
+        layers = f", num_layers={self.num_layers}" if self.num_layers > 1 else ""
+        return f"{self.input_size}, {self.hidden_size}{layers}, bidirectional={self.bidirectional}"
+
+
+def side_by_side(runs: Sequence[Callable[[], T]], x: Tensor) -> list[T]:
+    """The results of one or two; on a GPU, where no gradient is asked for, the second is computed in a stream of its own.
+
+    Args:
+        x: what they read.
+    """
+    if len(runs) == 1 or not x.is_cuda or torch.is_grad_enabled():
+        return [run() for run in runs]
+    here, aside = torch.cuda.current_stream(x.device), _second_stream(x.device)
+    aside.wait_stream(here)
+    found = [runs[0]()]
+    with torch.cuda.stream(aside):
+        found.append(runs[1]())
+    here.wait_stream(aside)  # each stream's memory is used again behind this alone
+    return found
+
+
+@cache
+def _second_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
+
+
+def _stacked(parts: list[Tensor], dim: int = 0) -> Tensor:
+    """One alone is not copied."""
+    return parts[0].unsqueeze(dim) if len(parts) == 1 else torch.stack(parts, dim)
+
+
+def _in_order(state: State, order: Tensor) -> State:
+    return state[0].index_select(1, order), state[1].index_select(1, order)
+
+
+def _is_plain(module: nn.Module) -> bool:
+    """Whether it does nothing but multiply by its weight, and nobody watches it."""
+    multiplies = isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward
+    return multiplies and "forward" not in vars(module) and not has_forward_hooks(module)

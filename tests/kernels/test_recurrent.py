@@ -1,0 +1,119 @@
+"""Steps of an LSTM: the gates, and a step with the product of the state by a sparse weight."""
+
+import pytest
+import torch
+from sparsefront_kernels.csr.format import CSRFormat
+from sparsefront_kernels.gathered.format import GatheredFormat
+from sparsefront_kernels.recurrent import (
+    SparseGates,
+    lstm_gates,
+    lstm_gates_reference,
+    lstm_step,
+    step_unsupported_reason,
+)
+from sparsefront_kernels.recurrent.step import pack_steps
+from sparsefront_kernels.recurrent.triton_steps import launch_lstm_gates, launch_lstm_step
+from torch import Tensor
+
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
+
+
+def tolerance(dtype: torch.dtype, device: str) -> float:
+    return TOLERANCE[dtype] * (1 if device == "cuda" else 2)  # the interpreter cuts bfloat16 off
+
+
+def products(rows: int, width: int, device, dtype=torch.float32) -> tuple[Tensor, ...]:
+    """Of input and state, and c, as parts of wider matrices, as all steps have them in one."""
+    wide = torch.randn(3, rows, 8 * width, device=device).to(dtype)
+    return wide[0, :, : 4 * width], wide[1, :, 4 * width :], wide[2, :, width : 2 * width]
+
+
+def poisoned(*shapes: tuple[int, int], like: Tensor) -> list[Tensor]:
+    return [like.new_full(shape, torch.nan) for shape in shapes]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize(("rows", "width"), [(1, 1), (5, 300), (3, 32)])
+def test_gates(rows, width, dtype, device):
+    given = products(rows, width, device, dtype)
+    expected = lstm_gates_reference(*(part.double() for part in given))
+    launched = poisoned((rows, width), (rows, width), like=given[0])
+    launch_lstm_gates(*given, *launched)
+    for results in (launched, lstm_gates(*given)):
+        for found, right in zip(results, expected, strict=True):
+            assert found.is_contiguous() and found.dtype == dtype
+            assert torch.allclose(found.double(), right, atol=tolerance(dtype, device), rtol=tolerance(dtype, device))
+
+
+def test_gates_are_an_op(device):
+    given = products(3, 8, device)
+    torch.library.opcheck(lstm_gates, given, test_utils=("test_schema", "test_faketensor"))
+    ours, theirs = ([part.detach().clone().requires_grad_() for part in given] for _ in range(2))
+    for parts, run in ((ours, lstm_gates), (theirs, lstm_gates_reference)):
+        h, c = run(*parts)
+        (h.sum() + (c * c).sum()).backward()
+    for one, other in zip(ours, theirs, strict=True):
+        assert torch.allclose(one.grad, other.grad, atol=1e-5)
+    with pytest.raises(ValueError, match=r"products must be torch.float32 \[3, 32\]"):
+        lstm_gates(given[0][:, 1:], *given[1:])
+
+
+def masked_weight(width: int, density: float, device, dtype) -> tuple[Tensor, Tensor]:
+    """[4H, H] that keeps whole inputs in tiles of 8 outputs."""
+    mask = (torch.rand(4 * width // 8, width) < density).repeat_interleave(8, 0)
+    return torch.randn(4 * width, width).to(device, dtype) / width**0.5 * mask.to(device), mask.to(device)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("rows", "width", "density", "has_bias"),
+    [(1, 16, 0.5, False), (40, 48, 0.1, True), (33, 32, 1.0, True), (5, 16, 0.0, True), (2, 528, 0.9, False)],
+)
+def test_step(rows, width, density, has_bias, dtype, device):
+    torch.manual_seed(rows)
+    weight, mask = masked_weight(width, density, device, dtype)
+    layer = SparseGates(CSRFormat.from_dense(weight, mask), torch.randn(4 * width, device=device) if has_bias else None)
+    packed = pack_steps(layer.format)
+    assert torch.equal(packed.dense(), weight) and packed.panels.shape[2] % 16 == 0
+    from_input, _, c = products(rows, width, device, dtype)
+    h, c = torch.randn(rows, width, device=device).to(dtype), c.contiguous()
+    product = torch.nn.functional.linear(
+        h.double(), weight.double(), None if layer.bias is None else layer.bias.double()
+    )
+    expected = lstm_gates_reference(from_input.double(), product, c.double())
+    results = [layer.step(from_input, h.t().contiguous(), c)]
+    if device == "cuda" or dtype == torch.float16:  # the interpreter has no products of bfloat16
+        launched = poisoned((rows, width), (width, rows), (rows, width), like=c)
+        launch_lstm_step(from_input, h.t().contiguous(), c, packed.panels, packed.lists, layer.bias, *launched)
+        results.append(launched)
+    for new_h, state, new_c in results:
+        assert torch.equal(state.t(), new_h) and state.is_contiguous()
+        for found, right in zip((new_h, new_c), expected, strict=True):
+            assert torch.allclose(
+                found.double(), right, atol=2 * tolerance(dtype, device), rtol=tolerance(dtype, device)
+            )
+
+
+def test_the_step_is_an_op_and_its_layer_a_linear(device):
+    weight, mask = masked_weight(32, 0.3, device, torch.float16)
+    stored = GatheredFormat.from_dense(weight, mask, tile=8)
+    layer = SparseGates(stored, None)
+    x = torch.randn(3, 32, device=device, dtype=torch.float16)
+    assert (
+        torch.allclose(layer(x), torch.nn.functional.linear(x, weight), atol=1e-3) and layer.kernel_name == "lstm_step"
+    )
+    from_input, _, c = products(3, 32, device, torch.float16)
+    packed = pack_steps(stored)
+    given = (from_input, x.t().contiguous(), c.contiguous(), packed.panels, packed.lists, None)
+    torch.library.opcheck(lstm_step, given, test_utils=("test_schema", "test_faketensor"))
+    with pytest.raises(ValueError, match=r"state must be torch.float16 \[32, 3\]"):
+        lstm_step(from_input, x, *given[2:])
+    with pytest.raises(ValueError, match="must be contiguous"):
+        lstm_step(from_input, given[1], c, *given[3:])
+
+
+def test_what_the_step_does_not_take():
+    cuda = torch.device("cuda")
+    assert "blocks of 16, which do not divide 24" in step_unsupported_reason(24, torch.float16, cuda)
+    assert "not torch.float32" in step_unsupported_reason(32, torch.float32, cuda)
+    assert "needs a CUDA device" in step_unsupported_reason(32, torch.float16, torch.device("cpu"))

@@ -1,0 +1,324 @@
+"""The gate matrices of nn.LSTM are pruned, recovered, saved, loaded and swapped as Linears."""
+
+import copy
+import warnings
+from itertools import product
+from types import SimpleNamespace
+
+import pytest
+import torch
+from sparsefront_kernels.linear import SparseLinear
+from sparsefront_kernels.recurrent import SparseGates
+from torch import Tensor, nn
+from torch.nn.utils import weight_norm
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
+
+import sparsefront as sf
+from sparsefront.inference import recurrent
+from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.swap import load_sparse, save_choices
+from sparsefront.measure.execution_mode import fastest_execution_mode
+from sparsefront.models.linears import as_linears
+from sparsefront.models.recurrent import GateLinear, SplitLSTM, lstm_gates
+from sparsefront.networks import before_forward
+from sparsefront.pruning.calibration import sum_over_inputs
+
+LENGTHS = torch.tensor([2, 5, 3])
+TOKENS = torch.randint(0, 50, (4, 9), generator=torch.Generator().manual_seed(0))
+
+
+class Tagger(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(50, 32)
+        self.lstm = nn.LSTM(32, 32, 2, batch_first=True, bidirectional=True, dropout=0.2)
+        self.head = nn.Linear(64, 7)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        return self.head(self.lstm(self.embedding(input_ids))[0])
+
+
+def tagger() -> nn.Module:
+    torch.manual_seed(0)
+    return Tagger().eval()
+
+
+def loss(y: Tensor, target: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(y.flatten(0, 1), target.flatten())
+
+
+def quiet(line: str) -> None:
+    pass
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_outputs_are_those_of_the_operator(batch_first, bidirectional):
+    """Fused and step by step, of padded and packed sequences and of one alone, with a state and without."""
+    torch.manual_seed(0)
+    padded = torch.randn(3, 5, 6)
+    packed = pack_padded_sequence(padded, LENGTHS, batch_first=True, enforce_sorted=False)
+    for layers, bias in product((1, 2), (False, True)):
+        lstm = nn.LSTM(6, 8, layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional)
+        fused, steps = SplitLSTM(lstm), copy.deepcopy(SplitLSTM(lstm))
+        steps.hh_l0.register_forward_pre_hook(lambda *_: None)
+        states, rows = layers * (1 + bidirectional), 3 if batch_first else 5
+        for x, batch in ((padded, (rows,)), (padded[0], ()), (packed, (3,))):
+            state = torch.randn(2, states, *batch, 8)
+            for given in (None, tuple(state)):
+                expected = lstm(x, given)
+                for found in (fused(x, given), steps(x, given)):
+                    torch.testing.assert_close(found[1], expected[1])
+                    assert isinstance(found[0], PackedSequence) == isinstance(x, PackedSequence)
+                    for one, other in zip(found[0], expected[0], strict=True):
+                        torch.testing.assert_close(one, other)
+
+
+def test_what_padding_gives_counts_for_nothing_in_calibration():
+    """Of the products of inputs: those of states see no positions."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = nn.LSTM(8, 8, batch_first=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.lstm(x)[0]
+
+    net, real = Net(), torch.arange(5) < LENGTHS[:, None]
+    as_linears(net)
+    x = torch.randn(3, 5, 8).masked_fill(~real[..., None], 100.0)
+    sums = sum_over_inputs(net, [x], {"ih": net.lstm.ih_l0}, lambda x: x.sum(0), real_positions=lambda _: real)
+    torch.testing.assert_close(sums["ih"], x[real].sum(0))
+
+
+def test_gradients_and_dropout_step_by_step():
+    net, watched = tagger(), tagger()
+    as_linears(net), as_linears(watched)
+    seen = []
+    with before_forward({"hh": watched.lstm.hh_l1_reverse}, lambda *_: seen.append(1)):
+        for each in (net, watched):
+            loss(each(TOKENS), TOKENS % 7).backward()
+        outputs = [watched.train()(TOKENS), watched(TOKENS), watched.eval()(TOKENS)]
+    assert len(seen) == 4 * 9  # a call a step
+    for (name, one), other in zip(net.named_parameters(), watched.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, msg=name)
+    assert not torch.equal(outputs[0], outputs[1])
+    torch.testing.assert_close(outputs[2], net.eval()(TOKENS))
+
+
+PATTERNS = {
+    "element_wise": None,
+    "n_m": None,
+    "vector_wise": 4,
+    "block_wise": 8,
+    "tile_wise": 16,
+    "uniform": 1,
+    "channel": None,
+    "shuffled_block": 8,
+    "tile_2_4": 16,
+    "block_2_4": 16,
+}
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_every_pattern(pattern, tmp_path):
+    net = tagger()
+    parameter = net.lstm.weight_hh_l0
+    masks = sf.prune(net, pattern, 0.5, granularity=PATTERNS[pattern], example_inputs=(TOKENS,), tell=quiet)
+    assert set(masks) == {f"lstm.{part}_l{at}" for part in ("ih", "hh") for at in ("0", "0_reverse", "1", "1_reverse")}
+    assert masks.ignored == {"head": "the last Linear, the head"} and list(masks.dense) == ["embedding"]
+    assert net.lstm.hh_l0.weight is parameter  # an optimizer may hold it
+    # what masked weights give in an nn.LSTM
+    plain = tagger()
+    plain.load_state_dict(
+        {
+            name if "lstm" not in name else "lstm.{2}_{1}".format(*name.split(".")): tensor
+            for name, tensor in net.state_dict().items()
+        }
+    )
+    expected = plain(TOKENS)
+    torch.testing.assert_close(net(TOKENS), expected)
+    sf.save(tmp_path, net, masks)
+    fresh = Tagger().eval()
+    loaded = sf.load(tmp_path, fresh)
+    assert all(torch.equal(loaded[layer], mask) for layer, mask in masks.items())
+    report = sf.swap(fresh, loaded, (TOKENS,))
+    assert all(report.layers[layer].is_sparse for layer in masks) and report.sparse_flops_share > 0.9
+    torch.testing.assert_close(fresh(TOKENS), expected)
+
+
+TRAINED = {"epochs": 1, "dense_net": tagger}
+RECOVERIES = {
+    "finetune": TRAINED,
+    "lr_rewind": TRAINED,
+    "weight_rewind": TRAINED | {"epoch_weights": {0: None}},
+    "distill": TRAINED,
+    "sr_ste": TRAINED | {"initial_net": tagger},
+    "cast": TRAINED,
+    "obs_update": {"dense_net": tagger},
+    "sparse_swaps": {"dense_net": tagger},
+}
+
+
+@pytest.mark.parametrize("recovery", RECOVERIES)
+def test_every_recovery_keeps_the_masks(recovery):
+    net = tagger()
+    masks = sf.prune(net, "n_m", 0.5, example_inputs=(TOKENS,), tell=quiet)
+    before, given = copy.deepcopy(net.state_dict()), dict(RECOVERIES[recovery])
+    if "epoch_weights" in given:
+        given["epoch_weights"] = {0: before}
+    found = sf.recover(net, masks, [((TOKENS,), TOKENS % 7)] * 2, loss=loss, recovery=recovery, **given)
+    for layer, mask in found.items():
+        weight = net.get_submodule(layer).weight
+        assert not weight[~mask].any() and not torch.equal(weight, before[f"{layer}.weight"]), layer
+
+
+def test_state_dicts_of_an_lstm_are_taken():
+    net, plain = tagger(), Tagger().eval()
+    as_linears(net)
+    weights = plain.state_dict()
+    net.load_state_dict(weights)
+    assert "lstm.weight_ih_l0" in weights
+    torch.testing.assert_close(net(TOKENS), plain(TOKENS))
+
+
+def test_what_stays_and_why():
+    class Kinds(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.projected, self.hooked = nn.LSTM(16, 16, proj_size=8), nn.LSTM(16, 16)
+            self.computed, self.split = weight_norm(nn.LSTM(16, 16), "weight_hh_l0"), nn.LSTM(16, 16)
+            self.hooked.register_forward_hook(lambda *_: None)
+
+    net = Kinds()
+    masks = sf.prune(net, "element_wise", 0.5, tell=quiet)
+    assert list(masks) == ["split.ih_l0", "split.hh_l0"]
+    assert masks.dense == {
+        "projected": "an LSTM with projections (proj_size=8) is not split into Linears",
+        "hooked": "an LSTM with forward hooks is not split into Linears",
+        "computed": "an LSTM whose weights are computed from other parameters is not split into Linears",
+    }
+    with pytest.raises(sf.InvalidSetting, match="the whole network is not split into Linears: put it into a module"):
+        sf.prune(nn.LSTM(16, 16), "element_wise", 0.5, tell=quiet)
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.lstm = nn.LayerNorm(32), nn.LSTM(32, 32, batch_first=True)
+        self.up, self.down = nn.Linear(32, 64), nn.Linear(64, 32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.lstm(self.norm(x))[0]
+        return x + self.down(self.up(x).relu())
+
+
+def test_a_block_with_a_pruned_lstm_is_not_rewritten():
+    torch.manual_seed(0)
+    net, x = nn.Sequential(nn.Sequential(Block(), Block()), nn.Linear(32, 5)).eval(), torch.randn(3, 7, 32)
+    masks = sf.prune(net, "tile_wise", 0.5, granularity=16, example_inputs=(x,), tell=quiet)
+    expected = net(x)
+    report = sf.swap(net, masks, (x,))
+    assert {type(net.get_submodule(layer)) for layer in masks} == {SparseLinear} and len(masks) == 8
+    reason = "has a pruned LSTM, lstm.ih_l0, which its graph would run dense"
+    assert report.fusion.unsupported == {"0.0": reason, "0.1": reason}
+    torch.testing.assert_close(net(x), expected)
+
+
+def test_the_gates():
+    cell = nn.LSTMCell(6, 8)
+    x, h, c = torch.randn(3, 6), torch.randn(3, 8), torch.randn(3, 8)
+    products = [
+        nn.functional.linear(x, cell.weight_ih, cell.bias_ih),
+        nn.functional.linear(h, cell.weight_hh, cell.bias_hh),
+    ]
+    torch.testing.assert_close(lstm_gates(*products, c), cell(x, (h, c)))
+
+
+TIMES = {  # of the operator, of single products, of whole steps
+    "steps": (9.0, 8.0, 5.0),
+    "operator": (4.0, 8.0, 5.0),
+    "products": (9.0, 3.0, 5.0),
+}
+
+
+@pytest.mark.parametrize("fastest", TIMES)
+def test_the_fastest_form_of_a_whole_lstm_stays(fastest, monkeypatch, tmp_path):
+    """As on a GPU, with times that are made up."""
+    operator, products, steps = TIMES[fastest]
+
+    def timed(lstm, x):
+        kinds = {type(part) for part in lstm.children()}
+        us = steps if SparseGates in kinds else products if SparseLinear in kinds else operator
+        return SimpleNamespace(latency_us=us)
+
+    monkeypatch.setattr(recurrent, "time_layer", timed)
+    monkeypatch.setattr(recurrent, "_can_be_timed", lambda weight: True)
+    monkeypatch.setattr(recurrent, "step_unsupported_reason", lambda *_: None)
+    wants = KernelChoice.wants
+    monkeypatch.setattr(
+        KernelChoice,
+        "wants",
+        lambda self, kernel, *rest, **more: kernel.name == "lstm_step" or wants(self, kernel, *rest, **more),
+    )
+    net = tagger()
+    masks = sf.prune(net, "tile_wise", 0.5, granularity=16, layers="lstm.*", tell=quiet)
+    expected, export = net(TOKENS), sf.save(tmp_path / "export", net, masks)
+    packed = pack_padded_sequence(torch.randn(3, 5, 32), LENGTHS, batch_first=True, enforce_sorted=False)
+    ended = net.lstm(packed)
+    report = sf.swap(net, masks, (TOKENS,))
+    torch.testing.assert_close(net(TOKENS), expected)
+    torch.testing.assert_close(copy.deepcopy(net)(TOKENS), expected)
+    torch.testing.assert_close(net.lstm(packed)[0].data, ended[0].data)
+    torch.testing.assert_close(net.lstm(packed)[1], ended[1])
+    states = {layer: report.layers[layer] for layer in masks if ".hh" in layer}
+    assert {layer.kernel == "lstm_step" for layer in states.values()} == {fastest == "steps"}
+    kinds = {"steps": SparseGates, "operator": GateLinear, "products": SparseLinear}
+    assert {type(net.get_submodule(layer)) for layer in states} == {kinds[fastest]}
+    if fastest == "steps":
+        assert not set(states) & report.dense_layers.keys() and report.sparse_flops_share > 0.9
+        assert states["lstm.hh_l0"].notes["lstm_step"] == (
+            "the whole LSTM: its products 8.0 us, nn.LSTM 9.0 us, lstm_step 5.0 us"
+        )
+    elif fastest == "operator":
+        assert report.dense_layers["lstm.ih_l0"].startswith("the whole LSTM is faster dense: its products 8.0 us")
+        assert not any(layer.is_sparse for layer in report.layers.values())
+    # the same again, by its plan
+    save_choices(report, tmp_path)
+    fresh = Tagger().eval()
+    as_linears(fresh)
+    again = load_sparse(
+        fresh,
+        export.directory,
+        {"input_ids": TOKENS},
+        device=torch.device("cpu"),
+        dtype=torch.float32,
+        choices=tmp_path / "choices.json",
+    )
+    assert {name: layer.kernel for name, layer in again.layers.items()} == {
+        name: layer.kernel for name, layer in report.layers.items()
+    }
+    torch.testing.assert_close(fresh(TOKENS), expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_on_a_gpu(bidirectional):
+    """cuDNN's operator on weights in one piece, and sparse steps in a graph, of all directions."""
+    torch.manual_seed(0)
+    plain = nn.LSTM(128, 128, 2, batch_first=True, bidirectional=bidirectional).to("cuda", torch.float16)
+    net = nn.Sequential(copy.deepcopy(plain))
+    x = torch.randn(16, 12, 128, device="cuda", dtype=torch.float16)
+    masks = sf.prune(net, "tile_wise", 0.75, granularity=64, tell=quiet)
+    with torch.inference_mode(), warnings.catch_warnings():
+        warnings.simplefilter("error")  # of weights that are not in one piece
+        masked = net(x)[0]
+        torch.testing.assert_close(copy.deepcopy(net)(x)[0], masked)
+        torch.testing.assert_close(copy.deepcopy(net).float()(x.float())[0], masked.float(), atol=5e-3, rtol=1e-2)
+    sf.swap(net, masks, (x,), kernel="sparse", tell=quiet)
+    assert net[0].gates is not lstm_gates
+    settings = {"execution_modes": ("eager", "cuda_graph", "compile"), "device": x.device, "dtype": x.dtype}
+    found = fastest_execution_mode(net, {"input": x}, **settings)
+    assert not found.not_timed
+    torch.testing.assert_close(found.call()[0], masked, atol=5e-3, rtol=1e-2)

@@ -1,0 +1,79 @@
+"""Translation by LSTMs: steps, padding, rows of a beam, and sparse steps."""
+
+import pytest
+import torch
+
+import sparsefront as sf
+from sparsefront.data.base import DataInfo
+from sparsefront.models.lstm_nmt import LstmNmt
+from sparsefront.tasks.decoding import BOS, PAD
+
+INFO = DataInfo(kind="translation", num_classes=0, sequence_length=12, vocabulary=40)
+LENGTHS = torch.tensor([7, 3, 5])
+
+
+@pytest.fixture
+def net():
+    torch.manual_seed(0)
+    return LstmNmt(width=32).build(INFO).eval()
+
+
+def sentences() -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    source, target = (torch.randint(4, 40, (3, length), generator=generator) for length in (7, 6))
+    mask = torch.arange(7) < LENGTHS[:, None]
+    target[:, 0] = BOS
+    return {"source": source.masked_fill(~mask, PAD), "source_mask": mask, "target": target}
+
+
+def test_steps_give_what_the_whole_target_gives(net):
+    given = sentences()
+    with torch.no_grad():
+        expected, state = net(**given), net.encode(given["source"], given["source_mask"])
+        order = torch.tensor([2, 0, 0, 1])
+        state, expected, tokens = net.reorder(state, order), expected[order], given["target"][order]
+        for step in range(tokens.shape[1]):
+            logits, state = net.step(tokens[:, step], state)
+            torch.testing.assert_close(logits, expected[:, step])
+            order = order.flip(0)
+            state, expected, tokens = net.reorder(state, order), expected[order], tokens[order]
+
+
+def test_padding_changes_nothing(net):
+    given = sentences()
+    with torch.no_grad():
+        together = net(**given)
+        for row, length in enumerate(LENGTHS.tolist()):
+            alone = {name: tensor[row : row + 1] for name, tensor in given.items()}
+            alone |= {name: alone[name][:, :length] for name in ("source", "source_mask")}
+            torch.testing.assert_close(net(**alone)[0], together[row])
+
+
+def test_under_autocast(net):
+    given = sentences()
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        found = net(**given)
+    with torch.no_grad():
+        torch.testing.assert_close(found.float(), net(**given), atol=0.05, rtol=0.05)
+
+
+def test_every_gradient_is_there_and_the_skeleton_is_the_same(net):
+    net.train()(**sentences()).logsumexp(-1).sum().backward()
+    assert all(parameter.grad is not None for parameter in net.parameters())
+    model = LstmNmt(width=32)
+    skeleton = model.skeleton(INFO)
+    assert [*skeleton.state_dict()] == [*net.state_dict()]
+    assert model.prunable(skeleton) == model.prunable(net)
+    assert len(model.prunable(net)) == 15 and "head" in LstmNmt(prune_head=True).prunable(net)
+    assert LstmNmt(width=64, layers=1).variant == "width 64 layers 1" and LstmNmt().variant is None
+
+
+def test_sparse_steps(net):
+    given = sentences()
+    layers = LstmNmt().prunable(net)
+    masks = sf.prune(net, "tile_wise", 0.5, granularity=16, layers=layers, tell=len)
+    with torch.no_grad():
+        expected = net(**given)
+        report = sf.swap(net, masks, given)
+        assert all(report.layers[layer].is_sparse for layer in layers) and report.sparse_flops_share > 0.8
+        torch.testing.assert_close(net(**given), expected)
