@@ -90,7 +90,18 @@ def test_pairs_of_one_source_are_held_out_together(tmp_path: Path) -> None:
     train, val = ({sources[row] for row in rows} for rows in (division.train, division.val))
     assert not train & val and len(division.train) + len(division.val) == 90 and 15 <= len(division.val) <= 21
     assert settings.sentences().pairs("val")[0] == [sources[row] for row in division.val]
-    assert replace(settings, split_by="rows").info.vocabulary_digest != settings.info.vocabulary_digest
+    assert settings.split_version == "source-sentences-1"
+    others = [replace(settings, split_by="rows"), replace(settings, valid_fraction=0.1)]
+    assert len({one.info.vocabulary_digest for one in (settings, *others)}) == 3
+
+
+def test_a_val_of_its_own_leaves_train_whole(folder: Path, tmp_path: Path) -> None:
+    settings = Multi30k(path=str(folder))
+    data = opened(settings, tmp_path)
+    assert (len(data.part("train")), len(data.part("val"))) == (40, 9) and settings.split_version is None
+    assert replace(settings, valid_fraction=0.3).info == settings.info
+    with pytest.raises(InvalidSetting, match="name=multi30k: has a val split of its own"):
+        settings.division(tmp_path)
 
 
 def test_long_pairs_are_not_trained_on_and_are_never_left_out_of_an_evaluation(folder: Path, tmp_path: Path) -> None:

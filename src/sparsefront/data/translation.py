@@ -85,6 +85,12 @@ class Translated(Dataset):
         return "source-sentences-1"
 
     @property
+    def split_version(self) -> str | None:
+        """None where val is a split of its own, as those of the hub are."""
+        version = super().split_version
+        return None if self.path is None or ("val", self.source) in self.files() else version
+
+    @property
     def info(self) -> DataInfo:
         return DataInfo(
             "translation",
@@ -98,7 +104,7 @@ class Translated(Dataset):
     def vocabulary_digest(self) -> str:
         """Of all that the vocabulary follows from."""
         learnt_from = {"content": self.content(), "languages": [self.source, self.target], "tokens": self.vocabulary}
-        return digest(learnt_from | {"split": self.split_version, "held_out": self.valid_fraction})
+        return digest(learnt_from | {"held_out": self.split_version and [self.split_version, self.valid_fraction]})
 
     def check(self) -> None:
         if self.path is not None:
@@ -251,7 +257,7 @@ class Sentences:
         if self.own_val:
             raise InvalidSetting("name", settings.name, "has a val split of its own: nothing of train is held out")
         sources, _ = self._whole("train")
-        groups = linked((source,) for source in sources) if settings.keeps_groups else None
+        groups = None if settings.split_by == "rows" else linked((source,) for source in sources)
         strata = np.zeros(len(sources), dtype=np.int64)
         train, val = held_out(strata, settings.valid_fraction, groups=groups, path=settings.path)
         return Division(train, val, groups, len(sources))
