@@ -5,8 +5,9 @@ from omegaconf import DictConfig
 from sparsefront.artifacts.store import ArtifactStore, remove_leftovers
 from sparsefront.cache.inventory import remember_results
 from sparsefront.config.experiment import Experiment
+from sparsefront.config.optimized_values import require_found
 from sparsefront.config.sweeps import note_work
-from sparsefront.config.validate import require_found, validate
+from sparsefront.config.validate import validate
 from sparsefront.progress import bars_as_configured
 from sparsefront.provenance import code_commit
 from sparsefront.results.record import Result
@@ -72,16 +73,7 @@ def _run_stages(experiment: Experiment, store: ArtifactStore, keys: StageKeys) -
             control_quality = control.measure(experiment, store, keys.control_quality, continued)
         if experiment.continues_to("report"):
             return report.run(
-                experiment,
-                store,
-                keys,
-                trained,
-                pruned,
-                recovered,
-                exported,
-                measured,
-                control_quality,
-                loggers,
+                experiment, store, keys, trained, pruned, recovered, exported, measured, control_quality, loggers
             )
         report.leave_out(experiment, exported, loggers)
     return None

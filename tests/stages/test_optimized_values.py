@@ -5,7 +5,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import open_dict, read_write
 
-from sparsefront.config.validate import (
+from sparsefront.config.optimized_values import (
     OF_CONTROL,
     OF_DECODE,
     OF_DENSE_LOW,
@@ -17,8 +17,8 @@ from sparsefront.config.validate import (
     OF_SEARCH,
     OF_SPARSE_TIMING,
     OF_TIMING,
-    validate,
 )
+from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
 from sparsefront.pipeline import run_experiment
 from sparsefront.results.field_types import alternatives

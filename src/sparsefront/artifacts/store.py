@@ -360,9 +360,7 @@ class ArtifactStore:
             return found
         if stage not in self.runnable:
             raise InvalidSetting(
-                "stages",
-                list(self.runnable),
-                self._why_absent(folder, kind, stage) + f": add {stage} to stages",
+                "stages", list(self.runnable), self._why_absent(folder, kind, stage) + f": add {stage} to stages"
             )
         folder.parent.mkdir(parents=True, exist_ok=True)
         what = f"{kind} {key}"

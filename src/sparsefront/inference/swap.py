@@ -15,23 +15,12 @@ from sparsefront.errors import InvalidSetting, keys_of
 from sparsefront.export.checkpoint import read_export
 from sparsefront.export.packed_layers import PackedWeights, masks_stored_dense, pack_layers
 from sparsefront.gpu import sharing
-from sparsefront.inference.autotune import (
-    Autotuned,
-    autotune_layer,
-    dense_name,
-    find_candidates,
-)
+from sparsefront.inference.autotune import Autotuned, autotune_layer, dense_name, find_candidates
 from sparsefront.inference.choice import KernelChoice, kernel_choice
 from sparsefront.inference.fusion.block_pass import fuse_blocks
 from sparsefront.inference.fusion.plan import FusionPlan, FusionReport
 from sparsefront.inference.fusion.products import TimedProducts
-from sparsefront.inference.low_precision import (
-    NOTHING,
-    precision_of,
-    quantize_others,
-    reached_linears,
-    try_low_dense,
-)
+from sparsefront.inference.low_precision import NOTHING, precision_of, quantize_others, reached_linears, try_low_dense
 from sparsefront.inference.network_modules import (
     SparseConv2d,
     join_groups,
@@ -67,14 +56,7 @@ from sparsefront.measure.problems import LayerInput, observe_problems, theoretic
 from sparsefront.measure.search_time import LAYER, SearchTime, Tell, begun, current, searching, too_late
 from sparsefront.measure.timers import launch_in_use
 from sparsefront.measure.variants import adds_shortcut
-from sparsefront.networks import (
-    ReadTensors,
-    layer_weight,
-    load_state,
-    modes_back_on_error,
-    remove_blocks,
-    unwrapped,
-)
+from sparsefront.networks import ReadTensors, layer_weight, load_state, modes_back_on_error, remove_blocks, unwrapped
 from sparsefront.progress import bar, counted
 from sparsefront.pruning.layers import (
     KEEPS_ALL,
@@ -398,15 +380,7 @@ def load_sparse(
     require_supported(precision, device, dtype)
     # kernels of the plan are named one by one; what is dense stays dense
     report = swap_layers(
-        net,
-        packed,
-        problems,
-        KernelChoice(),
-        device=device,
-        dtype=dtype,
-        inputs=inputs,
-        plan=plan,
-        precision=precision,
+        net, packed, problems, KernelChoice(), device=device, dtype=dtype, inputs=inputs, plan=plan, precision=precision
     )
     return report if export.blocks is None else replace(report, sparse_layer_share=None, sparse_flops_share=None)
 

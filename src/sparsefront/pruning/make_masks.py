@@ -276,11 +276,7 @@ class MaskMaker:
     def __call__(self, sparsity: float, previous: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
         pruning = self.pruning
         scores = score_weights(
-            self.task,
-            self.layers,
-            importance=pruning.importance,
-            open_loader=self.open_loader,
-            movement=self.movement,
+            self.task, self.layers, importance=pruning.importance, open_loader=self.open_loader, movement=self.movement
         )
         return make_masks(
             scores,

@@ -131,12 +131,7 @@ def prune(
         chosen, left_out = choose_layers(net, layers, inputs)
     kept_dense = ignored_layers(chosen, ignore)
     plan = plan_pruning(
-        net,
-        chosen,
-        pattern=pruning.pattern,
-        sparsity=sparsity,
-        ignored=kept_dense,
-        reads_inputs=pruning.reads_inputs,
+        net, chosen, pattern=pruning.pattern, sparsity=sparsity, ignored=kept_dense, reads_inputs=pruning.reads_inputs
     )
     require_whole_groups(plan, pruning.pattern, kept_dense)
     _require_layers(net, plan, pruning)

@@ -90,12 +90,7 @@ class FinishedRounds:
     """
 
     def __init__(
-        self,
-        folder: Path | None,
-        *,
-        net: nn.Module,
-        masked: MaskedWeights,
-        movement: AccumulateMovement | None,
+        self, folder: Path | None, *, net: nn.Module, masked: MaskedWeights, movement: AccumulateMovement | None
     ) -> None:
         self.folder = folder
         self.net, self.masked, self.movement = net, masked, movement

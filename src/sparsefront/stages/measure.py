@@ -203,11 +203,7 @@ def measured_swap(
 
 
 def _faster_whole(
-    bench: EvalContext,
-    dense_net: nn.Module,
-    make_net: Callable[[], nn.Module],
-    export: Export,
-    ways: Ways | None,
+    bench: EvalContext, dense_net: nn.Module, make_net: Callable[[], nn.Module], export: Export, ways: Ways | None
 ) -> tuple[SparseNetwork, dict[str, Any], Samples]:
     sparse = swap_in(bench, make_net(), export)
     speed, samples_ms = sparse_speed(bench, dense_net, sparse, ways)
@@ -387,11 +383,7 @@ def _dense_in_low(bench: EvalContext, dense_net: nn.Module) -> tuple[dict[str, A
 
 
 def _side_by_side(
-    bench: EvalContext,
-    dense_net: nn.Module,
-    make_net: Callable[[], nn.Module],
-    export: Export,
-    folder: Path,
+    bench: EvalContext, dense_net: nn.Module, make_net: Callable[[], nn.Module], export: Export, folder: Path
 ) -> tuple[dict[str, Any], Samples, SplitQuality]:
     """Swap, check against the masked network, evaluate, and time beside the dense baseline; again for each point of the curve.
 
