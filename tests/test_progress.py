@@ -121,7 +121,10 @@ def test_an_evaluation_knows_its_end(capsys, limit, batches):
         update=lambda output, batch: None, compute=dict, standard_errors=dict, samples=20, outcomes=str
     )
     task = SimpleNamespace(
-        metric_name="accuracy", net_inputs=lambda batch: batch, evaluator=lambda data, split: evaluator
+        metric_name="accuracy",
+        net_inputs=lambda batch: batch,
+        predict=lambda net, inputs: net(**inputs),
+        evaluator=lambda data, split: evaluator,
     )
     evaluate(
         task, net, data, "test", device=torch.device("cpu"), dtype=torch.float32, limit=limit, description="evaluate"
