@@ -37,7 +37,7 @@ REJECTED = {
     "rounds that fall": (["schedule=iterative", "schedule.levels=[0.5,0.25]"], r"schedule\.levels=.*must rise"),
     "masks lifted before the start": (
         ["recovery.dense_after=0"],
-        r"^recovery\.dense_after=0.*: must be .*above 0|greater",
+        r"^recovery\.dense_after=0.*: must be .*greater than 0",
     ),
     "masks lifted at the end": (["recovery.dense_after=1"], r"^recovery\.dense_after=1.*: must be .*below 1"),
     "masks lifted by what has none to hold": (

@@ -14,8 +14,8 @@ from sparsefront.progress import counted
 from sparsefront.pruning.masked_weights import ApplyMasks, MaskedWeights
 from sparsefront.recovery.backend import SPARSE_BACKEND, Backend, check_backend, sparse_backend
 from sparsefront.recovery.base import MakeMasks, Recovery, RecoverySetup, Round, RoundRecord
+from sparsefront.recovery.dense_after import check_dense_after, first_dense_step
 from sparsefront.recovery.fake_quantize import FakeQuantize
-from sparsefront.schedule.one_shot import OneShot
 from sparsefront.training.fit import Trained, fit, steps_per_epoch
 from sparsefront.training.recipe import Optimization, Recipe
 
@@ -105,7 +105,7 @@ class TrainingRecovery(Recovery):
     def check(self, setup: RecoverySetup) -> None:
         self.plan(setup.recipe, steps_per_epoch=1)
         if self.dense_after is not None:
-            _check_dense_after(self.dense_after, setup, self.backend)
+            check_dense_after(self.dense_after, setup, self.backend)
         check_backend(self.backend, setup, quantize=self.quantize)
 
     @property
@@ -126,7 +126,7 @@ class TrainingRecovery(Recovery):
         steps = steps_per_epoch(round.data, setup.trainer)
         plan = self.plan_of_round(setup.recipe, steps, round.index, len(round.levels))
         total_steps = plan.total_steps(steps)
-        dense_from = None if self.dense_after is None else _first_dense_step(self.dense_after, total_steps)
+        dense_from = None if self.dense_after is None else first_dense_step(self.dense_after, total_steps)
         self.set_weights(round)
         round.masked.set(round.masks)
         with self._trained_layers(round, plan.optimization) as (masked, make_masks):
@@ -167,43 +167,6 @@ def fit_round(
         first_step=round.first_step,
         graphs=graphs,
     )
-
-
-# Sparse to dense.
-
-DenseAfter = Annotated[float | None, Field(gt=0, lt=1, description="null: the masks stay")]
-"""Part of the optimizer steps after which the masks are lifted."""
-DENSE_AFTER = "recovery.dense_after"
-
-
-def _check_dense_after(value: float, setup: RecoverySetup, backend: Backend) -> None:
-    """Require masks that can be lifted.
-
-    Raises:
-        InvalidSetting: key `recovery.dense_after`, with the reason.
-    """
-    pattern, schedule = setup.pruning.pattern, setup.pruning.schedule
-    if schedule.name != OneShot.name:
-        allowed = f"lifts masks that do not change before, those of schedule={OneShot.name}, not of {schedule.name}"
-    elif pattern.takes_blocks:
-        allowed = f"lifts masks, and pattern={pattern.name} takes whole blocks out of the network: leave it null"
-    elif backend != "dense":
-        allowed = f"trains the whole network on under recovery.backend=dense, not {backend}"
-    else:
-        return
-    raise InvalidSetting(DENSE_AFTER, value, allowed)
-
-
-def _first_dense_step(dense_after: float, steps: int) -> int:
-    """The optimizer step, counted from 0, before which the masks are lifted: at least one step comes before and one after.
-
-    Raises:
-        InvalidSetting: there is only one step.
-    """
-    if steps < 2:
-        allowed = f"needs two optimizer steps or more, and the recovery takes {steps}"
-        raise InvalidSetting(DENSE_AFTER, dense_after, allowed)
-    return min(max(1, round(dense_after * steps)), steps - 1)
 
 
 # Going back to a point of the dense run.
