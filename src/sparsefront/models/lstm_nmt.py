@@ -2,18 +2,17 @@
 
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from sparsefront.models.base import Model, linear_and_conv_layers
-from sparsefront.models.checkpoint import load_weights, read_weights, weights_file, weights_fingerprint
+from sparsefront.models.base import linear_and_conv_layers
+from sparsefront.models.checkpoint import weights_fingerprint
 from sparsefront.models.linears import as_linears
 from sparsefront.models.recurrent import State, side_by_side
-from sparsefront.models.translation import require_vocabulary
+from sparsefront.models.translation import TranslationModel
 from sparsefront.settings_class import settings_class
 from sparsefront.tasks.decoding import PAD, TranslationNetwork
 
@@ -25,7 +24,7 @@ LARGEST = 0.1  # of a weight at the start, as in Luong's code
 
 
 @settings_class()
-class LstmNmt(Model):
+class LstmNmt(TranslationModel):
     """Settings of model lstm_nmt.
 
     Args:
@@ -36,7 +35,6 @@ class LstmNmt(Model):
         prune_head: the Linear of the logits may be pruned too.
     """
 
-    kinds: ClassVar[tuple[str, ...]] = ("translation",)
     fingerprinted: ClassVar[frozenset[str]] = frozenset({*SIZES, "path"})
 
     width: PositiveInt = 512
@@ -51,10 +49,6 @@ class LstmNmt(Model):
         sizes = [f"{key} {getattr(self, key)}" for key in SIZES if getattr(self, key) != getattr(type(self), key)]
         return " ".join(sizes) or None
 
-    def check(self) -> None:
-        if self.path is not None:
-            weights_file(self.path)
-
     def fingerprint(self) -> dict[str, Any]:
         own = {name: getattr(self, name) for name in SIZES}
         return {
@@ -63,19 +57,7 @@ class LstmNmt(Model):
             "weights": "random" if self.path is None else weights_fingerprint(self.path),
         }
 
-    def build(self, info: "DataInfo") -> nn.Module:
-        net = LstmTranslator(self, info)
-        if self.path is not None:
-            weights = read_weights(self.path)
-            require_vocabulary(weights, net, self.path)
-            load_weights(net, weights, head="", path=self.path)
-        return net
-
-    def skeleton(self, info: "DataInfo") -> nn.Module:
-        with torch.device("meta"):
-            return LstmTranslator(self, info)
-
-    def architecture(self, info: "DataInfo", exported: Path) -> nn.Module:
+    def network(self, info: "DataInfo") -> "LstmTranslator":
         return LstmTranslator(self, info)
 
     def prunable(self, net: nn.Module) -> list[str]:

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
@@ -10,9 +9,9 @@ import torch.nn.functional as F
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from sparsefront.models.base import Model, linear_and_conv_layers
-from sparsefront.models.checkpoint import load_weights, read_weights, weights_file, weights_fingerprint
-from sparsefront.models.translation import check_positions, require_vocabulary
+from sparsefront.models.base import linear_and_conv_layers
+from sparsefront.models.checkpoint import weights_fingerprint
+from sparsefront.models.translation import TranslationModel, check_positions
 from sparsefront.settings_class import settings_class
 from sparsefront.tasks.decoding import TranslationNetwork
 
@@ -40,7 +39,7 @@ SIZES = {
 
 
 @settings_class()
-class TransformerMT(Model):
+class TransformerMT(TranslationModel):
     """Settings of model transformer_mt.
 
     Args:
@@ -51,7 +50,6 @@ class TransformerMT(Model):
         path: local checkpoint; null = random weights.
     """
 
-    kinds: ClassVar[tuple[str, ...]] = ("translation",)
     fingerprinted: ClassVar[frozenset[str]] = frozenset({"size", "norm", "dropout", "max_positions", "path"})
 
     size: Literal["tiny", "small", "base", "big"] = "small"
@@ -64,29 +62,10 @@ class TransformerMT(Model):
     def variant(self) -> str:
         return self.size if self.norm == "pre" else f"{self.size} {self.norm}-norm"
 
-    def check(self) -> None:
-        if self.path is not None:
-            weights_file(self.path)
-
     def fingerprint(self) -> dict[str, Any]:
         own = {name: getattr(self, name) for name in ("size", "norm", "dropout", "max_positions")}
         weights = "random" if self.path is None else weights_fingerprint(self.path)
         return {"model": "transformer_mt", **own, "weights": weights}
-
-    def build(self, info: "DataInfo") -> nn.Module:
-        net = self._net(info)
-        if self.path is not None:
-            weights = read_weights(self.path)
-            require_vocabulary(weights, net, self.path)
-            load_weights(net, weights, head="", path=self.path)
-        return net
-
-    def skeleton(self, info: "DataInfo") -> nn.Module:
-        with torch.device("meta"):
-            return self._net(info)
-
-    def architecture(self, info: "DataInfo", exported: Path) -> nn.Module:
-        return self._net(info)
 
     def prunable(self, net: nn.Module) -> list[str]:
         """q, k, v and out of every attention, fc1 and fc2 of every MLP; not the embedding, which gives the logits too."""
@@ -95,7 +74,7 @@ class TransformerMT(Model):
     def longest_sequence(self, info: "DataInfo") -> int:
         return self.max_positions
 
-    def _net(self, info: "DataInfo") -> "TranslationTransformer":
+    def network(self, info: "DataInfo") -> "TranslationTransformer":
         check_positions(info, self.max_positions)
         return TranslationTransformer(self, info)
 

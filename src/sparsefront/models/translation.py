@@ -1,16 +1,54 @@
-"""What networks that translate are checked for: the vocabulary that their weights were trained with, and their positions."""
+"""What models that translate have in common: how they are built, and what a checkpoint and sentences are checked for."""
 
+from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.models.base import Model
+from sparsefront.models.checkpoint import load_weights, read_weights, weights_file
 from sparsefront.tasks.decoding import VOCABULARY, TranslationNetwork
 
 if TYPE_CHECKING:
     from sparsefront.data.base import DataInfo
+
+
+class TranslationModel(Model):
+    """A model of this repository that translates, with random weights or those of a local checkpoint.
+
+    Attributes:
+        path: local checkpoint; None = random weights.
+    """
+
+    kinds: ClassVar[tuple[str, ...]] = ("translation",)
+    path: str | None
+
+    @abstractmethod
+    def network(self, info: "DataInfo") -> TranslationNetwork:
+        """With random weights."""
+
+    def check(self) -> None:
+        if self.path is not None:
+            weights_file(self.path)
+
+    def build(self, info: "DataInfo") -> nn.Module:
+        net = self.network(info)
+        if self.path is not None:
+            weights = read_weights(self.path)
+            require_vocabulary(weights, net, self.path)
+            load_weights(net, weights, head="", path=self.path)
+        return net
+
+    def skeleton(self, info: "DataInfo") -> nn.Module:
+        with torch.device("meta"):
+            return self.network(info)
+
+    def architecture(self, info: "DataInfo", exported: Path) -> nn.Module:
+        return self.network(info)
 
 
 def check_positions(info: "DataInfo", positions: int) -> None:
