@@ -55,6 +55,10 @@ def swept(composed):
 
 REJECTED = {
     "nothing is pruned": (["pattern=dense"], "val_sparse: a run with pattern=dense does not measure val_sparse"),
+    "no kernels for lifted masks": (
+        ["recovery.dense_after=0.5"],
+        r"val_sparse: a run with recovery\.dense_after, which leaves a dense network, does not measure val_sparse",
+    ),
     "no kernels": (["kernel=none"], "val_sparse: a run with kernel=none does not measure val_sparse"),
     "no swap": (
         [NO_SWAP, "optimize=[val_masked,speedup]"],

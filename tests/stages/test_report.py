@@ -49,7 +49,13 @@ def test_the_result_names_the_settings_of_every_part(run):
     assert choice.dataset_parameters == {"shift": 0, "valid_fraction": 0.1, "split_by": "auto", "num_workers": 0}
     assert choice.dataset_split == "duplicates-1"
     assert choice.importance_parameters == {"norm": "l1"} and choice.schedule_parameters == {}
-    assert choice.recovery_parameters == {"epochs": 1, "lr": None, "quantize": False, "backend": "dense"}
+    assert choice.recovery_parameters == {
+        "epochs": 1,
+        "lr": None,
+        "quantize": False,
+        "backend": "dense",
+        "dense_after": None,
+    }
     assert choice.recipe_parameters["weight_decay"] == 0.25
     assert choice.trainer_parameters["device"] == "cpu" and choice.trainer_parameters["limit_batches"] == 2
     assert choice.allocation == "per_layer" and choice.allocation_parameters == {}

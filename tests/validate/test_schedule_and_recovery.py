@@ -35,6 +35,39 @@ REJECTED = {
         r"schedule\.levels=\[0\.25, 0\.5\]: must end at sparsity=0\.75",
     ),
     "rounds that fall": (["schedule=iterative", "schedule.levels=[0.5,0.25]"], r"schedule\.levels=.*must rise"),
+    "masks lifted before the start": (
+        ["recovery.dense_after=0"],
+        r"^recovery\.dense_after=0.*: must be .*greater than 0",
+    ),
+    "masks lifted at the end": (["recovery.dense_after=1"], r"^recovery\.dense_after=1.*: must be .*below 1"),
+    "masks lifted by what has none to hold": (
+        ["recovery=weight_rewind", "recipe.save_epoch_weights=true", "+recovery.dense_after=0.5"],
+        r"^recovery\.dense_after",
+    ),
+    "masks lifted in rounds": (
+        ["schedule=gradual", "recovery.dense_after=0.5"],
+        r"^recovery\.dense_after=0\.5: .*schedule=one_shot, not of gradual",
+    ),
+    "blocks that do not come back": (
+        ["pattern=depth", "sparsity=0.5", "recovery.dense_after=0.5"],
+        r"^recovery\.dense_after=0\.5: .*pattern=depth takes whole blocks out",
+    ),
+    "kept weights alone, then all": (
+        ["pattern=block_wise", "recovery.backend=auto", "recovery.dense_after=0.5"],
+        r"^recovery\.dense_after=0\.5: .*recovery\.backend=dense, not auto",
+    ),
+    "kernels for lifted masks": (
+        ["kernel=sparse", "recovery.dense_after=0.5"],
+        r"^kernel=sparse: .*recovery\.dense_after leaves a dense network: kernel=auto or none",
+    ),
+    "a low precision of lifted masks": (
+        ["precision=int8", "recovery.dense_after=0.5"],
+        r"^precision=int8: .*recovery\.dense_after leaves a dense network",
+    ),
+    "a search for lifted masks": (
+        ["pattern=mixed", "allocation=latency_search", "allocation.speedup=1.5", "recovery.dense_after=0.5"],
+        r"^allocation=latency_search: .*recovery\.dense_after leaves a dense network",
+    ),
     "rewind too far": (["recovery=lr_rewind", "recovery.epochs=99"], r"recovery\.epochs=99: .*16 epochs"),
 }
 

@@ -81,9 +81,14 @@ class Experiment:
         )
 
     @property
+    def leaves_dense(self) -> bool:
+        """Whether the recovery lifts the masks, so that what was pruned ends as a dense network."""
+        return self.pattern.prunes and self.recovery.leaves_dense
+
+    @property
     def swaps(self) -> bool:
         """Whether kernels are swapped in; otherwise the result has masked accuracy and no sparse latency."""
-        return "swap" in self.stages and not self.kernel.swaps_nothing
+        return "swap" in self.stages and not self.kernel.swaps_nothing and not self.leaves_dense
 
     @property
     def dense_low(self) -> tuple[DenseLow, ...]:

@@ -139,6 +139,7 @@ def _why_not_measured(name: str, experiment: Experiment) -> str | None:
         return f"a run with pattern={experiment.pattern.name} does not measure {name}"
     if not experiment.swaps and experiment.pattern.prunes and name in OF_KERNELS:
         without = f"kernel={experiment.choices['kernel']}" if "swap" in experiment.stages else "stages without swap"
+        without = "recovery.dense_after, which leaves a dense network," if experiment.leaves_dense else without
         return f"a run with {without} does not measure {name}"
     if experiment.pattern.takes_blocks and name in OF_SHARES:
         return f"a run with pattern={experiment.pattern.name}, which leaves a dense network, does not measure {name}"

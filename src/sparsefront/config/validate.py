@@ -136,6 +136,24 @@ def check_decode(experiment: Experiment) -> None:
         log.warning("measure.dense_low=[%s] is left out: %s", INT8_WEIGHT_ONLY, why)
 
 
+def check_left_dense(experiment: Experiment) -> None:
+    """A network whose masks are lifted runs no sparse kernel.
+
+    Raises:
+        InvalidSetting: kernels, a low precision of theirs, or an allocation by their times are asked for all the same.
+    """
+    if not experiment.leaves_dense:
+        return
+    kernel, choices = experiment.kernel, experiment.choices
+    left = "recovery.dense_after leaves a dense network"
+    if not kernel.dense_allowed and not kernel.swaps_nothing:
+        raise InvalidSetting("kernel", choices["kernel"], f"swaps kernels in, and {left}: kernel=auto or none")
+    if experiment.precision.is_low:
+        raise InvalidSetting("precision", experiment.precision.mode, f"is that of kernels, and {left}: precision=none")
+    if isinstance(experiment.allocation, MeasuringAllocation):
+        raise InvalidSetting("allocation", choices["allocation"], f"goes by times of kernels, and {left}")
+
+
 # What must go together in low precision, before anything is trained.
 
 
@@ -220,6 +238,7 @@ def validate(config: DictConfig, *, trust: Sequence[str] | None = None) -> Exper
     note_untimed_lengths(experiment)
     check_untimed(experiment)
     check_decode(experiment)
+    check_left_dense(experiment)
     check_precision(experiment)
     check_checkpoint(experiment)
     _check_recovery(experiment)

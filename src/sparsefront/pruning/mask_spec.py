@@ -100,6 +100,11 @@ class MaskSpec:
     patterns: Mapping[str, Pattern] | None = None
     blocks: Mapping[str, str | None] | None = None
 
+    @classmethod
+    def of_dense(cls, layers: Iterable[str]) -> "MaskSpec":
+        """Of layers whose masks were lifted: each keeps every weight."""
+        return cls(sparsities=dict.fromkeys(layers, 0.0))
+
     def name_left(self, name: str) -> str | None:
         """What a module of the dense network is called in the network without its blocks; None of one that went with a block."""
         for block, left in (self.blocks or {}).items():

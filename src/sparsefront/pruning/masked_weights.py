@@ -201,7 +201,7 @@ def _holds_mask(module: nn.Module) -> bool:
     return fitting and BUFFER in module._non_persistent_buffers_set
 
 
-# Lightning callback that applies the masks while a network trains, and tightens them where the schedule says so.
+# Lightning callback that applies the masks while a network trains, tightens them where the schedule says so, and may lift them.
 
 
 class ApplyMasks(pl.Callback):
@@ -214,6 +214,7 @@ class ApplyMasks(pl.Callback):
         make_masks: (sparsity, previous masks, shaped like the weights) -> masks for the network's weights as they are at that
             moment, nested in the previous ones.
         total_steps: optimizer steps of this training.
+        dense_from: optimizer step, counted from 0, before which all masks are lifted; None = they stay.
     Raises:
         InvalidSetting: a schedule that does not end at the final sparsity.
     """
@@ -226,10 +227,13 @@ class ApplyMasks(pl.Callback):
         sparsity: float,
         make_masks: Callable[[float, dict[str, Tensor]], dict[str, Tensor]],
         total_steps: int,
+        dense_from: int | None = None,
     ) -> None:
-        self.masked, self.make_masks = masked, make_masks
+        self.masked, self.make_masks, self.dense_from = masked, make_masks, dense_from
         self.due = schedule.updates_of(total_steps, sparsity)
         schedule.check_end(self.due[max(self.due)] if self.due else schedule.round_sparsities(sparsity)[-1], sparsity)
+        if dense_from is not None:
+            self.due[dense_from] = 0.0
         self.reached: list[tuple[int, float]] = []
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
@@ -240,7 +244,7 @@ class ApplyMasks(pl.Callback):
         step = trainer.global_step
         if step in self.due:
             current = self.due.pop(step)  # once: with gradient accumulation several batches share one step
-            self._tighten(current)
+            self._lift() if step == self.dense_from else self._tighten(current)
             self.reached.append((step, current))
             module.log("train/sparsity", current)
 
@@ -248,7 +252,7 @@ class ApplyMasks(pl.Callback):
         for handle in self._handles:
             handle.remove()
         if self.due:
-            raise RuntimeError(f"the training ended before steps {sorted(self.due)}, where masks were still to tighten")
+            raise RuntimeError(f"the training ended before steps {sorted(self.due)}, where masks were still to change")
         self.masked.check()
 
     def state_dict(self) -> dict[str, Any]:
@@ -262,6 +266,9 @@ class ApplyMasks(pl.Callback):
 
     def _tighten(self, sparsity: float) -> None:
         self.masked.set(self.make_masks(sparsity, self.masked.masks()))
+
+    def _lift(self) -> None:
+        self.masked.set({name: torch.ones_like(mask) for name, mask in self.masked.masks().items()})
 
 
 # Masks that are tried.

@@ -137,6 +137,11 @@ class Recovery(ABC):
     """Whether another network teaches the pruned one: `taught_by` says how."""
 
     @property
+    def leaves_dense(self) -> bool:
+        """Whether it lifts the masks before its end, so that what it leaves is a dense network."""
+        return False
+
+    @property
     def training(self) -> "Recovery | None":
         """What trains the pruned network, itself or in part, and so has a plan; None = nothing does."""
         return None
@@ -199,7 +204,7 @@ class Recovery(ABC):
         """Apply the round's masks and bring accuracy back, in place.
 
         Afterwards `round.masked` has the masks that the network ends the round with, and every weight that they prune
-        is exactly zero.
+        is exactly zero; where it `leaves_dense`, they prune none.
         """
 
 

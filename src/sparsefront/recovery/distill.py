@@ -11,6 +11,7 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.recovery.backend import Backend
 from sparsefront.recovery.base import RecoverySetup
+from sparsefront.recovery.dense_after import DenseAfter
 from sparsefront.recovery.distillation import Distillation, TaughtRecovery
 from sparsefront.settings_class import LearningRate, OneOrMore, Share, settings_class
 
@@ -29,7 +30,7 @@ class Distill(TaughtRecovery):
         hidden_states: weight of the squared difference of hidden states; 0 = outputs alone.
         hidden_layers: names of the modules whose outputs these are; null = every block.
         teacher: checkpoint of a network of the same architecture, head included; null = the weights of the dense run.
-        quantize, backend: as of that recovery: the pruned network's, not the teacher's.
+        quantize, backend, dense_after: as of that recovery: the pruned network's, not the teacher's.
     """
 
     along: Literal["finetune", "lr_rewind"] = "finetune"
@@ -42,6 +43,7 @@ class Distill(TaughtRecovery):
     teacher: str | None = None
     quantize: bool = False
     backend: Backend = "dense"
+    dense_after: DenseAfter = None
 
     name: ClassVar[str] = "distill"
     trains_as_found: ClassVar[bool] = True

@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field, PositiveInt
 
 from sparsefront.recovery.backend import Backend
+from sparsefront.recovery.dense_after import DenseAfter
 from sparsefront.recovery.training import TrainingPlan, TrainingRecovery, recovery_epochs
 from sparsefront.settings_class import LearningRate, settings_class
 from sparsefront.training.recipe import Optimization, Recipe
@@ -21,12 +22,15 @@ class Finetune(TrainingRecovery):
         lr: peak rate; null = the recipe's recovery_lr, else its lr.
         quantize: products of the prunable layers round as precision=fp8 does (`FakeQuantize`), which trains for it.
         backend: dense multiplies by zeros too; sparse by kept blocks or outputs alone; auto by what takes less time for a step.
+        dense_after: part of the optimizer steps after which the masks are lifted and all weights train on, which leaves a dense
+            network; null = the masks stay.
     """
 
     epochs: Annotated[PositiveInt | None, Field(description="null: the recipe's; recovery=none trains nothing")] = None
     lr: Annotated[LearningRate | None, Field(description="null: the recipe's")] = None
     quantize: bool = False
     backend: Backend = "dense"
+    dense_after: DenseAfter = None
 
     name: ClassVar[str] = "finetune"
     trains_as_found: ClassVar[bool] = True

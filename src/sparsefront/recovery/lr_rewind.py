@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 from sparsefront.recovery.backend import Backend
+from sparsefront.recovery.dense_after import DenseAfter
 from sparsefront.recovery.training import Epochs, TrainingPlan, TrainingRecovery, rewound_plan
 from sparsefront.settings_class import settings_class
 from sparsefront.training.recipe import Recipe
@@ -16,12 +17,13 @@ class LearningRateRewind(TrainingRecovery):
 
     Args:
         epochs: K, how far to rewind, in every round; null = the recipe's recovery_epochs, else the whole dense run (K = T).
-        quantize, backend: as of finetune.
+        quantize, backend, dense_after: as of finetune.
     """
 
     epochs: Epochs = None
     quantize: bool = False
     backend: Backend = "dense"
+    dense_after: DenseAfter = None
 
     name: ClassVar[str] = "lr_rewind"
     trains_as_found: ClassVar[bool] = True

@@ -23,6 +23,7 @@ from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.pruning.calibration import asked_batches
 from sparsefront.pruning.layers import require_no_groups, weighted_layers
 from sparsefront.pruning.make_masks import PruningSettings
+from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.pruning.masked_weights import require_none_dense
 from sparsefront.pruning.masks import Masks, masks_left, require_masks_of
 from sparsefront.recovery.backend import Backend, sparse_backend
@@ -61,6 +62,7 @@ def recover(
     epochs: int | None = None,
     lr: float | None = None,
     backend: Backend | None = None,
+    dense_after: float | None = None,
     recipe: Recipe | None = None,
     trainer: TrainerSettings | None = None,
     dense_net: Network | None = None,
@@ -70,7 +72,8 @@ def recover(
     task: Callable[[nn.Module, Optimization | None], Task] | None = None,
     context: RunContext | None = None,
 ) -> Masks:
-    """Train the surviving weights (or update them in closed form) in place, while pruned ones stay exactly zero.
+    """Train the surviving weights (or update them in closed form) in place, while pruned ones stay exactly zero, unless
+    `dense_after` ends that.
 
     Args:
         net: as `prune` left it; obs_update, sparse_swaps and cast put the dense weights back first. In training mode it trains
@@ -88,6 +91,8 @@ def recover(
             beside a recovery that has its own, nor one that trains nothing.
         backend: of the recovery: dense, sparse (trains by kept weights alone, of blocks and tiles) or auto (the one whose step
             takes less time); None = as the recovery has it, dense by default.
+        dense_after: of the recovery (finetune, lr_rewind, distill): part of the optimizer steps, between 0 and 1, after which the
+            masks are lifted and all weights train on; None = as the recovery has it, never by default.
         recipe: optimizer, learning-rate curve, weight decay; None = AdamW, linear decay, 3 epochs at 1e-3. Rewinding reads it
             as that of the dense training.
         trainer: accelerator, precision, gradient accumulation; None = Lightning's choice, and nothing kept on disk. Of several
@@ -104,7 +109,7 @@ def recover(
             data and loss are not compared. Nothing is left there at the end.
     Returns:
         the masks that the network ends with, and in `rounds` what each round took and did. Of a schedule that tightens them
-        they are new ones; otherwise those that were given.
+        they are new ones; after `dense_after` they keep every weight; otherwise they are those that were given.
     Raises:
         InvalidSetting: an argument that cannot be used, that the recovery lacks, or that does not go with the others.
         Diverged: the loss or the weights are not finite.
@@ -121,7 +126,7 @@ def recover(
     require_callable("prunable", prunable, "net", allowed="is a function: net -> names of layers")
     if task is not None and not callable(task):
         raise InvalidSetting("task", type(task).__name__, "is a function (net, optimization) -> task, or None")
-    known, chosen = Masks.of(masks), _with_backend(option("recovery", recovery, Recovery), backend)
+    known, chosen = Masks.of(masks), _with_own(option("recovery", recovery, Recovery), backend, dense_after)
     pruning = known.pruning or PruningSettings(_pattern_of(held, chosen), known.sparsity)
     given = {"dense_net": dense_net, "initial_net": initial_net, "epoch_weights": epoch_weights}
     for name in ("dense_net", "initial_net"):
@@ -183,18 +188,25 @@ def recover(
     left = {name: mask.to(device) for name, mask in (known if taken else found.masks).items()}
     # the schedule has come to its end: what is trained from here on keeps these masks
     done = known.pruning and replace(known.pruning, schedule=OneShot())
-    return Masks(left, pruning=done, spec=known.spec, ignored=known.ignored, dense=known.dense, rounds=records)
+    spec = MaskSpec.of_dense(left) if chosen.leaves_dense else known.spec
+    return Masks(left, pruning=done, spec=spec, ignored=known.ignored, dense=known.dense, rounds=records)
 
 
-def _with_backend(recovery: Recovery, backend: Backend | None) -> Recovery:
-    """The recovery with that backend; raises InvalidSetting where it has none to choose, or not this one."""
-    if backend is None:
-        return recovery
-    settings: set[str] = {setting.name for setting in fields(recovery)} if is_dataclass(recovery) else set()
-    if "backend" not in settings:
-        allowed = f"is a setting of recoveries that train, which recovery={recovery.name} does not: leave it out"
-        raise InvalidSetting("backend", backend, allowed)
-    return replace(recovery, backend=backend)  # type: ignore[type-var,call-arg]  # a dataclass with that field
+OF_RECOVERIES = {
+    "backend": "is a setting of recoveries that train, which recovery={} does not",
+    "dense_after": "is a setting of finetune, lr_rewind and distill, not of recovery={}",
+}
+
+
+def _with_own(recovery: Recovery, backend: Backend | None, dense_after: float | None) -> Recovery:
+    """The recovery with these settings; raises InvalidSetting where it has no such one, or not this value."""
+    own: set[str] = {setting.name for setting in fields(recovery)} if is_dataclass(recovery) else set()
+    given = {"backend": backend, "dense_after": dense_after}
+    for name, value in given.items():
+        if value is not None and name not in own:
+            raise InvalidSetting(name, value, f"{OF_RECOVERIES[name].format(recovery.name)}: leave it out")
+    chosen = {name: value for name, value in given.items() if value is not None}
+    return replace(recovery, **chosen) if chosen else recovery  # type: ignore[type-var]  # a dataclass with these fields
 
 
 def _pattern_of(masks: Mapping[str, Tensor], recovery: Recovery) -> Pattern:

@@ -14,6 +14,7 @@ from sparsefront.progress import counted
 from sparsefront.pruning.masked_weights import ApplyMasks, MaskedWeights
 from sparsefront.recovery.backend import SPARSE_BACKEND, Backend, check_backend, sparse_backend
 from sparsefront.recovery.base import MakeMasks, Recovery, RecoverySetup, Round, RoundRecord
+from sparsefront.recovery.dense_after import check_dense_after, first_dense_step
 from sparsefront.recovery.fake_quantize import FakeQuantize
 from sparsefront.training.fit import Trained, fit, steps_per_epoch
 from sparsefront.training.recipe import Optimization, Recipe
@@ -66,10 +67,16 @@ class TrainingRecovery(Recovery):
     Attributes:
         quantize: in fp8 (`FakeQuantize`), of those that offer it as a setting: what is trained is then what precision=fp8 runs.
         backend: what multiplies, likewise (`recovery.backend`). Gradients of kept weights alone are clipped where it is sparse.
+        dense_after: part of the optimizer steps after which the masks are lifted, likewise; None = they stay.
     """
 
     quantize: bool = False
     backend: Backend = "dense"
+    dense_after: float | None = None
+
+    @property
+    def leaves_dense(self) -> bool:
+        return self.dense_after is not None
 
     @property
     def training(self) -> "TrainingRecovery":
@@ -97,6 +104,8 @@ class TrainingRecovery(Recovery):
 
     def check(self, setup: RecoverySetup) -> None:
         self.plan(setup.recipe, steps_per_epoch=1)
+        if self.dense_after is not None:
+            check_dense_after(self.dense_after, setup, self.backend)
         check_backend(self.backend, setup, quantize=self.quantize)
 
     @property
@@ -116,6 +125,8 @@ class TrainingRecovery(Recovery):
         setup = round.setup
         steps = steps_per_epoch(round.data, setup.trainer)
         plan = self.plan_of_round(setup.recipe, steps, round.index, len(round.levels))
+        total_steps = plan.total_steps(steps)
+        dense_from = None if self.dense_after is None else first_dense_step(self.dense_after, total_steps)
         self.set_weights(round)
         round.masked.set(round.masks)
         with self._trained_layers(round, plan.optimization) as (masked, make_masks):
@@ -124,7 +135,8 @@ class TrainingRecovery(Recovery):
                 schedule=setup.pruning.schedule,
                 sparsity=setup.pruning.sparsity,
                 make_masks=make_masks,
-                total_steps=plan.total_steps(steps),
+                total_steps=total_steps,
+                dense_from=dense_from,
             )
             callbacks = apply_masks, *self.callbacks(round)
             if self.quantize:

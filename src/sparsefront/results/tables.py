@@ -255,6 +255,8 @@ def dense_layers_text(result: Result) -> str:
     prunable, shares = result.sparsity.dense_layers, result.sparsity.dense_weight_shares
     others = result.kernels.dense_weights
     reasons = prunable | others
+    if result.choice.recovery_parameters.get("dense_after") is not None:
+        return "all: recovery.dense_after lifted the masks"
     if result.choice.kernel_mode == "none":
         return "all: kernel=none swaps nothing in"
     if not reasons:

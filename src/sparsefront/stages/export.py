@@ -25,6 +25,6 @@ def run(
             masks = load_masks_of(experiment, pruned.path, recovered.path)
             net = load_net(experiment, weights, blocks=masks.spec.blocks)
             save(new.folder, net, masks, model=experiment.model, weights=weights)
-            if experiment.pattern.tied:
+            if experiment.pattern.tied and not experiment.leaves_dense:
                 save_narrower(new.folder / "narrower", net, masks)
     return exported

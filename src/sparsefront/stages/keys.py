@@ -277,9 +277,8 @@ def _control(experiment: Experiment, dense: dict[str, Any]) -> dict[str, Any] | 
 
 def _taught(experiment: Experiment) -> dict[str, Any]:
     """What the loss of a recovery with a teacher follows from."""
-    taught = {
-        key: value for key, value in _settings(experiment, "recovery").items() if key not in ("quantize", "backend")
-    }
+    left_out = ("quantize", "backend", "dense_after")  # of how the pruned network trains
+    taught = {key: value for key, value in _settings(experiment, "recovery").items() if key not in left_out}
     return {
         "recovery": [taught, experiment.recovery.fingerprint()],
         "prunable": _prunable(experiment),

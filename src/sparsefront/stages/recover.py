@@ -57,10 +57,12 @@ def load_masks_of(experiment: Experiment, pruned: Path, folder: Path) -> Masks:
         pruned: folder of stage prune, which fixed the structure.
         folder: of the stage whose masks are read.
     """
+    masks = load_masks(folder / MASKS)
+    lifted = experiment.leaves_dense and folder != pruned
     return Masks(
-        load_masks(folder / MASKS),
+        masks,
         pruning=experiment.pruning,
-        spec=MaskSpec.load(pruned, trust=modules_of(experiment.pattern)),
+        spec=MaskSpec.of_dense(masks) if lifted else MaskSpec.load(pruned, trust=modules_of(experiment.pattern)),
         ignored=json.loads((pruned / "plan.json").read_text(encoding="utf-8"))["dense_layers"],
     )
 

@@ -170,13 +170,15 @@ def _added_to(store: Path, result: Result) -> list[Path]:
 def _pruned_layers(
     experiment: Experiment, result: Result, pruned: Artifact | None, recovered: Artifact | None
 ) -> PrunedLayers | None:
-    """The final masks in the network's order; None, with a line on the terminal, where their stages are gone."""
+    """The final masks in the network's order, or those that were lifted; None, with a line on the terminal, where their stages
+    are gone.
+    """
     if not experiment.pattern.prunes:
         return None
     if pruned is None or recovered is None:
         log.info("no pictures: the masks of this run are not stored any more (reuse=false makes them again)")
         return None
-    masks = load_masks(recovered.path / MASKS)
+    masks = load_masks((pruned if experiment.leaves_dense else recovered).path / MASKS)
     settings = [f"{key}={value}" for key, value in result.choice.pattern_parameters.items() if value is not None]
     return PrunedLayers(
         masks={layer: masks[layer] for layer in result.sparsity.sparsity_per_layer if layer in masks},

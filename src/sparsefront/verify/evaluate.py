@@ -446,6 +446,8 @@ def _sparsity(experiment: Experiment, result: Result, export: Export, net: nn.Mo
         "dense_weight_shares": (stored.dense_weight_shares, {name: found.weight_shares[name] for name in dense}),
         "n_of_m": (stored.n_of_m or "", windows_text(experiment.pattern, own) or ""),
     }
+    if experiment.leaves_dense:  # the export knows nothing of the windows of masks that were lifted
+        del pairs["n_of_m"]
     told = {name: text for name, text in stored.pattern_per_layer.items() if text != "dense"}
     if told:
         pairs["pattern_per_layer"] = (told, {name: label(own) for name, own in (spec.patterns or {}).items()})
