@@ -21,7 +21,7 @@ def check_dense_after(value: float, setup: RecoverySetup, backend: Backend) -> N
         InvalidSetting: key `recovery.dense_after`, with the reason.
     """
     pattern, schedule = setup.pruning.pattern, setup.pruning.schedule
-    if schedule.name != OneShot.name:
+    if not isinstance(schedule, OneShot):
         allowed = f"lifts masks that do not change before, those of schedule={OneShot.name}, not of {schedule.name}"
     elif pattern.takes_blocks:
         allowed = f"lifts masks, and pattern={pattern.name} takes whole blocks out of the network: leave it null"
