@@ -1,6 +1,6 @@
-"""Few rows of X with the patterns' own masks: `few_rows.csv` as tables.
+"""Few rows of X with the patterns' own masks: what the benchmark wrote of few_rows.plan, as tables.
 
-    python -m experiments.operators.few_rows [FILE]
+    python -m experiments.operators.few_rows FILE
 
 For each kernel and M: the speedup over the fastest dense product of the same process, and the share of what is attainable, which
 is bytes at the rate of a copy in the same run, and 2.2 µs for a launch.
@@ -14,7 +14,6 @@ from pathlib import Path
 
 from sparsefront_kernels.bench.rows import read_rows
 
-FILE = Path(__file__).with_name("few_rows.csv")
 LAUNCH_US = 2.2
 SMALLEST_OF_SHARE = 4096 * 4096  # weights: a smaller one is all launch
 NMSPARSE = "up to 5.2 (A100, fp32, over the best of cuBLAS, cuSPARSE and Sputnik)"  # matrix-vector products, the paper's slides
@@ -76,5 +75,5 @@ if __name__ == "__main__":
     options = argparse.ArgumentParser(
         prog="python -m experiments.operators.few_rows", description=__doc__.splitlines()[0]
     )
-    options.add_argument("file", nargs="?", type=Path, default=FILE, help="rows of the operator benchmark")
+    options.add_argument("file", type=Path, help="rows of the operator benchmark")
     print("\n".join(tables(read_rows(options.parse_args().file))))
