@@ -10,7 +10,6 @@ from torch import nn
 
 import sparsefront as sf
 from sparsefront.errors import InvalidSetting
-from sparsefront.recovery import training
 from sparsefront.tasks.classification import ImageClassification
 from sparsefront.training import graphs
 from sparsefront.training.compilation import CompileSteps
@@ -166,24 +165,20 @@ def test_the_network_is_plain_afterwards_and_hooks_keep_it_so(caplog):
     assert "forward" not in vars(net)
 
 
-def test_settings_say_where_steps_are_graphs(monkeypatch):
-    cpu = TrainerSettings(accelerator="cpu")
-    assert not cpu.records_graphs(default=True) and "cuda_graphs" not in cpu.cache_key()
-    with pytest.raises(InvalidSetting, match=r"^cuda_graphs=True: is for trainings on one GPU; use null"):
-        TrainerSettings(accelerator="cpu", cuda_graphs=True).check()
-    for given, expected in (({}, (True, False)), ({"cuda_graphs": False}, (False, False))):
-        gpu = TrainerSettings(accelerator="gpu", precision="32-true", **given)
-        assert tuple(gpu.records_graphs(default=default) for default in (True, False)) == expected
-    assert not TrainerSettings(accelerator="gpu", accumulate_grad_batches=2).records_graphs(default=True)
-    assert not TrainerSettings(accelerator="gpu", devices=2).records_graphs(default=True)
-    asked = []
-    monkeypatch.setattr(training, "fit", lambda *_, graphs, **__: asked.append(graphs) or training.Trained())
-    net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 5))
-    masks = sf.prune(net, "block_wise", 0.5, granularity=4, tell=len)
-    for backend in ("dense", "sparse", "auto"):
-        batches = [(torch.randn(4, 8), torch.zeros(4).long())]
-        sf.recover(net, masks, batches, F.cross_entropy, backend=backend, epochs=1, trainer=cpu)
-    assert asked == [False, True, True]
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"accelerator": "cpu"}, "is for trainings on one GPU; use false"),
+        ({"accelerator": "gpu", "devices": 2}, "is for trainings on one GPU; use false"),
+        ({"accelerator": "gpu", "accumulate_grad_batches": 2}, "takes a step for each batch: not with accumulate_grad"),
+    ],
+)
+def test_settings_that_record_nothing_are_refused(given, reason, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(InvalidSetting, match=f"^cuda_graphs=True: {reason}"):
+        TrainerSettings(**given, precision="32-true", cuda_graphs=True).check()
+    assert "cuda_graphs" not in TrainerSettings(accelerator="cpu").cache_key()
 
 
 @pytest.mark.gpu
@@ -195,9 +190,7 @@ def test_on_a_gpu_weights_are_those_of_launched_steps(precision):
     batches = [(x, x[:, :5].argmax(dim=1)) for x in torch.randn(330, 32).split(32)]  # the last one is shorter
     ends = []
     for recorded in (False, True):
-        settings = TrainerSettings(
-            accelerator="gpu", precision=precision, cuda_graphs=recorded, accumulate_grad_batches=2, progress_bar=False
-        )
+        settings = TrainerSettings(accelerator="gpu", precision=precision, cuda_graphs=recorded, progress_bar=False)
         one = copy.deepcopy(net)
         torch.manual_seed(5)
         sf.recover(one, masks, batches, F.cross_entropy, trainer=settings, recipe=Recipe(ema=0.9))

@@ -12,6 +12,7 @@ from pydantic import ConfigDict, Field, NonNegativeInt, TypeAdapter, ValidationE
 from sparsefront_kernels import FORMATS, SparseFormat, mask_structure
 from torch import Tensor, nn
 
+from sparsefront.errors import first_line
 from sparsefront.masks.weight_view import Permutation, as_matrix
 from sparsefront.models.linears import Conv1DLinear
 from sparsefront.patterns.base import Pattern, label
@@ -221,7 +222,7 @@ def _where_it_lies(name: str, weight: Tensor, mask: Tensor, *more: Any) -> Packe
             kept, stored, storage = _checked_and_stored(name, weight, mask.to(weight.device), *more)
             return kept.cpu(), stored.to("cpu"), storage
         except RuntimeError as error:
-            log.debug("%s is packed on the CPU: %s", name, error)
+            log.warning("%s is packed on the CPU, which takes longer: %s", name, first_line(error))
     return _checked_and_stored(name, weight.cpu(), mask.cpu(), *more)
 
 

@@ -364,7 +364,7 @@ def _step_seconds(
     masked.attach(optimizer)
     batches = [task.transfer_batch_to_device(batch, device, 0) for batch in batches]
     dtype, seconds = _dtype(round), []
-    faster = CompileSteps(trainer.compile, graphs=trainer.records_graphs(default=True))
+    faster = CompileSteps(trainer.compile, graphs=trainer.cuda_graphs)
     with keep_modes(net):
         if not net.training:
             net.train()

@@ -141,14 +141,12 @@ class TrainingRecovery(Recovery):
             callbacks = apply_masks, *self.callbacks(round)
             if self.quantize:
                 callbacks = *callbacks, FakeQuantize(round.net, setup.prunable(round.net))
-            trained = fit_round(round, plan, callbacks, graphs=self.backend != "dense")
+            trained = fit_round(round, plan, callbacks)
         return RoundRecord(**asdict(trained), updates=apply_masks.reached)
 
 
-def fit_round(
-    round: Round, plan: TrainingPlan, callbacks: tuple[pl.Callback, ...] = (), *, graphs: bool = False
-) -> Trained:
-    """Train `round.net` in place as planned, with a fresh optimizer; `graphs` as of `fit`."""
+def fit_round(round: Round, plan: TrainingPlan, callbacks: tuple[pl.Callback, ...] = ()) -> Trained:
+    """Train `round.net` in place as planned, with a fresh optimizer."""
     number = f", round {round.index + 1} of {len(round.levels)}" if len(round.levels) > 1 else ""
     return fit(
         round.make_task(plan.optimization),
@@ -165,7 +163,6 @@ def fit_round(
         lr_key=round.setup.lr_argument or plan.lr_key,
         phase="recover",
         first_step=round.first_step,
-        graphs=graphs,
     )
 
 

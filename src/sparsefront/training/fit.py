@@ -142,7 +142,6 @@ def fit(
     lr_key: str = "recipe.lr",
     phase: str = "training",
     first_step: int = 0,
-    graphs: bool = False,
 ) -> Trained:
     """Train `task` in place for `epochs` with its own `optimization`.
 
@@ -153,7 +152,6 @@ def fit(
             leaves its own there after each epoch but the last. None: it always starts at its beginning.
         stage: what trains, and `lr_key`: the setting of its learning rate, for messages.
         phase: what the names of logged metrics begin with, and `first_step`: optimizer steps that the phase took before.
-        graphs: steps are CUDA graphs where the trainer leaves that open.
     Raises:
         Diverged: the loss or the weights are not finite; `resume_dir` is then removed.
         KeyboardInterrupt: Ctrl-C.
@@ -178,8 +176,8 @@ def fit(
         task.optimization = replace(task.optimization, fused=trainer.fuses_optimizer)
     task._ddp_params_and_buffers_to_ignore = _never_broadcast(task)
     finite = StopAtDivergence(stage=stage, lr_key=lr_key, recipe=recipe, precision=trainer.real_precision)
-    graphs = trainer.records_graphs(default=graphs)
-    compiled = (CompileSteps(trainer.compile, graphs=graphs),) if graphs or trainer.compile != "none" else ()
+    faster = trainer.cuda_graphs or trainer.compile != "none"
+    compiled = (CompileSteps(trainer.compile, graphs=trainer.cuda_graphs),) if faster else ()
     device = torch.device(trainer.device)
     with (
         _quiet_lightning(),

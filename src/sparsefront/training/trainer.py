@@ -150,7 +150,7 @@ class TrainerSettings:
             for those that are alike), or all of it at once, which takes longer to begin with. For steps that wait for Python and
             not for the GPU: generating code takes about as long as some hundred steps. Results differ by rounding.
         cuda_graphs: the forward and the backward pass of the network are one launch each, recorded for each size of batch: for
-            steps that wait for Python, of one GPU. null = where a recovery trains by sparse kernels and accumulates nothing.
+            steps that wait for Python, as those of sparse kernels do, on one GPU and without accumulated gradients.
         deterministic: equal runs on GPUs of one kind end with equal weights, to the bit, with the same versions: sums have one
             order, which some operations are slower in and a few do not have (training then ends with a message).
         precision: auto is 32-true on a CPU, bf16-mixed on a GPU that has bf16, 16-mixed on an older one.
@@ -167,7 +167,7 @@ class TrainerSettings:
     exchange_gradients: Literal["during_backward", "after_backward"] = "during_backward"
     ddp_comm_hook: Literal["bf16_compress"] | None = None
     compile: Literal["none", "blocks", "network"] = "none"
-    cuda_graphs: bool | None = None
+    cuda_graphs: bool = False
     deterministic: bool = False
     precision: Literal["auto", "32-true", "16-mixed", "bf16-mixed"] = "auto"
     accumulate_grad_batches: PositiveInt = 1
@@ -218,8 +218,11 @@ class TrainerSettings:
             )
         if self.compile != "none" and (why := why_unavailable(self.on_gpu)) is not None:
             raise InvalidSetting("compile", self.compile, f"{why}; use none")
-        if self.cuda_graphs and not self._can_record:
-            raise InvalidSetting("cuda_graphs", True, "is for trainings on one GPU; use null")
+        if self.cuda_graphs and not (self.on_gpu and self.world_size == 1):
+            raise InvalidSetting("cuda_graphs", True, "is for trainings on one GPU; use false")
+        if self.cuda_graphs and self.accumulate_grad_batches > 1:
+            allowed = f"takes a step for each batch: not with accumulate_grad_batches={self.accumulate_grad_batches}"
+            raise InvalidSetting("cuda_graphs", True, allowed)
         if self.deterministic:
             fix_workspace()
 
@@ -251,15 +254,6 @@ class TrainerSettings:
         return "bf16-mixed" if torch.cuda.is_bf16_supported() else "16-mixed"
 
     @property
-    def _can_record(self) -> bool:
-        return self.on_gpu and self.world_size == 1
-
-    def records_graphs(self, *, default: bool) -> bool:
-        """Whether steps are CUDA graphs; `default` where the settings leave it open and no gradients are accumulated."""
-        chosen = default and self.accumulate_grad_batches == 1 if self.cuda_graphs is None else self.cuda_graphs
-        return self._can_record and chosen
-
-    @property
     def fuses_optimizer(self) -> bool:
         """Whether a fused optimizer may step: on a GPU, where no loss scaler hands it gradients that are still scaled, for these
         are read and clipped before.
@@ -272,7 +266,7 @@ class TrainerSettings:
         if self.exchange_gradients != "during_backward":
             exchange["exchange_gradients"] = self.exchange_gradients
         code = {} if self.compile == "none" else {"compile": self.compile}
-        graphs = {} if self.cuda_graphs is None else {"cuda_graphs": self.cuda_graphs}
+        graphs = {"cuda_graphs": True} if self.cuda_graphs else {}
         order = {"deterministic": True} if self.deterministic else {}
         return {
             **exchange,
