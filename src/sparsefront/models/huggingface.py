@@ -1,6 +1,7 @@
 """Any text encoder that transformers knows, from a local folder."""
 
 import json
+from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -54,8 +55,29 @@ class EncoderSource(BertSource):
             raise self.invalid(f"its config.json is not JSON: {error}") from error
 
 
+class ModelWithTokenizer(Model):
+    """A network of transformers whose weights come with a tokenizer."""
+
+    @property
+    @abstractmethod
+    def source(self) -> EncoderSource:
+        """Where both lie."""
+
+    def tokenizer(self, texts: Iterable[str] | None = None) -> "PreTrainedTokenizerBase":
+        """The fast tokenizer that belongs to the weights; calls after the first give the same object.
+
+        Raises:
+            InvalidSetting: it cannot be read, or has more tokens than the network has embeddings.
+        """
+        return self._tokenizer
+
+    @cached_property
+    def _tokenizer(self) -> "PreTrainedTokenizerBase":
+        return self.source.tokenizer()
+
+
 @settings_class()
-class HuggingFace(Model):
+class HuggingFace(ModelWithTokenizer):
     """Settings of model huggingface.
 
     Args:
@@ -125,18 +147,6 @@ class HuggingFace(Model):
         layers, head = linear_and_conv_layers(net, inside=("",)), _head(net)
         body = [name for name in layers if not any(f"{name}.".startswith(f"{part}.") for part in head)]
         return layers if self.prune_head else body
-
-    def tokenizer(self, texts: Iterable[str] | None = None) -> "PreTrainedTokenizerBase":
-        """The fast tokenizer that belongs to the weights; calls after the first give the same object.
-
-        Raises:
-            InvalidSetting: it cannot be read, or has more tokens than the network has embeddings.
-        """
-        return self._tokenizer
-
-    @cached_property
-    def _tokenizer(self) -> "PreTrainedTokenizerBase":
-        return self.source.tokenizer()
 
     def save_pretrained_files(self, net: nn.Module, directory: Path) -> None:
         """config.json and the tokenizer, so that `from_pretrained(directory)` works once model.safetensors lies beside."""

@@ -1,9 +1,7 @@
 """Any network of transformers that predicts the next token, from a local folder or the hub."""
 
 import json
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -11,14 +9,14 @@ import torch
 from torch import nn
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.models.base import Model, block_names, linear_and_conv_layers, save_config
+from sparsefront.models.base import block_names, linear_and_conv_layers, save_config
 from sparsefront.models.bert_source import SHARDED_WEIGHTS, WEIGHTS, folder_name, hub_folder
-from sparsefront.models.huggingface import MEASURES, EncoderSource
+from sparsefront.models.huggingface import MEASURES, EncoderSource, ModelWithTokenizer
 from sparsefront.models.linears import as_linears
 from sparsefront.settings_class import settings_class
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedTokenizerBase
+    from transformers import PretrainedConfig
 
     from sparsefront.data.base import DataInfo
 
@@ -46,7 +44,7 @@ class LanguageModelSource(EncoderSource):
 
 
 @settings_class()
-class HuggingFaceLM(Model):
+class HuggingFaceLM(ModelWithTokenizer):
     """Settings of model huggingface_lm.
 
     Args:
@@ -132,18 +130,6 @@ class HuggingFaceLM(Model):
         if self.prune_head and getattr(net.config, "tie_word_embeddings", False):
             raise InvalidSetting("prune_head", True, "would prune the embedding, which has the same weight")
         return [name for name in layers if name.startswith(blocks) or (self.prune_head and name in HEAD)]
-
-    def tokenizer(self, texts: Iterable[str] | None = None) -> "PreTrainedTokenizerBase":
-        """The fast tokenizer that belongs to the weights; calls after the first give the same object.
-
-        Raises:
-            InvalidSetting: it cannot be read, or has more tokens than the network has embeddings.
-        """
-        return self._tokenizer
-
-    @cached_property
-    def _tokenizer(self) -> "PreTrainedTokenizerBase":
-        return self.source.tokenizer()
 
     def save_pretrained_files(self, net: nn.Module, directory: Path) -> None:
         """config.json and the tokenizer, so that `from_pretrained(directory)` works once model.safetensors lies beside."""
