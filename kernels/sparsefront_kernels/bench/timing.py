@@ -56,7 +56,8 @@ def time_calls(calls: Sequence[Callable[[], object]], *, samples: int = SAMPLES)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        calls[0]()  # compiles, makes workspaces
+        for call in calls:  # the first compiles and makes workspaces; a kernel may read early what it has read before
+            call()
     torch.cuda.current_stream().wait_stream(side)
     # roughly by a graph as well: eager calls of a few microseconds take as long as their launches on the CPU
     few, trial = calls[:ROUGH_CALLS], torch.cuda.CUDAGraph()
