@@ -136,10 +136,8 @@ class TestTables:
         few, many = (SmallMProblem.of(packed, m, x_feature_major=True) for m in (8, 9))
         assert (few.row_tiles, few.pruned, few.amount) == (2, True, 3.5) and " kept=2 chunks=" in few.shape
         assert (many.row_tiles, many.pruned, many.amount) == (5, False, 1.4) and "kept" not in many.shape
-        assert (
-            pack_for_small_m(FORMATS["gathered"].from_dense(stored.to_dense(), mask & False, tile=128)).panels.numel()
-            == 0
-        )
+        pruned = pack_for_small_m(FORMATS["gathered"].from_dense(stored.to_dense(), mask & False, tile=128))
+        assert pruned.panels.numel() == 0 and candidates(SmallMProblem.of(pruned, 3, x_feature_major=True), 132)
 
     def test_a_weight_is_read_early_only_where_a_call_has_read_it_as_it_is(self):
         packed = pack_for_small_m(draw_stored(random.Random(5), torch.float16))

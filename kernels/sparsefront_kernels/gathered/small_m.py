@@ -31,9 +31,7 @@ WIDTHS = (128, 64, 32, 16)  # outputs of a row tile
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 MOST_INPUTS = 65_535  # lists are of 16 bits, and the last number stands for no input
 MOST_ROWS = 64
-FEW_ROWS = (
-    8  # up to which all blocks share the outputs that keep no input, and X is copied into shared memory where it fits
-)
+FEW_ROWS = 8  # up to which blocks share the outputs that keep no input, and a short X is copied into shared memory
 MOST_X_BYTES = 49_152  # of X that is copied whole
 SHARED_BYTES = 232_448  # of a block, at most
 STATIC_BYTES = 2_560
