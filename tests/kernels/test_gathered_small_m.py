@@ -1,5 +1,6 @@
 """The kernel for few rows: its packed weight multiplied in plain loops; on a GPU every M, launch and layout against float64."""
 
+import copy
 import itertools
 import random
 from dataclasses import replace
@@ -18,6 +19,7 @@ from sparsefront_kernels.gathered.small_m import (
     SPACE,
     SmallMLaunch,
     SmallMProblem,
+    _was_read_before,
     candidates,
     dense_weight,
     launch_gathered_small_m,
@@ -125,6 +127,30 @@ class TestTables:
         assert (packed.chunks_of_each, packed.in_order, packed.row_tiles.tolist()) == (-1, False, [[0, 6], [6, 3]])
         assert packed.most_chunks == 6
 
+    def test_row_tiles_that_keep_no_input_come_last_and_have_no_blocks_where_rows_are_few(self):
+        mask = torch.zeros(640, 96, dtype=torch.bool)
+        mask[128:256, :40] = mask[384:512, :60] = True
+        stored = FORMATS["gathered"].from_dense(torch.randn(640, 96).half(), mask, tile=128, drop_empty_outputs=True)
+        packed = pack_for_small_m(stored)
+        assert packed.kept_row_tiles == 2 and packed.row_tiles[:, 1].tolist() == [4, 3, 0, 0, 0]
+        few, many = (SmallMProblem.of(packed, m, x_feature_major=True) for m in (8, 9))
+        assert (few.row_tiles, few.pruned, few.amount) == (2, True, 3.5) and " kept=2 chunks=" in few.shape
+        assert (many.row_tiles, many.pruned, many.amount) == (5, False, 1.4) and "kept" not in many.shape
+        pruned = pack_for_small_m(FORMATS["gathered"].from_dense(stored.to_dense(), mask & False, tile=128))
+        assert pruned.panels.numel() == 0 and candidates(SmallMProblem.of(pruned, 3, x_feature_major=True), 132)
+
+    def test_a_weight_is_read_early_only_where_a_call_has_read_it_as_it_is(self):
+        packed = pack_for_small_m(draw_stored(random.Random(5), torch.float16))
+        parts = ("panels", "lists", "row_tiles", "outputs")
+        assert [_was_read_before(packed) for _ in range(3)] == [False, True, True]
+        for part in parts:
+            getattr(packed, part).add_(0)  # may have written anything
+            assert [_was_read_before(packed) for _ in range(2)] == [False, True], part
+        assert not _was_read_before(copy.deepcopy(packed)), "in other memory"
+        with torch.inference_mode():  # such tensors count no changes
+            inferred = replace(packed, **{part: getattr(packed, part).clone() for part in parts})
+        assert [_was_read_before(inferred) for _ in range(2)] == [False, True]
+
     def test_unsupported_weights(self):
         kept = torch.ones(4, 8, dtype=torch.bool)
         with pytest.raises(ValueError, match="float16, bfloat16 or float32, not torch.float64"):
@@ -167,6 +193,17 @@ class TestLaunches:
         chosen = candidates(problem, 132)
         assert 0 < len(chosen) <= 18
         assert all(launch.possible(m, width, element_bytes, 128) for launch in chosen)
+
+    @pytest.mark.parametrize(("kept", "chunks"), [(1, 300), (11, 81), (16, 128), (23, 181), (130, 32)])
+    @pytest.mark.parametrize(("m", "k"), [(1, 4096), (8, 4096), (2, 20480)])
+    def test_with_pruned_outputs_and_few_rows_blocks_run_at_once_where_they_can(self, m, k, kept, chunks):
+        problem = SmallMProblem(m, k, 20480, 128, kept, kept * chunks, chunks + 20, 2, True, True)
+        chosen, *others = candidates(problem, 132)
+        assert len(others) < 18 and all(one.possible(m, 128, 2, chunks + 20) for one in (chosen, *others))
+        if problem.chunks * 4096 < 3 << 20:
+            return  # as where no output is pruned
+        assert (chosen.gather, chosen.fragments) == ("lanes", 8)
+        assert kept * chosen.splits <= 264 and (chosen.splits == 8 or 2 * kept * chosen.splits > 132)
 
     def test_what_was_measured_is_used(self, nothing_tuned, monkeypatch):
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Some GPU")
@@ -309,6 +346,15 @@ class TestOnGPU:
                     for one in packed:
                         y = kernel.run(y, one, None)
                     assert torch.linalg.norm(y.double() - expected) <= 2e-3 * torch.linalg.norm(expected)
+
+    def test_a_weight_that_changes_between_calls_is_read_anew(self, assert_close):
+        stored, other = (draw_stored(random.Random(17), torch.float16, "cuda") for _ in range(2))
+        other = replace(other, values=-2 * other.values)
+        kernel, x = entry("gathered_small_m"), torch.randn(3, stored.shape[1], device="cuda").half()
+        packed, changed = (kernel.pack(one) for one in (stored, other))
+        for one in (stored, other, other):
+            assert_close(kernel.run(x, packed, None), x.double() @ one.to_dense().double().t())
+            packed.panels.copy_(changed.panels)
 
     def test_unwanted_inputs_are_never_read(self):
         """An infinity at an input that a tile does not keep must not reach its outputs."""

@@ -31,10 +31,12 @@ WIDTHS = (128, 64, 32, 16)  # outputs of a row tile
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 MOST_INPUTS = 65_535  # lists are of 16 bits, and the last number stands for no input
 MOST_ROWS = 64
+FEW_ROWS = 8  # up to which blocks share the outputs that keep no input, and a short X is copied into shared memory
+MOST_X_BYTES = 49_152  # of X that is copied whole
 SHARED_BYTES = 232_448  # of a block, at most
 STATIC_BYTES = 2_560
 MOST_STAGES = 8
-PREFETCH_BYTES = 65_536  # of the weight that a block has brought into L2 while it waits, at most
+PREFETCH_BYTES = 131_072  # of what a block's rings do not hold of the weight: brought into L2 while it waits, at most
 GATHERS = ("lanes", "shared")
 PDL_MODES = ("off", "early", "prefetch", "prefetch_late")
 _TYPES = {torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}
@@ -63,6 +65,7 @@ class SmallMPackedWeight:
         chunks_of_each: the number of chunks where it is the same for all row tiles, which then lie one after the other;
             else -1.
         most_chunks: of any row tile.
+        kept_row_tiles: those with chunks, which come first.
         in_order: whether `outputs` simply counts up to n.
     """
 
@@ -75,6 +78,7 @@ class SmallMPackedWeight:
     outputs: Tensor
     chunks_of_each: int
     most_chunks: int
+    kept_row_tiles: int
     in_order: bool
 
 
@@ -113,6 +117,7 @@ def pack_for_small_m(stored: GatheredFormat) -> SmallMPackedWeight:
         outputs=outputs,
         chunks_of_each=int(count[0]) if len(count) and bool((count == count[0]).all()) else -1,
         most_chunks=int(count[0]) if len(count) else 0,
+        kept_row_tiles=int((count > 0).sum()),
         in_order=torch.equal(flat, torch.where(counted < n, counted, -1)),
     )
 
@@ -249,8 +254,9 @@ class SmallMLaunch:
             one, of `stage_chunks` chunks a slot.
         stage_chunks: see `stages`; without meaning for "lanes".
         pdl: programmatic dependent launch. "off": none. "early": it is launched while the kernel before it in the stream
-            still runs, and waits before it reads. "prefetch": and has its weight brought into L2 meanwhile.
-            "prefetch_late": and lets the next one start only once it has asked for all of its weight.
+            still runs, fills its rings with the weight, and waits before it reads X. "prefetch": and has more of the weight
+            brought into L2 meanwhile. "prefetch_late": and lets the next one start only once it has asked for all of its
+            weight.
     """
 
     gather: str
@@ -358,6 +364,7 @@ def launch_gathered_small_m(
         y.shape[1],
         k,
         len(packed.row_tiles),
+        _row_tiles_with_blocks(packed, m),
         packed.chunks_of_each,
         packed.most_chunks,
         packed.width,
@@ -367,12 +374,26 @@ def launch_gathered_small_m(
         launch.warps,
         launch.stages,
         launch.stage_chunks,
-        PDL_MODES.index(launch.pdl),
+        PDL_MODES.index(launch.pdl if _was_read_before(packed) else "off"),
         PREFETCH_BYTES,
         torch.cuda.current_stream(x.device).cuda_stream,
     )
     if error:
         raise RuntimeError(f"gathered_small_m: CUDA error {error} at launch ({launch})")
+
+
+def _row_tiles_with_blocks(packed: SmallMPackedWeight, m: int) -> int:
+    """How many row tiles have blocks of their own; those after them keep no input."""
+    return max(1, packed.kept_row_tiles) if m <= FEW_ROWS else len(packed.row_tiles)
+
+
+def _was_read_before(packed: SmallMPackedWeight) -> bool:
+    """Whether an earlier call read the weight as it is now. Then no kernel that is still running writes it."""
+    parts = (packed.panels, packed.lists, packed.row_tiles, packed.outputs)
+    changes = tuple(0 if part.is_inference() else part._version for part in parts)
+    now, before = (packed.panels.data_ptr(), *changes), getattr(packed.panels, "_read_as", None)
+    packed.panels._read_as = now  # type: ignore[attr-defined]
+    return now == before
 
 
 def _side_by_side(x: Tensor, rows: int) -> bool:
@@ -393,7 +414,7 @@ def _spanned_bytes(x: Tensor) -> int:
 @functools.cache
 def _function() -> ctypes._CFuncPtr:
     function = cuda_library.load(KERNEL).sparsefront_gathered_small_m
-    function.argtypes = [ctypes.c_void_p] * 9 + [ctypes.c_longlong] * 8 + [ctypes.c_int] * 18 + [ctypes.c_void_p]
+    function.argtypes = [ctypes.c_void_p] * 9 + [ctypes.c_longlong] * 8 + [ctypes.c_int] * 19 + [ctypes.c_void_p]
     function.restype = ctypes.c_int
     return function
 
@@ -415,10 +436,11 @@ class SmallMProblem:
     Args:
         m, k, n: of the product.
         width: outputs of a row tile.
-        row_tiles, chunks: how many there are.
+        row_tiles, chunks: how many there are; row tiles without blocks of their own are not counted.
         most_chunks: of any row tile.
         element_bytes: of X, W and Y.
         x_feature_major: whether X is [K, M], whose neighbouring rows of one input are loaded at once.
+        pruned: whether there are row tiles without blocks of their own.
     """
 
     m: int
@@ -430,6 +452,7 @@ class SmallMProblem:
     most_chunks: int
     element_bytes: int = 2
     x_feature_major: bool = True
+    pruned: bool = False
 
     @classmethod
     def of(cls, packed: SmallMPackedWeight, m: int, *, x_feature_major: bool) -> "SmallMProblem":
@@ -439,16 +462,18 @@ class SmallMProblem:
             k=packed.k,
             n=packed.n,
             width=packed.width,
-            row_tiles=len(packed.row_tiles),
+            row_tiles=_row_tiles_with_blocks(packed, m),
             chunks=len(packed.panels),
             most_chunks=packed.most_chunks,
             element_bytes=packed.panels.element_size(),
             x_feature_major=x_feature_major,
+            pruned=_row_tiles_with_blocks(packed, m) < len(packed.row_tiles),
         )
 
     @property
     def shape(self) -> str:
-        return f"m={self.m} k={self.k} n={self.n} width={self.width} bytes={self.element_bytes} chunks="
+        kept = f"kept={self.row_tiles} " if self.pruned else ""
+        return f"m={self.m} k={self.k} n={self.n} width={self.width} bytes={self.element_bytes} {kept}chunks="
 
     @property
     def amount(self) -> float:
@@ -456,6 +481,7 @@ class SmallMProblem:
         return self.chunks / max(1, self.row_tiles)
 
 
+_REACHED_BY_CLUSTERS = 0.85  # of the SMs, by clusters of three blocks and more
 _SMALL_BYTES = 3 << 20  # weights below: the next kernel may start at once, since it does not delay this one's stream
 
 
@@ -478,12 +504,27 @@ def predicted_us(problem: SmallMProblem, launch: SmallMLaunch, num_sms: int) -> 
     )
 
 
+def _waves(problem: SmallMProblem, launch: SmallMLaunch, num_sms: int) -> int:
+    """Of blocks whose warps gather X themselves."""
+    blocks = problem.row_tiles * (problem.width // (FRAGMENT * launch.fragments)) * launch.splits
+    x_bytes = problem.k * problem.m * problem.element_bytes
+    rings = launch.shared_bytes(problem.m, problem.width, problem.element_bytes, problem.most_chunks)
+    held = 1024 + rings + (x_bytes if x_bytes <= MOST_X_BYTES else 0)
+    reached = 1.0 if launch.splits <= 2 else _REACHED_BY_CLUSTERS
+    return ceil(blocks / (max(1, min(2, (SHARED_BYTES + 1024) // held)) * num_sms * reached))
+
+
 def candidates(problem: SmallMProblem, num_sms: int, *, most: int = MOST_CANDIDATES) -> list[SmallMLaunch]:
     """The launches worth timing, best predicted first; of the first few also with the other `pdl` modes."""
     worth = [launch for launch in SPACE if possible(problem, launch)]
     small = problem.chunks * CHUNK * problem.width * problem.element_bytes < _SMALL_BYTES
     first = "prefetch" if small else "prefetch_late"
     best = sorted(worth, key=lambda launch: predicted_us(problem, launch, num_sms))[:most]
+    if problem.pruned and not small and problem.element_bytes == 2:
+        # as many blocks as run at once, with the longest copies: within 1 to 12 % of the fastest of all (H200, M of 1 and 4)
+        first, by_warp = "prefetch", [launch for launch in worth if launch.gather == "lanes" and launch.warps == 8]
+        by_warp.sort(key=lambda one: (_waves(problem, one, num_sms), -one.fragments, -one.splits, one.stages))
+        best = by_warp[:most]
     best = [replace(launch, pdl=first) for launch in best]
     others = [replace(launch, pdl=way) for launch in best[:3] for way in PDL_MODES[1:] if way != first]
     return (best[: most - len(others)] + others)[:most] if most > len(others) else best[:most]

@@ -1,7 +1,8 @@
 // Y = activation(X · W^T + bias) + residual for a gathered weight and few rows of X (m <= 64), on Hopper (sm_90a); half,
 // bfloat16 and float.
 //
-// The weight is nearly all there is to read, so everything serves its stream. It was packed beforehand as the lanes of
+// The weight is nearly all there is to read, so everything serves its stream, which begins before the kernels before this one have
+// ended. It was packed beforehand as the lanes of
 // mma.m16n8k16 hold it: a chunk is a list of 16 inputs and, for every 16 outputs of a row tile, 512 bytes, 16 to a lane.
 // Each warp brings its own chunks by bulk copies into its own ring in shared memory, waits for no other warp, and gathers the
 // kept inputs of X straight into the registers of the second operand, one slot ahead of the products. Which list item
@@ -65,16 +66,30 @@ constexpr int rounded_up(int bytes) { return (bytes + 127) / 128 * 128; }
 
 // How a grid is launched.
 struct Shape {
-    int row_tiles, most_chunks;
+    int k;
+    int row_tiles, most_chunks;  // row tiles that keep any input
     bool shared;  // X is gathered into shared memory
     int fragments, warps;
 };
+
+// Few rows of a short X are copied whole: each input is then 30 cycles away, not 700.
+template <typename T>
+void copy_all_of_x(Problem& problem, int k, int offset) {
+    const auto aligned = [](long long bytes) { return bytes % 16 == 0; };
+    const bool by_input = problem.x_row_stride == 1 && problem.x_input_stride == problem.m * sizeof(T);  // X is [K, M]
+    const bool by_row = problem.x_input_stride == sizeof(T) && aligned(problem.x_row_stride * sizeof(T));
+    if (problem.m > 8 || !aligned(reinterpret_cast<long long>(problem.x)) || !(by_input || by_row)) return;
+    const int copies = by_input ? 1 : problem.m;
+    const long long bytes = static_cast<long long>(by_input ? problem.m : 1) * k * sizeof(T), pitch = by_input ? sizeof(T) : bytes + 16;
+    if (!aligned(bytes) || offset + copies * (bytes + 16) > MOST_SHARED_BYTES || copies * bytes > MOST_X_BYTES) return;
+    problem.x_copy = copies, problem.x_copy_bytes = bytes, problem.x_pitch = pitch, problem.x_offset = offset;
+}
 
 template <typename T, int FRAGMENTS, int COLUMN_BLOCKS>
 cudaError_t launch_product(Problem problem, const Shape& shape, cudaStream_t stream) {
     const int list_bytes = rounded_up((shape.most_chunks + problem.splits - 1) / problem.splits * LIST_BYTES);
     const int owners = problem.width / (16 * FRAGMENTS);
-    void (*kernel)(Problem) = gathered_small_m_kernel<T, FRAGMENTS, COLUMN_BLOCKS>;
+    void (*kernel)(Problem) = gathered_small_m_kernel<T, FRAGMENTS, COLUMN_BLOCKS, false>;
     int warps = shape.warps, blocks = shape.row_tiles * owners, bytes = 0;
     if (shape.shared) {
         if constexpr (sizeof(T) == 4) {
@@ -94,6 +109,13 @@ cudaError_t launch_product(Problem problem, const Shape& shape, cudaStream_t str
         const int ring = problem.stages * UNIT_OF<T, FRAGMENTS, COLUMN_BLOCKS> * FRAGMENTS * FRAGMENT_BYTES<T>;
         problem.region = rounded_up(max(ring, FRAGMENTS * COLUMN_BLOCKS * BLOCK_SUMS * 4));
         bytes = warps * problem.region + list_bytes;
+        if constexpr (COLUMN_BLOCKS == 1) {
+            copy_all_of_x<T>(problem, shape.k, bytes);
+            if (problem.x_copy > 0) {
+                kernel = gathered_small_m_kernel<T, FRAGMENTS, COLUMN_BLOCKS, true>;
+                bytes += rounded_up(problem.x_copy * (problem.x_copy_bytes + 16));
+            }
+        }
     }
     cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     // blocks of one grid and the next are to find room together, and a change of the carve-out waits for an idle SM
@@ -113,12 +135,12 @@ cudaError_t launch_product_of(const Problem& problem, const Shape& shape, cudaSt
 }
 
 template <typename T>
-cudaError_t launch_all(Problem problem, void* packed, int k, const Shape& shape, cudaStream_t stream) {
+cudaError_t launch_all(Problem problem, void* packed, const Shape& shape, cudaStream_t stream) {
     if (packed != nullptr) {
         const int columns = problem.m <= 8 ? 8 : problem.m <= 16 ? 16 : problem.m <= 32 ? 32 : 64;
-        const cudaError_t error = launch(pack_rows_kernel<T>, (k + 31) / 32, 256, 0, 1, problem.pdl != PDL_OFF, stream,
+        const cudaError_t error = launch(pack_rows_kernel<T>, (shape.k + 31) / 32, 256, 0, 1, problem.pdl != PDL_OFF, stream,
                                          static_cast<const T*>(problem.x), problem.x_bytes, static_cast<long long>(problem.x_input_stride / sizeof(T)),
-                                         problem.x_row_stride, static_cast<T*>(packed), k, problem.m, columns, problem.pdl);
+                                         problem.x_row_stride, static_cast<T*>(packed), shape.k, problem.m, columns, problem.pdl);
         if (error != cudaSuccess) return error;
         problem.x = packed, problem.x_input_stride = columns * sizeof(T), problem.x_row_stride = 1;
         problem.x_bytes = 0;
@@ -137,14 +159,15 @@ cudaError_t launch_all(Problem problem, void* packed, int k, const Shape& shape,
 // Returns a cudaError_t. Strides are in elements. A lane reads the neighbouring rows of an input at once from nine rows on
 // (2, 4 or 8 elements for m <= 16, 32, 64), and where X is gathered into shared memory, eight: X must then have rows side by
 // side, aligned to as many elements (at most 16 bytes), and m a multiple of that; where it is otherwise, `packed` is memory for
-// k times 8, 16, 32 or 64 elements. The caller checks shapes, and that fragments * 16 divides the width of a row tile. x_bytes:
+// k times 8, 16, 32 or 64 elements. The caller checks shapes, and that fragments * 16 divides the width of a row tile. Row tiles
+// from `kept_row_tiles` on keep no input. Where pdl is not 0, no kernel before this one may have written the weight. x_bytes:
 // of memory that X spans, 0 where that is much more than it holds.
 extern "C" int sparsefront_gathered_small_m(const void* x, void* packed, const void* lists, const void* panels, const void* row_tiles,
                                            const void* outputs, const void* bias, const void* residual, void* y,
                                            long long x_input_stride, long long x_row_stride, long long residual_row_stride,
                                            long long residual_output_stride, long long y_row_stride, long long y_output_stride,
                                            long long x_bytes, long long chunks, int type, int bias_type, int activation, int m,
-                                           int n, int k, int row_tile_count, int chunks_of_each, int most_chunks, int width, int shared,
+                                           int n, int k, int row_tile_count, int kept_row_tiles, int chunks_of_each, int most_chunks, int width, int shared,
                                            int fragments, int splits, int warps, int stages, int stage_chunks, int pdl,
                                            int prefetch_bytes, void* stream) {
     if (m < 1 || m > 64 || x_input_stride >= (1ll << 30) || stages < 2 || stages > MOST_STAGES || warps < 1 || warps > MOST_WARPS ||
@@ -161,6 +184,8 @@ extern "C" int sparsefront_gathered_small_m(const void* x, void* packed, const v
                           chunks_of_each,
                           static_cast<const int*>(outputs),
                           width,
+                          kept_row_tiles * width,
+                          row_tile_count * width,
                           n,
                           m,
                           ((1u << 19) + m - 1) / m,
@@ -177,14 +202,18 @@ extern "C" int sparsefront_gathered_small_m(const void* x, void* packed, const v
                           stages,
                           0,
                           stage_chunks,
+                          0,
+                          0,
+                          0,
+                          0,
                           pdl,
                           prefetch_bytes};
-    const Shape shape{row_tile_count, most_chunks, shared != 0, fragments, warps};
+    const Shape shape{k, kept_row_tiles, most_chunks, shared != 0, fragments, warps};
     const auto queue = static_cast<cudaStream_t>(stream);
     switch (type) {
-        case 1: return launch_all<float>(problem, packed, k, shape, queue);
-        case 2: return launch_all<__half>(problem, packed, k, shape, queue);
-        case 3: return launch_all<__nv_bfloat16>(problem, packed, k, shape, queue);
+        case 1: return launch_all<float>(problem, packed, shape, queue);
+        case 2: return launch_all<__half>(problem, packed, shape, queue);
+        case 3: return launch_all<__nv_bfloat16>(problem, packed, shape, queue);
         default: return cudaErrorInvalidValue;
     }
 }

@@ -15,12 +15,15 @@ constexpr int GATHERERS = 4;         // warps that gather X into shared memory
 constexpr int MOST_STAGES = 8;
 constexpr int MOST_SPLITS = 8;
 constexpr int MOST_WIDTH = 128;
+constexpr int MOST_X_BYTES = 49152;  // of X that a block copies whole
+constexpr int MOST_SHARED_BYTES = 229888;  // of a block, but for what is of fixed size
 
-// Programmatic dependent launch: what a grid does about the grids before and after it in the stream.
+// Programmatic dependent launch: what a grid does about the grids before and after it in the stream. The weight is read before
+// they have ended: a launch is PDL_OFF where one of them may have written it.
 enum Pdl {
     PDL_OFF = 0,      // starts when the one before has ended
-    PDL_EARLY = 1,      // is launched while the one before runs, and waits for its end before it reads anything
-    PDL_PREFETCH = 2,   // and has the weight brought into L2 meanwhile
+    PDL_EARLY = 1,      // is launched while the one before runs, fills its rings, and waits for its end before it reads X
+    PDL_PREFETCH = 2,   // and has what its rings do not hold brought into L2 meanwhile
     PDL_PREFETCH_LATE = 3,  // and lets the next one come only once it has asked for all of its weight
 };
 
@@ -36,6 +39,7 @@ struct Problem {
     int chunks_of_each;            // where all row tiles have equally many, one row tile after the other; else -1
     const int* outputs;            // [row_tiles, width]: output, or -1; null where row tiles simply count up
     int width;                     // outputs of a row tile
+    int first_pruned, end_pruned;  // places in `outputs` of those that keep no input: all blocks share them
     int n, m;
     unsigned m_inverse;            // 2^19 / m, rounded up: divides numbers below 8192 exactly
     const void* bias;
@@ -49,6 +53,9 @@ struct Problem {
     int stages;                    // of a warp's ring
     int region;                    // bytes of shared memory of a warp's ring, or of the block's
     int stage_chunks;              // of a stage that the warps of a block share
+    int x_offset;                  // in shared memory, of all of X
+    int x_copy, x_copy_bytes;      // runs of X that are copied there, and of how many bytes; 0 where it stays in memory
+    unsigned x_pitch;              // bytes from row to row of X there
     int pdl;
     int prefetch_bytes;            // that a block has brought into L2, at most
 };
@@ -59,14 +66,11 @@ __device__ __forceinline__ void prefetch_x(const void* x, long long bytes) {
     if (at < bytes) asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const uint8_t*>(x) + at) : "memory");
 }
 
-// This warp's share of an array, at most `most` bytes. L2 is where all reads meet, so that what is brought there early is
-// never stale.
-__device__ __forceinline__ void prefetch_share(const uint8_t* all, long long bytes, long long most) {
-    const int warps = blockDim.x / 32, warp = threadIdx.x / 32;
-    const long long share = (bytes / gridDim.x + 15) / 16 * 16, part = (share / warps + 15) / 16 * 16;
-    const long long at = share * blockIdx.x + part * warp, size = min(min(most / warps, part), bytes - at) / 16 * 16;
-    if (size > 0)
-        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(all + at), "r"(static_cast<uint32_t>(size)) : "memory");
+// Part `index` of `count` of an array comes into L2, at most `most` bytes.
+__device__ __forceinline__ void prefetch_part(const uint8_t* all, long long bytes, int index, int count, long long most) {
+    const long long part = (bytes / count + 15) / 16 * 16, at = part * index;
+    const long long size = min(min(most, part), bytes - at) / 16 * 16;
+    if (size > 0) prefetch_bulk(all + at, static_cast<uint32_t>(size));
 }
 
 // The chunks of a block's row tile that are its own.
@@ -92,14 +96,8 @@ struct Share {
     }
 };
 
-// What both kernels begin with, once their barriers are initialised.
-template <typename T>
-__device__ __forceinline__ void begin(const Problem& problem) {
-    prefetch_x(problem.x, problem.x_bytes);
-    if (threadIdx.x % 32 == 0 && problem.pdl >= PDL_PREFETCH) {
-        prefetch_share(problem.lists, problem.chunks * LIST_BYTES, problem.prefetch_bytes);
-        prefetch_share(problem.panels, problem.chunks * (problem.width / 16 * FRAGMENT_BYTES<T>), problem.prefetch_bytes);
-    }
+// Between what may be read early and the rest: barriers are initialised, and the first of the weight is on its way.
+__device__ __forceinline__ void wait_for_grids_before(const Problem& problem) {
     if (problem.pdl == PDL_EARLY || problem.pdl == PDL_PREFETCH) pdl_launch_dependents();
     __syncthreads();
     if (problem.pdl != PDL_OFF) pdl_wait();

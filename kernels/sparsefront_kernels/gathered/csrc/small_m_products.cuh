@@ -76,6 +76,20 @@ struct Elements {
     static constexpr int BYTES = COLUMN_BLOCKS * sizeof(T), WORDS = (BYTES + 3) / 4;
     uint32_t word[WORDS];
 
+    // From shared memory.
+    __device__ __forceinline__ void load(uint32_t from, bool wanted) {
+        static_assert(WORDS == 1);
+        word[0] = 0;
+        if (!wanted) return;
+        if constexpr (BYTES == 2) {
+            uint16_t v;
+            asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(from) : "memory");
+            word[0] = v;
+        } else {
+            word[0] = load_word(from);
+        }
+    }
+
     // Not through the read-only cache: another grid may have written X while this one was already launched.
     __device__ __forceinline__ void load(const void* from, bool wanted) {
 #pragma unroll
@@ -109,17 +123,16 @@ template <typename T, int COLUMN_BLOCKS, int UNIT>
 struct Gathered {
     Elements<T, COLUMN_BLOCKS> x[UNIT][4];
 
-    // list_of: chunk → the lane's four inputs.
-    template <typename ListOf>
-    __device__ __forceinline__ void load(const void* base, unsigned stride, bool active, int chunks, const ListOf& list_of) {
+    // list_of: chunk → the lane's four inputs; at: input → where the lane's elements of it are.
+    template <typename ListOf, typename At>
+    __device__ __forceinline__ void load(bool active, int chunks, const ListOf& list_of, const At& at) {
 #pragma unroll
         for (int chunk = 0; chunk < UNIT; ++chunk) {
             if (chunk < chunks) {
                 const uint2 four = list_of(chunk);
                 const unsigned inputs[4] = {four.x & 0xFFFF, four.x >> 16, four.y & 0xFFFF, four.y >> 16};
 #pragma unroll
-                for (int i = 0; i < 4; ++i)
-                    x[chunk][i].load(row_address(base, inputs[i], stride), active && inputs[i] != NO_INPUT);
+                for (int i = 0; i < 4; ++i) x[chunk][i].load(at(inputs[i]), active && inputs[i] != NO_INPUT);
             }
         }
     }

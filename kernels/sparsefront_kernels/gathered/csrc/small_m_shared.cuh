@@ -46,24 +46,27 @@ __global__ void __launch_bounds__(32 * (MOST_WARPS + GATHERERS), FRAGMENTS * COL
     }
     const int rank = blockIdx.x % problem.splits, row_tile = blockIdx.x / problem.splits;
     int2 range = make_int2(row_tile * problem.chunks_of_each, problem.chunks_of_each);
-    begin<T>(problem);
-
+    prefetch_x(problem.x, problem.x_bytes);
     if (problem.chunks_of_each < 0) range = problem.row_tiles[row_tile];
     const Share<T> share(problem, range, rank);
     const int stage_chunks = problem.stage_chunks, turns = (share.count + stage_chunks - 1) / stage_chunks;
     const int x_offset = stage_chunks * share.panel_bytes, stage_bytes = x_offset + stage_chunks * CHUNK_X_BYTES;
+    const auto load_panels = [&](int turn, int stage) {
+        const int bytes = min(stage_chunks, share.count - turn * stage_chunks) * share.panel_bytes;
+        barrier_arrive_expect(full + 8 * stage, bytes);
+        copy_bulk(ring + stage * stage_bytes, share.panels + static_cast<long long>(turn) * x_offset, bytes, full + 8 * stage);
+    };
+    if (threadIdx.x == 0 && turns > 0) {
+        share.load_lists(lists, listed);
+        for (int stage = 0; stage < min(problem.stages, turns); ++stage) load_panels(stage, stage);
+        if (problem.pdl >= PDL_PREFETCH)
+            prefetch_part(share.panels + static_cast<long long>(problem.stages) * x_offset,
+                          static_cast<long long>(share.count - problem.stages * stage_chunks) * share.panel_bytes, 0, 1, problem.prefetch_bytes);
+    }
+    if (problem.pdl == PDL_PREFETCH_LATE && turns <= problem.stages) pdl_launch_dependents();
+    wait_for_grids_before(problem);
     if (warp >= MOST_WARPS) {
         const int gatherer = threadIdx.x - 32 * MOST_WARPS;
-        const auto load_panels = [&](int turn, int stage) {
-            const int bytes = min(stage_chunks, share.count - turn * stage_chunks) * share.panel_bytes;
-            barrier_arrive_expect(full + 8 * stage, bytes);
-            copy_bulk(ring + stage * stage_bytes, share.panels + static_cast<long long>(turn) * x_offset, bytes, full + 8 * stage);
-        };
-        if (gatherer == 0 && turns > 0) {
-            share.load_lists(lists, listed);
-            for (int stage = 0; stage < min(problem.stages, turns); ++stage) load_panels(stage, stage);
-        }
-        if (problem.pdl == PDL_PREFETCH_LATE && turns <= problem.stages) pdl_launch_dependents();
         if (turns > 0) barrier_wait(listed, 0);
         int stage = 0;
         uint32_t phase = 1;
@@ -94,6 +97,7 @@ __global__ void __launch_bounds__(32 * (MOST_WARPS + GATHERERS), FRAGMENTS * COL
         return;
     }
     const Targets own(problem, row_tile * problem.width, problem.width);
+    write_pruned<T>(problem, 32 * MOST_WARPS);
     const int owners = problem.width / (16 * FRAGMENTS);  // warps that share the outputs; the others share the chunks
     const int owner = warp % owners, k_slice = warp / owners, warp_split_k = MOST_WARPS / owners;
     float acc[FRAGMENTS][COLUMN_BLOCKS][4] = {};

@@ -6,6 +6,10 @@
 
 namespace {
 
+__device__ __forceinline__ int output_at(const Problem& problem, int place) {
+    return problem.outputs != nullptr ? problem.outputs[place] : place < problem.n ? place : -1;
+}
+
 // What a block needs at the end, asked for early.
 struct Targets {
     int output = -1;
@@ -14,8 +18,7 @@ struct Targets {
     // outputs: how many the block has, at most one to a thread; `first`: the place of its first in the row tiles' outputs.
     __device__ __forceinline__ Targets(const Problem& problem, int first, int outputs) {
         if (threadIdx.x >= outputs) return;
-        const int at = first + threadIdx.x;
-        output = problem.outputs != nullptr ? problem.outputs[at] : at < problem.n ? at : -1;
+        output = output_at(problem, first + threadIdx.x);
         if (output >= 0) bias = bias_at(problem.bias, problem.bias_type, output);
     }
 };
@@ -67,17 +70,34 @@ struct Element {
 // Apart from the rest, which is faster the shorter it is.
 __device__ __noinline__ float activated_apart(float v, int activation) { return activated(v, activation); }
 
+// sum: with the bias.
+template <typename T>
+__device__ __forceinline__ void write(const Problem& problem, int output, int row, float sum) {
+    if (problem.activation != NONE) sum = activated_apart(sum, problem.activation);
+    if (problem.residual != nullptr) {
+        const long long from = row * problem.residual_row_stride + output * problem.residual_output_stride;
+        sum += widened(static_cast<const T*>(problem.residual)[from]);
+    }
+    static_cast<T*>(problem.y)[row * problem.y_row_stride + output * problem.y_output_stride] = rounded<T>(sum);
+}
+
 template <typename T, typename Element>
 __device__ __forceinline__ void write(const Problem& problem, const SharedTargets& targets, const Element& element, float sum) {
     const int output = targets.output[element.output];
-    if (output < 0) return;
-    sum += targets.bias[element.output];
-    if (problem.activation != NONE) sum = activated_apart(sum, problem.activation);
-    if (problem.residual != nullptr) {
-        const long long from = element.row * problem.residual_row_stride + output * problem.residual_output_stride;
-        sum += widened(static_cast<const T*>(problem.residual)[from]);
+    if (output >= 0) write<T>(problem, output, element.row, sum + targets.bias[element.output]);
+}
+
+// This block's part of the outputs that keep no input, by its first `threads` threads, while X is on its way.
+template <typename T>
+__device__ __noinline__ void write_pruned(const Problem& problem, int threads) {
+    const int places = problem.end_pruned - problem.first_pruned;
+    for (int index = blockIdx.x * threads + threadIdx.x; index < places * problem.m; index += gridDim.x * threads) {
+        // counted so that neighbours are neighbours in Y
+        const bool by_row = problem.y_row_stride == 1;
+        const int place = by_row ? index / problem.m : index % places, row = by_row ? index % problem.m : index / places;
+        const int output = output_at(problem, problem.first_pruned + place);
+        if (output >= 0) write<T>(problem, output, row, bias_at(problem.bias, problem.bias_type, output));
     }
-    static_cast<T*>(problem.y)[element.row * problem.y_row_stride + output * problem.y_output_stride] = rounded<T>(sum);
 }
 
 // In pairs; those that do not take part are zero.
