@@ -10,12 +10,11 @@ import pytest
 import torch
 from in_layout import InLayout
 from random_problems import OCCASIONS, draw
-from sparsefront_kernels import FORMATS, entry
+from sparsefront_kernels import entry
 from sparsefront_kernels.bench.correctness import poisoned_memory
 from sparsefront_kernels.common.epilogue import with_epilogue
 from sparsefront_kernels.common.operands import RUN_BYTES, run_length
 from sparsefront_kernels.gathered import indexed, simt, sm90, small_m
-from sparsefront_kernels.gathered.sm90_packing import pack_for_sm90
 from sparsefront_kernels.problem import LAYOUTS
 from sparsefront_kernels.tuning import launches
 from torch import Tensor
@@ -110,26 +109,3 @@ def test_what_is_remembered_is_launched(launched, layout, nothing_tuned):
     drawn.kernel.tunable.remember(drawn.packed, drawn.problem, worst, 1.0)
     drawn.run()
     assert asked[0] != worst == asked[1]
-
-
-@pytest.mark.parametrize("m", [1, 13, 16])
-def test_a_feature_major_y_is_written_where_it_lies(m, monkeypatch):
-    """By `gathered_sm90`, with the residual where it is: no copies of either, whatever M is."""
-    written = []
-    monkeypatch.setattr(launches, "num_sms", lambda device: 132)
-    monkeypatch.setattr(
-        sm90, "launch_gathered_sm90", lambda x, y, packed, **arguments: written.append((y, arguments["residual"]))
-    )
-    mask = torch.ones(64, 16, dtype=torch.bool)
-    packed = pack_for_sm90(FORMATS["gathered"].from_dense(torch.randn(64, 16).half(), mask, tile=64))
-    residual = torch.randn(64, m + 3).half()[:, 1 : m + 1]
-    y = sm90.gathered_sm90(
-        torch.randn(16, m).half(),
-        packed,
-        None,
-        residual=residual,
-        activation="none",
-        x_feature_major=True,
-        y_feature_major=True,
-    )
-    assert y.shape == (64, m) and written[0][0] is y and written[0][1].data_ptr() == residual.data_ptr()
