@@ -20,33 +20,9 @@ struct Epilogue {
     long long residual_stride;
     void* y;               // [N, m], or [m, N] where row-major; rows `y_stride` elements apart
     long long y_stride;
-    int m;                 // columns, or rows where row-major
+    int m;                 // a multiple of 8 unless Y is row-major
     int y_row_major;       // then a run of eight `outputs` from a multiple of 8 on is eight neighbours in Y's rows or -1
-    int run = 8;           // elements, 8, 2 or 1, at a multiple of whose size each row of Y and of the residual begins
 };
-
-// Two neighbouring columns of a row, of which `exist` exist. Rows begin at a multiple of `run` elements, 2 or 1.
-__device__ __forceinline__ uint32_t load_two(const uint16_t* from, int run, int exist) {
-    if (run == 2 && exist > 1) return *reinterpret_cast<const uint32_t*>(from);
-    const uint32_t first = exist > 0 ? from[0] : 0, second = exist > 1 ? from[1] : 0;
-    return second << 16 | first;
-}
-
-__device__ __forceinline__ void store_two(uint16_t* to, int run, int exist, uint32_t both) {
-    if (run == 2 && exist > 1) {
-        *reinterpret_cast<uint32_t*>(to) = both;
-    } else {
-        if (exist > 0) to[0] = static_cast<uint16_t>(both);
-        if (exist > 1) to[1] = static_cast<uint16_t>(both >> 16);
-    }
-}
-
-// `run` of an epilogue.
-inline int run_of(const Epilogue& epilogue) {
-    const long long places = epilogue.y_stride | epilogue.residual_stride | epilogue.m | reinterpret_cast<long long>(epilogue.y) / 2 |
-                             reinterpret_cast<long long>(epilogue.residual) / 2;
-    return epilogue.y_row_major || places % 8 == 0 ? 8 : places % 2 == 0 ? 2 : 1;
-}
 
 // What of it a kernel is compiled for, since code that is not run slows what is. Each adds the bias.
 enum class EpilogueKind {
@@ -56,7 +32,6 @@ enum class EpilogueKind {
     ROW_MAJOR_RESIDUAL,
     FEATURE_MAJOR_ACTIVATED,  // and a residual afterwards
     ROW_MAJOR_ACTIVATED,
-    UNALIGNED,  // feature-major with any of these, where rows of Y or of the residual begin anywhere
 };
 
 constexpr __host__ __device__ bool stores_by_row(EpilogueKind kind) {
@@ -267,23 +242,6 @@ __device__ __forceinline__ void add_residual(float (&sums)[8], const uint4& load
     }
 }
 
-// Writes the pairs of columns that a lane holds of 32 of an output, with the residual; rows may begin anywhere.
-template <typename T>
-__device__ __forceinline__ void store_pairs(const Epilogue& epilogue, int output, int column, float (&sums)[8]) {
-    if (output < 0) return;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        const int at = column + i * 8 + threadIdx.x % 4 * 2, exist = epilogue.m - at;
-        if (epilogue.residual != nullptr) {
-            const uint16_t* residual = static_cast<const uint16_t*>(epilogue.residual) + output * epilogue.residual_stride + at;
-            const float2 both = unpacked<T>(load_two(residual, epilogue.run, exist));
-            sums[i * 2] += both.x, sums[i * 2 + 1] += both.y;
-        }
-        store_two(static_cast<uint16_t*>(epilogue.y) + output * epilogue.y_stride + at, epilogue.run, exist,
-                  packed<T>(sums[i * 2], sums[i * 2 + 1]));
-    }
-}
-
 // Writes a subtile of 32 columns from `column` on of a warp's 16 outputs. d: the sums of these columns; residual: what is added
 // after the activation, if `adds`.
 template <typename T, EpilogueKind KIND>
@@ -293,10 +251,6 @@ __device__ __forceinline__ void store_subtile(const Epilogue& epilogue, const Ro
 #pragma unroll
     for (int i = 0; i < 8; ++i)
         sums[i] = d[sum_of_subtile<KIND>(subtile, i)] + rows.bias[output_of_sum<KIND>(subtile, i)];
-    if constexpr (KIND == EpilogueKind::UNALIGNED) {
-        if (epilogue.activation != NONE) activate_for_16_bits(sums, epilogue);
-        return store_pairs<T>(epilogue, rows.output[subtile], column, sums);
-    }
     if constexpr (activates(KIND)) activate_for_16_bits(sums, epilogue);
     if (adds) add_residual<T, KIND>(sums, residual);
     uint32_t v[4];
@@ -313,7 +267,7 @@ __device__ __forceinline__ void store_subtile(const Epilogue& epilogue, const Ro
 template <typename T, EpilogueKind KIND>
 __device__ __forceinline__ void store_columns_with_residual(const Epilogue& epilogue, const Rows<KIND>& rows, int column,
                                                             const float* d) {
-    const bool adds = KIND != EpilogueKind::UNALIGNED && epilogue.residual != nullptr;
+    const bool adds = epilogue.residual != nullptr;
 #pragma unroll
     for (int subtile = 0; subtile < 2; ++subtile) {
         uint4 residual{};

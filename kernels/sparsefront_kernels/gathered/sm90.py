@@ -25,6 +25,7 @@ from sparsefront_kernels.common.operands import (
     bias_for_kernel,
     check_epilogue,
     check_operands,
+    deliver,
     empty_output,
 )
 from sparsefront_kernels.common.wgmma_layout import is_halved
@@ -128,13 +129,12 @@ def gathered_sm90(
         x: [M, K], or [K, M] where x_feature_major; float16 or bfloat16 as the weight, any strides. The kernel reads
             aligned [K, M]: other layouts, an M that is no multiple of 8 and unaligned rows cost a copy of X.
         bias: [N], any float dtype, or None.
-        residual: of Y's shape and dtype, any strides, or None; rows that are not contiguous cost a copy, row-major
-            unaligned ones too.
+        residual: of Y's shape and dtype, any strides, or None; unaligned rows cost a copy.
         activation: a name of `common.epilogue.ACTIVATIONS`.
     Returns:
         [M, N], or [N, M] where y_feature_major, contiguous, in x's dtype; added up in float32. A copy of Y is paid
-        row-major where outputs are dropped or permuted (not `whole_runs`): what is computed is then written
-        feature-major, side by side, and a second kernel makes rows of it.
+        feature-major where M is no multiple of 8; row-major where outputs are dropped or permuted (not `whole_runs`): what is
+        computed is then written feature-major, side by side, and a second kernel makes rows of it.
     Raises:
         ValueError: operands that do not fit together, or no such activation.
     """
@@ -143,6 +143,7 @@ def gathered_sm90(
     check_epilogue(y, activation, residual)
     if y.numel() == 0:
         return y
+    m = x.shape[1 if x_feature_major else 0]
     with torch.cuda.device_of(x):
         by_input = aligned_by_input(x, feature_major=x_feature_major)
         padded_m = by_input.shape[1]
@@ -163,25 +164,22 @@ def gathered_sm90(
                 launch_gathered_sm90(by_input, sums, computed, launch=launch, quick_schedule=quick_schedule)
             _expand(sums, packed.compact_index, y, bias_for_kernel(bias), activation, residual)
             return y
+        direct = padded_m == m or not y_feature_major
+        target = y if direct else x.new_empty(packed.n, padded_m)
         launch_gathered_sm90(
             by_input,
-            y,
+            target,
             packed,
             launch=launch,
             quick_schedule=quick_schedule,
             bias=bias_for_kernel(bias),
             y_row_major=not y_feature_major,
             activation=activation,
-            residual=_residual_operand(y, residual, y_feature_major),
+            residual=None if residual is None else aligned_like(target, residual),
         )
+        if not direct:
+            deliver(target, y, feature_major=y_feature_major)
     return y
-
-
-def _residual_operand(y: Tensor, residual: Tensor | None, feature_major: bool) -> Tensor | None:
-    """The residual as the kernels read it: rows are contiguous, and begin at 16 bytes where they are row-major."""
-    if residual is None or (feature_major and residual.stride(1) == 1):
-        return residual
-    return residual.contiguous() if feature_major else aligned_like(y, residual)
 
 
 def _expand(
@@ -223,8 +221,8 @@ def launch_gathered_sm90(
 
     Args:
         x: [K, M] with M contiguous, 16-byte aligned in every row; M a multiple of 8.
-        y: [N, M] with as many columns as are wanted, at most M, contiguous; or [M, N] where y_row_major, with as many rows,
-            aligned as x. Every element is written.
+        y: [N, M], likewise; or [M, N] where y_row_major, likewise, and with as many rows as are wanted, at most M. Every
+            element is written.
         packed: `whole_runs` holds where y_row_major.
         quick_schedule: of the persistent kernel, see `schedule`.
         bias: [N] contiguous, float16, bfloat16 or float32, or None. The persistent kernel rounds the sums to Y's dtype before

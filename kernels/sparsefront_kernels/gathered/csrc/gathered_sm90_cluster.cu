@@ -100,7 +100,6 @@ cudaError_t launch(const Problem& problem, int block_m, int blocks_per_sm, int c
     const auto chosen = epilogue.y_row_major ? (activates ? launch<T, EpilogueKind::ROW_MAJOR_ACTIVATED>
                                                 : adds    ? launch<T, EpilogueKind::ROW_MAJOR_RESIDUAL>
                                                           : launch<T, EpilogueKind::ROW_MAJOR>)
-                        : epilogue.run != 8  ? launch<T, EpilogueKind::UNALIGNED>
                                              : (activates ? launch<T, EpilogueKind::FEATURE_MAJOR_ACTIVATED>
                                                 : adds    ? launch<T, EpilogueKind::FEATURE_MAJOR_RESIDUAL>
                                                           : launch<T, EpilogueKind::FEATURE_MAJOR>);
@@ -109,8 +108,8 @@ cudaError_t launch(const Problem& problem, int block_m, int blocks_per_sm, int c
 
 }  // namespace
 
-// Returns a cudaError_t. The caller checks shapes and alignment (16 bytes; of X alone where Y is feature-major); m, the columns of X, is a
-// multiple of 8, and of Y the first `y_m` are written. Strides are in elements.
+// Returns a cudaError_t. The caller checks shapes and alignment (16 bytes); m, the columns of X, is a multiple of 8, and of Y
+// the first `y_m` are written. Strides are in elements.
 extern "C" int sparsefront_gathered_sm90_cluster(const void* x, const void* panels, const void* k_blocks, const void* cta_tiles,
                                          const void* outputs, const void* bias, const void* residual, void* y,
                                          long long x_stride, long long residual_stride, long long y_stride,
@@ -122,7 +121,6 @@ extern "C" int sparsefront_gathered_sm90_cluster(const void* x, const void* pane
     Epilogue epilogue{static_cast<const int*>(outputs), bias, bias_type, activation, {}, residual, residual_stride, y, y_stride,
                       y_m, y_row_major};
     std::copy_n(GELU_COEFFICIENTS[activation == GELU_TANH], std::size(epilogue.gelu), epilogue.gelu);
-    epilogue.run = run_of(epilogue);
     const Problem problem{x,
                           static_cast<const uint8_t*>(panels),
                           static_cast<const int*>(k_blocks),

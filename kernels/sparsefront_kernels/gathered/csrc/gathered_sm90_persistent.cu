@@ -98,15 +98,14 @@ cudaError_t launch(const Problem& problem, const SharedTiles& shared, bool halve
 
 template <typename T>
 cudaError_t launch(const Problem& problem, const SharedTiles& shared, bool halved, int widest, const Launch& how) {
-    if (problem.epilogue.y_row_major) return launch<T, RowMajor<T>>(problem, shared, halved, widest, how);
-    return problem.epilogue.run == 8 ? launch<T, FeatureMajor<T>>(problem, shared, halved, widest, how)
-                                     : launch<T, Unaligned<T>>(problem, shared, halved, widest, how);
+    return problem.epilogue.y_row_major ? launch<T, RowMajor<T>>(problem, shared, halved, widest, how)
+                                        : launch<T, FeatureMajor<T>>(problem, shared, halved, widest, how);
 }
 
 }  // namespace
 
-// Returns a cudaError_t. The caller checks shapes and alignment (16 bytes; of X alone where Y is feature-major); m, the columns of X, is a
-// multiple of 8, and of Y the first `y_m` are written. Strides are in elements. halved: whether panels hold two of every four inputs; then tiles are up to 256
+// Returns a cudaError_t. The caller checks shapes and alignment (16 bytes); m, the columns of X, is a multiple of 8, and of Y
+// the first `y_m` are written. Strides are in elements. halved: whether panels hold two of every four inputs; then tiles are up to 256
 // columns wide. Where Y is row-major, each eight `outputs` from a multiple of eight on are eight neighbours, the first a multiple of
 // 8, or -1. shared: of the `shared_count` tiles whose k-blocks several blocks share, see SharedTiles; partials: memory for their sums.
 extern "C" int sparsefront_gathered_sm90_persistent(const void* x, const void* panels, const void* k_blocks, const void* work,
@@ -119,7 +118,6 @@ extern "C" int sparsefront_gathered_sm90_persistent(const void* x, const void* p
     Epilogue epilogue{static_cast<const int*>(outputs), bias, bias_type, activation, {}, residual, residual_stride, y, y_stride,
                       y_m, y_row_major};
     std::copy_n(GELU_COEFFICIENTS[activation == GELU_TANH], std::size(epilogue.gelu), epilogue.gelu);
-    epilogue.run = run_of(epilogue);
     const Problem problem{x,
                           static_cast<const uint8_t*>(panels),
                           static_cast<const int*>(k_blocks),

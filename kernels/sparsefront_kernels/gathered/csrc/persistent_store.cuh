@@ -56,34 +56,6 @@ struct FeatureMajor {
     }
 };
 
-// Feature-major, where rows of Y or of the residual begin anywhere: a lane stores what it holds, two columns at a time.
-template <typename T>
-struct Unaligned {
-    template <int WIDTH>
-    __device__ __forceinline__ static void store(const Epilogue& epilogue, const WorkTile& tile, const float (&acc)[WIDTH / 2],
-                                                 const float (&bias)[2], const int (&outputs)[2], bool any) {
-#pragma unroll
-        for (int q = 0; q < WIDTH / QUARTER; ++q) {
-            const Quarter<T> quarter(acc + q * 32, bias, any, epilogue);
-#pragma unroll
-            for (int i = 0; i < 16; ++i) {
-                const int c = i / 8, p = i / 4 % 2, b = i % 4;
-                store_two_columns(epilogue, outputs[p], tile.column + q * QUARTER + c * 32 + b * 8 + threadIdx.x % 4 * 2, quarter.v[i]);
-            }
-        }
-    }
-
-    __device__ __forceinline__ static void store_two_columns(const Epilogue& epilogue, int output, int at, uint32_t both) {
-        const int exist = epilogue.m - at;
-        if (output < 0) return;
-        if (epilogue.residual != nullptr) {
-            const uint16_t* residual = static_cast<const uint16_t*>(epilogue.residual) + output * epilogue.residual_stride + at;
-            both = sum_of_two<T>(both, load_two(residual, epilogue.run, exist));
-        }
-        store_two(static_cast<uint16_t*>(epilogue.y) + output * epilogue.y_stride + at, epilogue.run, exist, both);
-    }
-};
-
 // Row-major, where a tile's outputs lie in runs of eight neighbours: blocks of 8 x 8 are transposed in registers.
 template <typename T>
 struct RowMajor {
