@@ -145,9 +145,52 @@ def translate(net: TranslationNetwork, source: Tensor, source_mask: Tensor, how:
     Raises:
         InvalidSetting: log-probabilities that are not finite, which say nothing.
     """
-    rows, beam, device = len(source), how.beam, source.device
     limits = (LONGEST[0] * source_mask.sum(1) + LONGEST[1]).clamp(max=how.max_length)  # [B]
-    longest = int(limits.max())
+    tokens, scores = _search(net, source, source_mask, how, limits, int(limits.max()), early=True)
+    if not bool(scores.isfinite().all()):
+        allowed = "must be finite: look for NaN in the weights, or values too large for the dtype (measure.dtype)"
+        unfinished = int((~scores.isfinite()).sum())
+        raise InvalidSetting("outputs", f"not finite for {unfinished} of {len(source)} sentences", allowed)
+    return tokens
+
+
+class WholeTranslation(nn.Module):
+    """Beam search as a network of its own, to be timed: encoder and `how.max_length` steps, each of which gives a token of every
+    sentence. It neither stops early nor looks at what it found, so that all of it can be one CUDA graph.
+
+    Args:
+        net: in eval mode.
+    """
+
+    def __init__(self, net: TranslationNetwork, how: Decoding) -> None:
+        super().__init__()
+        self.net, self.how = net, how
+
+    @torch.no_grad()
+    def forward(self, source: Tensor, source_mask: Tensor) -> tuple[Tensor, Tensor]:
+        """The best translations, int64 [B, max_length], and their scores [B]."""
+        longest = self.how.max_length
+        limits = source.new_full((len(source),), longest)
+        return _search(self.net, source, source_mask, self.how, limits, longest, early=False)
+
+
+def _search(
+    net: TranslationNetwork,
+    source: Tensor,
+    source_mask: Tensor,
+    how: Decoding,
+    limits: Tensor,
+    longest: int,
+    *,
+    early: bool,
+) -> tuple[Tensor, Tensor]:
+    """As of `translate`, and the score of each.
+
+    Args:
+        limits: of each sentence the most tokens, int64 [B]; `longest`: of them all.
+        early: whether it ends as soon as all sentences are done, for which it waits for the device in every step.
+    """
+    rows, beam, device = len(source), how.beam, source.device
     every = torch.arange(rows, device=device)
     state = net.reorder(net.encode(source, source_mask), every.repeat_interleave(beam))
     tokens = source.new_full((rows, beam, longest + 1), PAD)
@@ -158,7 +201,8 @@ def translate(net: TranslationNetwork, source: Tensor, source_mask: Tensor, how:
     for length in range(1, longest + 1):
         given, state = net.step(tokens[..., length - 1].flatten(), state)
         found = given.float().log_softmax(-1).unflatten(0, (rows, beam))  # [B, beam, V]
-        found[..., list(NEVER)] = -torch.inf
+        for token in NEVER:
+            found[..., token] = -torch.inf
         ends = found[..., EOS].clone()
         found = torch.where((limits <= length)[:, None, None], -torch.inf, found)
         found[..., EOS] = ends
@@ -175,7 +219,7 @@ def translate(net: TranslationNetwork, source: Tensor, source_mask: Tensor, how:
         ended[..., length] = EOS
         scores, kept = torch.cat([scores, scored], 1).topk(beam, dim=1)
         finished = torch.cat([finished, ended], 1)[every[:, None], kept]
-        if bool(((scores.isfinite().sum(1) >= beam) | (limits <= length)).all()):
+        if early and bool(((scores.isfinite().sum(1) >= beam) | (limits <= length)).all()):
             break
 
         sums, kept = torch.where(ending, -torch.inf, best).topk(beam, dim=1)
@@ -183,8 +227,4 @@ def translate(net: TranslationNetwork, source: Tensor, source_mask: Tensor, how:
         tokens = tokens[every[:, None], parents]
         tokens[..., length] = following
         state = net.reorder(state, (every[:, None] * beam + parents).flatten())
-    if not bool(scores[:, 0].isfinite().all()):
-        allowed = "must be finite: look for NaN in the weights, or values too large for the dtype (measure.dtype)"
-        unfinished = int((~scores[:, 0].isfinite()).sum())
-        raise InvalidSetting("outputs", f"not finite for {unfinished} of {rows} sentences", allowed)
-    return finished[:, 0, 1 : length + 1]
+    return finished[:, 0, 1 : length + 1], scores[:, 0]
