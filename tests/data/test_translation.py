@@ -13,6 +13,7 @@ from sparsefront.data import translation
 from sparsefront.data.sentence_pairs import TokenBatches
 from sparsefront.data.translation import SPECIAL, Multi30k, learn_vocabulary
 from sparsefront.errors import InvalidSetting
+from sparsefront.tasks.causal_lm import IGNORED
 from sparsefront.tasks.decoding import BOS, EOS, PAD, UNKNOWN
 
 
@@ -56,10 +57,11 @@ def test_a_batch_is_a_source_and_a_target_from_its_begin_on(folder: Path, tmp_pa
     data = opened(Multi30k(path=str(folder)), tmp_path)
     batch = next(iter(data.test_dataloader()))
     sources, targets = data.sentences.pairs("test")
-    assert data.text(batch["source"]) == sources[:8] and data.text(batch["labels"]) == targets[:8]
+    written = batch["labels"].masked_fill(batch["labels"] == IGNORED, PAD)
+    assert data.text(batch["source"]) == sources[:8] and data.text(written) == targets[:8]
     assert data.references("test") == targets
     for source, mask, target, labels in zip(*(batch[key] for key in ("source", "source_mask", "target", "labels"))):
-        tokens = labels[labels != PAD].tolist()
+        tokens = labels[labels != IGNORED].tolist()
         assert tokens.index(EOS) == len(tokens) - 1 and target.tolist()[: len(tokens)] == [BOS, *tokens[:-1]]
         assert mask.tolist() == (source != PAD).tolist() and source[mask][-1] == EOS
     again = opened(Multi30k(path=str(folder)), tmp_path)

@@ -42,7 +42,8 @@ class Translated(Dataset):
 
     Local files hold one sentence a line, the two languages of a split in step: train.en and train.de, val.* (or valid, dev), and
     test.*. What choices are made by is val; without such files a part of train is held out, all pairs of one source sentence
-    together. The vocabulary is a byte-level BPE of both languages, learnt from what is trained on and kept in the cache.
+    together. The vocabulary is a byte-level BPE of both languages, learnt from what is trained on and kept in the cache, unless
+    the network brings a tokenizer.
 
     Attributes:
         path: a folder with such files; None takes the data from the Hugging Face hub.
@@ -173,6 +174,7 @@ class Translated(Dataset):
             batch_size=batch_size,
             seed=seed,
             cache_dir=Path(cache_dir),
+            tokenizer_from=tokenizer_from,
             num_workers=self.num_workers,
         )
 

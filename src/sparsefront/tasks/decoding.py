@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from sparsefront.errors import InvalidSetting
 
 PAD, BOS, EOS, UNKNOWN = 0, 1, 2, 3
-"""Tokens of every vocabulary of translation: behind the end of a sentence, its begin, its end, what no other token writes."""
+"""Tokens of vocabularies that are learnt here: behind the end of a sentence, its begin, its end, what no other token writes."""
 
 VOCABULARY = "vocabulary_digest"
 """Buffer of a network: the bytes of `DataInfo.vocabulary_digest`, zeros where that is not known."""
@@ -19,14 +19,18 @@ VOCABULARY = "vocabulary_digest"
 class TranslationNetwork(nn.Module):
     """What a network provides to be trained on pairs of sentences and to translate.
 
-    A sentence of the source is its tokens and `EOS`; one of the target begins with `BOS`. Behind the end stands `PAD`, which
-    `source_mask` is False for. Positions of the target behind `PAD` may hold anything.
+    A sentence of the source is its tokens and `end`; one of the target begins with `start`. Behind the end stands `pad`, which
+    `source_mask` is False for. Positions of the target behind `pad` may hold anything.
 
     Attributes:
+        pad, start, end: those tokens of its vocabulary.
         encoder: the module that is given nothing but the source, and whose output the decoder reads.
-        max_positions: the most tokens of a source or a target, with `BOS` or `EOS`; None where nothing bounds them.
+        max_positions: the most tokens of a source or a target, with `start` or `end`; None where nothing bounds them.
     """
 
+    pad: int = PAD
+    start: int = BOS
+    end: int = EOS
     encoder: nn.Module
     max_positions: int | None = None
 
@@ -42,7 +46,7 @@ class TranslationNetwork(nn.Module):
         Args:
             source: int64 [B, S].
             source_mask: bool [B, S], True for tokens.
-            target: int64 [B, T], begins with `BOS`.
+            target: int64 [B, T], begins with `start`.
         """
 
     @abstractmethod
@@ -56,7 +60,7 @@ class TranslationNetwork(nn.Module):
         Equal to column t of what `forward` gives for the tokens that were given so far.
 
         Args:
-            tokens: int64 [B]; the first are `BOS`.
+            tokens: int64 [B]; the first are `start`.
         """
 
     @abstractmethod
@@ -93,7 +97,7 @@ class DecoderStep(nn.Module):
     Args:
         net: in eval mode.
         source, source_mask: of the sentences, [B, S]; the first of the rows are the hypotheses of the first sentence.
-        given: the tokens of each hypothesis so far, int64 [rows, length], `BOS` first.
+        given: the tokens of each hypothesis so far, int64 [rows, length], `start` first.
     """
 
     def __init__(self, net: TranslationNetwork, source: Tensor, source_mask: Tensor, given: Tensor) -> None:
@@ -112,7 +116,6 @@ class DecoderStep(nn.Module):
 
 # Greedy and beam search, a batch of sentences at once.
 
-NEVER = (PAD, BOS)  # what a translation holds nowhere
 LONGEST = (2, 20)  # a translation has at most 2 * source + 20 tokens
 
 
@@ -122,8 +125,8 @@ class Decoding:
 
     Attributes:
         beam: hypotheses of a sentence that are followed at once; 1 is greedy.
-        length_penalty: a: the score of a finished one is the sum of its log-probabilities / tokens^a, `EOS` among them.
-        max_length: the most tokens of a translation, with `EOS`.
+        length_penalty: a: the score of a finished one is the sum of its log-probabilities / tokens^a, its end among them.
+        max_length: the most tokens of a translation, with its end.
     """
 
     beam: int
@@ -133,7 +136,8 @@ class Decoding:
 
 @torch.no_grad()
 def translate(net: TranslationNetwork, source: Tensor, source_mask: Tensor, how: Decoding) -> Tensor:
-    """The translation of each sentence that beam search finds, int64 [B, T], each ends with `EOS` and is filled up with `PAD`.
+    """The translation of each sentence that beam search finds, int64 [B, T], each ends with the network's `end` and is filled up
+    with its `pad`.
 
     In every step the best `2 * beam` continuations of all hypotheses of a sentence are looked at: those among the first `beam`
     that end are finished, and the best `beam` that do not end are followed. A sentence is done with `beam` finished ones, of
@@ -193,30 +197,30 @@ def _search(
     rows, beam, device = len(source), how.beam, source.device
     every = torch.arange(rows, device=device)
     state = net.reorder(net.encode(source, source_mask), every.repeat_interleave(beam))
-    tokens = source.new_full((rows, beam, longest + 1), PAD)
-    tokens[..., 0] = BOS
+    tokens = source.new_full((rows, beam, longest + 1), net.pad)
+    tokens[..., 0] = net.start
     sums = torch.full((rows, beam), -torch.inf, device=device)  # of log-probabilities
     sums[:, 0] = 0.0  # all hypotheses are equal at first: one of them is followed
     finished, scores = tokens.clone(), torch.full_like(sums, -torch.inf)
     for length in range(1, longest + 1):
         given, state = net.step(tokens[..., length - 1].flatten(), state)
         found = given.float().log_softmax(-1).unflatten(0, (rows, beam))  # [B, beam, V]
-        for token in NEVER:
+        for token in {net.pad, net.start} - {net.end}:  # a translation holds them nowhere
             found[..., token] = -torch.inf
-        ends = found[..., EOS].clone()
+        ends = found[..., net.end].clone()
         found = torch.where((limits <= length)[:, None, None], -torch.inf, found)
-        found[..., EOS] = ends
+        found[..., net.end] = ends
         vocabulary = found.shape[-1]
         together = (sums[..., None] + found).flatten(1)
         best, places = together.topk(min(2 * beam, together.shape[1]), dim=1)  # [B, 2 * beam]
         parents, following = places // vocabulary, places % vocabulary
-        ending = following == EOS
+        ending = following == net.end
 
         done = scores.isfinite().sum(1, keepdim=True) >= beam
         allowed = ending & ~done & (torch.arange(best.shape[1], device=device) < beam)
         scored = torch.where(allowed, best / length**how.length_penalty, -torch.inf)
         ended = tokens[every[:, None], parents]
-        ended[..., length] = EOS
+        ended[..., length] = net.end
         scores, kept = torch.cat([scores, scored], 1).topk(beam, dim=1)
         finished = torch.cat([finished, ended], 1)[every[:, None], kept]
         if early and bool(((scores.isfinite().sum(1) >= beam) | (limits <= length)).all()):
