@@ -35,5 +35,6 @@ def make_translator(folder: Path, kind: str, **settings: Any) -> Path:
     config = {"vocab_size": 300, "d_model": 32, "max_position_embeddings": 64, "dropout": 0.0, "init_std": 0.2}
     torch.manual_seed(0)
     config_class = getattr(transformers, f"{kind.title()}Config")
-    getattr(transformers, KINDS[kind])(config_class(**config, **sizes, **special, **settings)).save_pretrained(folder)
+    made = config_class(**config | sizes | special | settings)
+    getattr(transformers, KINDS[kind])(made).save_pretrained(folder)
     return folder

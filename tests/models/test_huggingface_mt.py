@@ -14,6 +14,7 @@ from tiny_translators import KINDS, TEXTS, make_translator
 import sparsefront as sf
 from sparsefront.data.base import DataInfo
 from sparsefront.errors import InvalidSetting
+from sparsefront.measure.execution_mode import fastest_execution_mode
 from sparsefront.models.huggingface_mt import HuggingFaceMT, StoredTokenizer
 from sparsefront.tasks.decoding import DecoderStep, Decoding, SourceEncoder, WholeTranslation, translate
 
@@ -86,6 +87,25 @@ def test_with_kernels_it_translates_as_without(folders: dict[str, Path], kind: s
             torch.testing.assert_close(one.float(), other.float(), atol=1e-4, rtol=1e-4)
     _, scores = WholeTranslation(net, how)(source, mask)
     assert scores.isfinite().all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_whole_translations_are_one_graph(tmp_path: Path, kind: str) -> None:
+    """Dense and sparse: nothing waits for the processor."""
+    model = HuggingFaceMT(path=str(make_translator(tmp_path, kind, d_model=256, encoder_ffn_dim=512)))
+    net = model.build(INFO).eval().to("cuda", torch.float16)
+    source, mask = (one.cuda() for one in sentences(model.tokenizer()))
+    inputs = {"source": source, "source_mask": mask, "target": source.flip(1)}
+    masks = sf.prune(net, "tile_wise", 0.5, granularity=64, layers=model.prunable(net), tell=len)
+    masked = copy.deepcopy(net)
+    sf.swap(net, masks, inputs, kernel="sparse", tell=len)
+    modes = {"execution_modes": ["eager", "cuda_graph"], "device": source.device, "dtype": torch.float16}
+    for one in (masked, net):
+        whole = WholeTranslation(one, Decoding(3, 1.0, 12))
+        found = fastest_execution_mode(whole, {"source": source, "source_mask": mask}, **modes)
+        assert not found.not_timed
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -12,8 +12,9 @@ from tiny_files import write_pairs
 import sparsefront as sf
 from sparsefront.data.base import DataInfo
 from sparsefront.errors import InvalidSetting
+from sparsefront.measure.execution_mode import fastest_execution_mode
 from sparsefront.models.transformer_mt import TransformerMT
-from sparsefront.tasks.decoding import BOS, PAD, DecoderStep, Decoding, SourceEncoder, translate
+from sparsefront.tasks.decoding import BOS, PAD, DecoderStep, Decoding, SourceEncoder, WholeTranslation, translate
 
 INFO = DataInfo("translation", num_classes=0, sequence_length=20, vocabulary=300, vocabulary_digest="0123456789abcdef")
 
@@ -81,6 +82,11 @@ def test_with_kernels_it_translates_as_without(device: str, size: str, tile: int
     translated = [translate(one, source, source != PAD, how) for one in (masked, net)]
     if device == "cpu":
         assert torch.equal(*translated)
+        return
+    modes = {"execution_modes": ["eager", "cuda_graph"], "device": source.device, "dtype": torch.float16}
+    given = {name: inputs[name] for name in ("source", "source_mask")}
+    for one in (masked, net):
+        assert not fastest_execution_mode(WholeTranslation(one, how), given, **modes).not_timed
 
 
 def test_the_sizes_are_those_of_the_paper() -> None:
