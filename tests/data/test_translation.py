@@ -190,6 +190,9 @@ def test_pairs_of_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, neste
     monkeypatch.setattr(translation, "hub_split_names", lambda hub_id, **given: ["train"])
     with pytest.raises(InvalidSetting, match="hub=own/pairs: has no split test"):
         opened(settings, tmp_path / "other").part("test")
+    rows = Dataset.from_list([{"en": "it is", "de": None}, {"en": "it was", "de": "es war"}])
+    with pytest.raises(InvalidSetting, match=r"hub=own/pairs: line 1 of train.de is empty \(1 are\)"):
+        opened(settings, tmp_path / "untranslated").part("train")
 
 
 def test_how_translations_are_searched_for_is_no_part_of_what_is_trained_on(folder: Path) -> None:
