@@ -126,20 +126,25 @@ def test_a_recording_that_fails_leaves_streams_and_random_numbers_as_they_were(d
     assert devices.streams == current and devices.waits[-1] == "random"
 
 
-def test_positions_that_a_network_counts_on_the_processor_are_copied_before():
-    """To a device without memory, as a recording allows no copy."""
+@pytest.mark.parametrize("inference", [False, True])
+def test_positions_that_a_network_counts_on_the_processor_are_copied_before(inference):
+    """To a device without memory, as a recording allows no copy; inference mode does not take `to` apart by itself."""
 
     def counted(start):
         there = (torch.arange(3) + start).to("meta")
         return there, torch.empty(3, dtype=torch.int64, device="meta").copy_(torch.arange(3))
 
-    with CopiedBefore() as copies:
+    with torch.inference_mode(inference), CopiedBefore() as copies:
         counted(0)
         copies.recording = True
         assert [tensor.device.type for tensor in counted(0)] == ["meta", "meta"]
         with pytest.raises(RuntimeError, match="copies other values from the processor at each call"):
             counted(0)
-    with CopiedBefore() as copies, pytest.raises(RuntimeError, match="other values"):
+    with (
+        torch.inference_mode(inference),
+        CopiedBefore() as copies,
+        pytest.raises(RuntimeError, match="other values"),
+    ):
         counted(0)
         copies.recording = True
         counted(1)
@@ -163,13 +168,15 @@ def test_a_recording_that_may_not_copy_is_made_again(monkeypatch):
 
 
 @pytest.mark.gpu
-def test_replays_read_what_was_copied_before():
+@pytest.mark.parametrize("inference", [False, True])
+def test_replays_read_what_was_copied_before(inference):
     x = torch.ones(3, device="cuda")
 
     def call():
         return x + (torch.arange(3) * 2).to(x.device)
 
-    graph, (y,) = record([call], device=x.device, warmup=2, copies=True)
+    with torch.inference_mode(inference):
+        graph, (y,) = record([call], device=x.device, warmup=2, copies=True)
     rest = [torch.full((3,), 9, device="cuda") for _ in range(64)]  # what lies where a copy was that is gone
     x.fill_(5.0)
     graph.replay()

@@ -68,6 +68,8 @@ class CopiedBefore(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if (parts := self._parts(func, args, kwargs)) is not NotImplemented:
+            return parts
         if func is torch.ops.aten._to_copy.default:
             target = torch.device(kwargs.get("device") or args[0].device)
             if _leaves_the_processor(args[0], target):
@@ -75,6 +77,11 @@ class CopiedBefore(TorchDispatchMode):
         elif func is torch.ops.aten.copy_.default and _leaves_the_processor(args[1], args[0].device):
             return func(args[0], self._copy(args[1], lambda: args[1].to(args[0].device)))
         return func(*args, **kwargs)
+
+    def _parts(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result of an operator that is made of others, such as `to`: inference mode hands it over whole."""
+        with self:
+            return func.decompose(*args, **kwargs)
 
     def _copy(self, source: Tensor, make: Callable[[], Tensor]) -> Tensor:
         if not self.recording:
