@@ -36,7 +36,7 @@ class Watch(pl.Callback):
         self.batch = batch
 
 
-def train(folder: Path) -> tuple[dict[str, torch.Tensor], Watch]:
+def train(folder: Path, **settings) -> tuple[dict[str, torch.Tensor], Watch]:
     pl.seed_everything(0, verbose=False)
     recipe, watch = Recipe(epochs=1, optimizer="sgd"), Watch()
     net = Net(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 6, 3), nn.Flatten(), nn.Linear(96, 10))
@@ -47,7 +47,7 @@ def train(folder: Path) -> tuple[dict[str, torch.Tensor], Watch]:
         Digits().data_module(batch_size=16, seed=0, cache_dir=folder),
         epochs=1,
         recipe=recipe,
-        trainer=TrainerSettings(accelerator="cpu", progress_bar=False, limit_batches=BATCHES),
+        trainer=TrainerSettings(**{"accelerator": "cpu"} | settings, progress_bar=False, limit_batches=BATCHES),
         loggers=[],
         directory=folder,
         callbacks=(watch,),
@@ -68,6 +68,15 @@ def test_weights_are_the_same_but_for_rounding(tmp_path, monkeypatch):
     assert watch.laid == [True] * 3
     for name in plain:
         torch.testing.assert_close(laid[name], plain[name], rtol=0, atol=1e-5)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_weights_are_those_of_the_cpu_but_for_rounding(tmp_path):
+    plain, _ = train(tmp_path)
+    laid, watch = train(tmp_path, accelerator="gpu", precision="bf16-mixed")
+    assert watch.laid == [True] * 3 and watch.batch["x"].is_cuda
+    for name in plain:
+        torch.testing.assert_close(laid[name], plain[name], rtol=0, atol=0.02)
 
 
 def test_only_plain_convolutions_and_for_so_long(tmp_path):
