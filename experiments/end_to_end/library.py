@@ -2,6 +2,7 @@
 
     PYTHONPATH=src:kernels python -m experiments.end_to_end.library [--out library.csv] [--minutes 8]
     PYTHONPATH=src:kernels python -m experiments.end_to_end.library --networks sam_vit_h dinov2_large_256 --points all
+    PYTHONPATH=src:kernels python -m experiments.end_to_end.library --networks vgg16_bn --points "block_wise 75%" "block_wise 90%"
 
 Each network is pruned, swapped with kernel=auto and timed beside itself by `sf.benchmark`. Those that are in the file are not
 measured again. The second command is of the encoders of the PyTorch talk, with its patterns. With the published CSV the table of
@@ -43,6 +44,9 @@ POINTS: dict[str, tuple[str | Pattern, float, dict[str, Any], str]] = {
     "2:4": (NM(m=4), 0.5, {}, "none"),
     "tile_wise 75%, fp8": ("tile_wise", 0.75, {"granularity": 128}, "fp8"),
     "2:4, fp8": (NM(m=4), 0.5, {}, "fp8"),
+}
+BLOCKS: dict[str, tuple[str | Pattern, float, dict[str, Any], str]] = {
+    f"block_wise {level}%": ("block_wise", level / 100, {"granularity": 64}, "none") for level in (75, 90)
 }
 """Name -> pattern, sparsity and other arguments of `sf.prune`, and the precision of `sf.swap`."""
 
@@ -160,6 +164,7 @@ NETWORKS: dict[str, Callable[[], Made]] = {
     "gpt2": lambda: prompts(transformers.GPT2LMHeadModel(transformers.GPT2Config())),
     "llama": llama,
     "resnet50": lambda: images(torchvision.models.resnet50(), "x"),
+    "vgg16_bn": lambda: images(torchvision.models.vgg16_bn(), "x"),
     "transformer_big_1024": lambda: translation(8, 128),
     "transformer_big_8192": lambda: translation(64, 128),
     "lstm_encoder": lambda: (LstmEncoder(), {"source": torch.randint(4, 8_000, (64, 24))}),
@@ -191,7 +196,7 @@ def measure(
     """A row; its seconds are those that a user waits for."""
     dense, inputs = ready(name, device)
     net = copy.deepcopy(dense)
-    pattern, sparsity, more, precision = POINTS[point]
+    pattern, sparsity, more, precision = (POINTS | BLOCKS)[point]
     masks = sf.prune(net, pattern, sparsity, example_inputs=inputs, tell=len, **more)
     told: list[str] = []
 
@@ -246,7 +251,7 @@ def main(given: Sequence[str] | None = None) -> int:
         "--kernel", choices=("auto", "sparse"), default="auto", help="sparse: the whole is not compared"
     )
     parser.add_argument("--networks", nargs="+", choices=NETWORKS | OF_THE_TALK, default=list(NETWORKS))
-    parser.add_argument("--points", nargs="+", choices=[*POINTS, "all"], default=[TILES])
+    parser.add_argument("--points", nargs="+", choices=[*POINTS, *BLOCKS, "all"], default=[TILES])
     parser.add_argument(
         "--modes", nargs="+", default=sf.Measure().execution_modes, help="execution modes that are tried"
     )

@@ -2,7 +2,7 @@
 
 import torch
 
-from sparsefront.data.split_data import Augmentation, ImageArrays, SplitData, augmented
+from sparsefront.data.split_data import Augmentation, ImageArrays, SplitData, augmented, draw_windows
 
 
 def arrays(
@@ -31,7 +31,7 @@ def test_interpolated_to_the_wanted_size() -> None:
 def test_augmented_images_are_shifted_windows() -> None:
     """Every result is found among the shifts and mirrorings written out one by one."""
     images = arrays(count=40, size=5).images
-    found = augmented(images, Augmentation(padding=1, flip=True, seed=0), list(range(40)))
+    found = augmented(images, 1, draw_windows(Augmentation(padding=1, flip=True, seed=0), list(range(40))))
     assert found.dtype == images.dtype and found.shape == images.shape
     shifts_seen = set()
     for image, result in zip(images, found, strict=True):
@@ -50,8 +50,8 @@ def test_augmented_images_are_shifted_windows() -> None:
 
 
 def test_augmentation_without_shift_or_flip_changes_nothing() -> None:
-    images = arrays().images
-    assert torch.equal(augmented(images, Augmentation(padding=0, flip=False, seed=3), list(range(16))), images)
+    images, nothing = arrays().images, Augmentation(padding=0, flip=False, seed=3)
+    assert torch.equal(augmented(images, 0, draw_windows(nothing, list(range(16)))), images)
 
 
 def test_workers_do_not_change_what_is_trained_on() -> None:

@@ -13,6 +13,7 @@ from sparsefront.data import translation
 from sparsefront.data.sentence_pairs import TokenBatches
 from sparsefront.data.translation import SPECIAL, Multi30k, learn_vocabulary
 from sparsefront.errors import InvalidSetting
+from sparsefront.tasks.causal_lm import IGNORED
 from sparsefront.tasks.decoding import BOS, EOS, PAD, UNKNOWN
 
 
@@ -56,10 +57,11 @@ def test_a_batch_is_a_source_and_a_target_from_its_begin_on(folder: Path, tmp_pa
     data = opened(Multi30k(path=str(folder)), tmp_path)
     batch = next(iter(data.test_dataloader()))
     sources, targets = data.sentences.pairs("test")
-    assert data.text(batch["source"]) == sources[:8] and data.text(batch["labels"]) == targets[:8]
+    written = batch["labels"].masked_fill(batch["labels"] == IGNORED, PAD)
+    assert data.text(batch["source"]) == sources[:8] and data.text(written) == targets[:8]
     assert data.references("test") == targets
     for source, mask, target, labels in zip(*(batch[key] for key in ("source", "source_mask", "target", "labels"))):
-        tokens = labels[labels != PAD].tolist()
+        tokens = labels[labels != IGNORED].tolist()
         assert tokens.index(EOS) == len(tokens) - 1 and target.tolist()[: len(tokens)] == [BOS, *tokens[:-1]]
         assert mask.tolist() == (source != PAD).tolist() and source[mask][-1] == EOS
     again = opened(Multi30k(path=str(folder)), tmp_path)
@@ -188,6 +190,9 @@ def test_pairs_of_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, neste
     monkeypatch.setattr(translation, "hub_split_names", lambda hub_id, **given: ["train"])
     with pytest.raises(InvalidSetting, match="hub=own/pairs: has no split test"):
         opened(settings, tmp_path / "other").part("test")
+    rows = Dataset.from_list([{"en": "it is", "de": None}, {"en": "it was", "de": "es war"}])
+    with pytest.raises(InvalidSetting, match=r"hub=own/pairs: line 1 of train.de is empty \(1 are\)"):
+        opened(settings, tmp_path / "untranslated").part("train")
 
 
 def test_how_translations_are_searched_for_is_no_part_of_what_is_trained_on(folder: Path) -> None:

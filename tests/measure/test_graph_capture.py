@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sparsefront.measure import timers
-from sparsefront.measure.timers import CopiedBefore, record
+from sparsefront.measure.timers import CopiedBefore, _ConstantsAreCopied, record
 
 
 class Devices:
@@ -132,12 +132,14 @@ def test_positions_that_a_network_counts_on_the_processor_are_copied_before(infe
 
     def counted(start):
         there = (torch.arange(3) + start).to("meta")
-        return there, torch.empty(3, dtype=torch.int64, device="meta").copy_(torch.arange(3))
+        written = torch.empty(3, dtype=torch.int64, device="meta").copy_(torch.arange(3))
+        return there, written, torch.tensor(0.5, device="meta")
 
-    with torch.inference_mode(inference), CopiedBefore() as copies:
+    with torch.inference_mode(inference), CopiedBefore() as copies, _ConstantsAreCopied():
         counted(0)
         copies.recording = True
-        assert [tensor.device.type for tensor in counted(0)] == ["meta", "meta"]
+        assert [tensor.device.type for tensor in counted(0)] == ["meta"] * 3
+        assert len(copies.copies) == 3
         with pytest.raises(RuntimeError, match="copies other values from the processor at each call"):
             counted(0)
     with (
@@ -173,7 +175,7 @@ def test_replays_read_what_was_copied_before(inference):
     x = torch.ones(3, device="cuda")
 
     def call():
-        return x + (torch.arange(3) * 2).to(x.device)
+        return x + (torch.arange(3) * 2).to(x.device) + torch.tensor(0.0, device=x.device)
 
     with torch.inference_mode(inference):
         graph, (y,) = record([call], device=x.device, warmup=2, copies=True)

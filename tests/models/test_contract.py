@@ -13,6 +13,7 @@ import pytest
 import torch
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
+from tiny_translators import make_translator
 
 from experiments.language_models.tiny import make_llama
 from sparsefront.data.base import DataInfo
@@ -24,6 +25,7 @@ PRUNABLE = {
     "bert": 6 * 2,
     "huggingface": 6 * 2,
     "huggingface_lm": 7 * 2,
+    "huggingface_mt": 6 * 2 + 10 * 2,
     "lstm_nmt": 15,
     "resnet50": 52,
     "timm": 12 * 4,
@@ -33,8 +35,8 @@ PRUNABLE = {
     "vit": 6 * 12,
     "vit_small": 6 * 4,
 }
-HEAD = dict.fromkeys(("huggingface_lm", "lstm_nmt", "resnet50", "timm", "torchvision", "vgg16", "vit", "vit_small"), 1)
-HEAD |= {"bert": 2, "huggingface": 2}
+HEAD = dict.fromkeys(("huggingface_lm", "huggingface_mt", "lstm_nmt", "resnet50", "timm", "torchvision", "vgg16"), 1)
+HEAD |= {"bert": 2, "huggingface": 2, "vit": 1, "vit_small": 1}
 
 
 @cache
@@ -57,12 +59,22 @@ def saved_llama() -> str:
     return str(make_llama(folder, hidden=16, tied=False))
 
 
+@cache
+def saved_bart() -> str:
+    """Likewise."""
+    folder = Path(tempfile.mkdtemp(prefix="bart-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return str(make_translator(folder, "bart", tie_word_embeddings=False))
+
+
 def smaller(name: str) -> dict[str, object]:
     """What makes a model of this YAML quick to build."""
     if name == "huggingface":
         return {"path": saved_bert()}
     if name == "huggingface_lm":
         return {"path": saved_llama()}
+    if name == "huggingface_mt":
+        return {"path": saved_bart()}
     tiny = {"size": "tiny"}
     return {
         "bert": tiny,
@@ -138,7 +150,7 @@ def test_same_seed_same_weights(file: Path):
         weights.append([parameter.detach() for parameter in model.build(facts(model)).parameters()])
     same, other = ([torch.equal(a, b) for a, b in zip(weights[0], weights[i], strict=True)] for i in (1, 2))
     assert all(same)
-    if file.stem != "huggingface_lm":  # of which the checkpoint has every weight
+    if file.stem not in ("huggingface_lm", "huggingface_mt"):  # of which the checkpoint has every weight
         assert not all(other)
 
 

@@ -1,12 +1,16 @@
 """Translation by LSTMs: steps, padding, rows of a beam, and sparse steps."""
 
+import copy
+
 import pytest
 import torch
 
 import sparsefront as sf
 from sparsefront.data.base import DataInfo
+from sparsefront.measure.end_to_end import time_pair
+from sparsefront.measure.settings import Measure
 from sparsefront.models.lstm_nmt import LstmNmt
-from sparsefront.tasks.decoding import BOS, PAD
+from sparsefront.tasks.decoding import BOS, PAD, Decoding, SourceEncoder, WholeTranslation
 
 INFO = DataInfo(kind="translation", num_classes=0, sequence_length=12, vocabulary=40)
 LENGTHS = torch.tensor([7, 3, 5])
@@ -77,3 +81,22 @@ def test_sparse_steps(net):
         report = sf.swap(net, masks, given)
         assert all(report.layers[layer].is_sparse for layer in layers) and report.sparse_flops_share > 0.8
         torch.testing.assert_close(net(**given), expected)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_the_parts_that_are_timed(device):
+    """Dense and sparse, on a GPU as CUDA graphs, whole translations too."""
+    torch.manual_seed(0)
+    net = LstmNmt(width=32 if device == "cpu" else 512).build(INFO).eval()
+    net.to(device, torch.float32 if device == "cpu" else torch.float16)
+    given = {name: value.to(device) for name, value in sentences().items()}
+    sparse = copy.deepcopy(net)
+    masks = sf.prune(sparse, "tile_wise", 0.5, granularity=16, layers=LstmNmt().prunable(net), tell=len)
+    sf.swap(sparse, masks, given, kernel="reference" if device == "cpu" else "sparse", tell=len)
+    source = {name: given[name] for name in ("source", "source_mask")}
+    modes = ["eager"] if device == "cpu" else ["eager", "cuda_graph"]
+    settings = Measure(device=device, samples=5, repeats=1, warmup=1, execution_modes=modes, variants=[])
+    for part in (SourceEncoder, lambda one: WholeTranslation(one, Decoding(3, 1.0, 6))):
+        timed = time_pair(part(net).eval(), part(sparse).eval(), source, settings)
+        assert timed.dense.latency.median_ms > 0 and timed.sparse.median_ms > 0
+        assert timed.execution.fastest.medians_ms.keys() == timed.dense.execution.medians_ms.keys() == {*modes}

@@ -12,8 +12,9 @@ from tiny_files import write_pairs
 import sparsefront as sf
 from sparsefront.data.base import DataInfo
 from sparsefront.errors import InvalidSetting
+from sparsefront.measure.execution_mode import fastest_execution_mode
 from sparsefront.models.transformer_mt import TransformerMT
-from sparsefront.tasks.decoding import BOS, PAD, DecoderStep, Decoding, SourceEncoder, translate
+from sparsefront.tasks.decoding import BOS, PAD, DecoderStep, Decoding, SourceEncoder, WholeTranslation, translate
 
 INFO = DataInfo("translation", num_classes=0, sequence_length=20, vocabulary=300, vocabulary_digest="0123456789abcdef")
 
@@ -81,6 +82,11 @@ def test_with_kernels_it_translates_as_without(device: str, size: str, tile: int
     translated = [translate(one, source, source != PAD, how) for one in (masked, net)]
     if device == "cpu":
         assert torch.equal(*translated)
+        return
+    modes = {"execution_modes": ["eager", "cuda_graph"], "device": source.device, "dtype": torch.float16}
+    given = {name: inputs[name] for name in ("source", "source_mask")}
+    for one in (masked, net):
+        assert not fastest_execution_mode(WholeTranslation(one, how), given, **modes).not_timed
 
 
 def test_the_sizes_are_those_of_the_paper() -> None:
@@ -124,14 +130,17 @@ def test_a_run(run, tmp_path: Path) -> None:
         "measure.device=cpu",
         "measure.evaluate_limit=8",
         "measure.batch_size=4",
-        "measure.parts=[encoder,decoder_step]",
+        "measure.parts=[encoder,decoder_step,translation]",
     )
     quality = row.quality
     assert quality.metric_name == "bleu" and quality.metric_signature.startswith("nrefs:1|case:mixed|eff:no|tok:13a")
     assert quality.extra_metrics.keys() == {"dense", "masked", "sparse"} and "chrf" in quality.extra_metrics["sparse"]
     assert quality.sparse == pytest.approx(quality.masked, abs=1e-6) and quality.val_sparse is not None
     assert row.sparsity.sparsity_achieved == pytest.approx(0.5, abs=0.12) and row.speed.sequence_length == 32
-    encoder, step = row.speed.parts
+    encoder, step, whole = row.speed.parts
     assert (encoder["part"], encoder["batch_size"], encoder["sequence_length"]) == ("encoder", 4, 32)
     assert (step["part"], step["batch_size"], step["sequence_length"]) == ("decoder_step", 4 * 5, 16)
-    assert min(part[f"latency_{side}_ms"] for part in row.speed.parts for side in ("dense", "sparse")) > 0
+    assert (whole["part"], whole["batch_size"], whole["sequence_length"]) == ("translation", 4, 32)
+    for side in ("dense", "sparse"):
+        assert whole[f"tokens_per_s_{side}"] == pytest.approx(4 * 32 / whole[f"latency_{side}_ms"] * 1e3)
+        assert min(part[f"latency_{side}_ms"] for part in row.speed.parts) > 0

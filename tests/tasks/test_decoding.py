@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.tasks.decoding import BOS, EOS, PAD, Decoding, TranslationNetwork, translate
+from sparsefront.tasks.decoding import BOS, EOS, PAD, Decoding, TranslationNetwork, WholeTranslation, translate
 
 VOCABULARY = 7
 WORDS = range(3, VOCABULARY)
@@ -113,6 +113,19 @@ def test_a_translation_is_no_longer_than_twice_its_source_and_twenty() -> None:
     source = torch.tensor([[4, EOS, PAD, PAD], [4, 4, 4, EOS]])
     tokens = translate(net, source, source != PAD, Decoding(2, 1.0, 100))
     assert (tokens != PAD).sum(1).tolist() == [24, 28]
+
+
+def test_a_whole_translation_finds_the_same_in_as_many_steps_whatever_it_finds() -> None:
+    net, how = Trigrams(), Decoding(3, 1.0, 9)
+    steps: list[Tensor] = []
+    net.step, step = lambda tokens, state: steps.append(tokens) or step(tokens, state), net.step
+    source = torch.tensor([[first, EOS] for first in WORDS])
+    tokens, scores = WholeTranslation(net, how)(source, torch.ones_like(source, dtype=torch.bool))
+    assert len(steps) == 9 and tokens.shape == (len(WORDS), 9)
+    for first, row, score in zip(WORDS, tokens.tolist(), scores.tolist(), strict=True):
+        (kept,) = found(net, [first], how)
+        assert row == kept + [PAD] * (9 - len(kept))
+        assert score == pytest.approx(score_of(net, first, kept, 1.0), abs=1e-5)
 
 
 def test_what_is_not_finite_is_no_translation() -> None:

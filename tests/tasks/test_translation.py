@@ -14,7 +14,8 @@ from torch import nn
 from sparsefront.errors import InvalidSetting
 from sparsefront.results.statistics import paired_difference
 from sparsefront.stages.network import TASKS
-from sparsefront.tasks.decoding import PAD, Decoding
+from sparsefront.tasks.causal_lm import IGNORED
+from sparsefront.tasks.decoding import Decoding
 from sparsefront.tasks.outcomes import MOST_WORDS, Outcomes, load_outcomes, save_outcomes
 from sparsefront.tasks.translation import BleuEvaluator, Translation
 
@@ -94,8 +95,8 @@ def test_a_sentence_of_too_many_words() -> None:
 def test_the_loss_is_that_of_the_tokens_without_padding() -> None:
     torch.manual_seed(0)
     logits, labels = torch.randn(3, 5, 9), torch.randint(1, 9, (3, 5))
-    labels[1, 2:] = PAD
-    task, real = Translation(nn.Identity(), decoding=DECODING), labels != PAD
+    labels[1, 2:] = IGNORED
+    task, real = Translation(nn.Identity(), decoding=DECODING), labels != IGNORED
     batch = {"labels": labels}
     mean = -logits.log_softmax(-1)[real].gather(1, labels[real][:, None]).mean()
     even = -logits.log_softmax(-1)[real].mean()

@@ -30,9 +30,9 @@ class Watch(pl.Callback):
             self.fused, self.norm = optimizer.param_groups[0]["fused"], float(nn.utils.get_total_norm(gradients))
 
 
-def train(folder: Path, precision: str) -> tuple[dict[str, torch.Tensor], Watch]:
+def train(folder: Path, precision: str, optimizer: str) -> tuple[dict[str, torch.Tensor], Watch]:
     pl.seed_everything(0, verbose=False)
-    recipe, watch = Recipe(epochs=1, gradient_clip=1e-3), Watch()
+    recipe, watch = Recipe(epochs=1, gradient_clip=1e-3, optimizer=optimizer), Watch()
     net = Net(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
     fit(
         ImageClassification(net, num_classes=10, optimization=Optimization(recipe, lr=0.01, total_steps=BATCHES)),
@@ -47,11 +47,13 @@ def train(folder: Path, precision: str) -> tuple[dict[str, torch.Tensor], Watch]
     return net.state_dict(), watch
 
 
-@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
-def test_weights_are_the_same_but_for_rounding(tmp_path, monkeypatch, precision):
-    plain, unfused = train(tmp_path, precision)
+@pytest.mark.parametrize(
+    ("precision", "optimizer"), [("32-true", "adamw"), ("bf16-mixed", "adamw"), ("bf16-mixed", "sgd")]
+)
+def test_weights_are_the_same_but_for_rounding(tmp_path, monkeypatch, precision, optimizer):
+    plain, unfused = train(tmp_path, precision, optimizer)
     monkeypatch.setattr(TrainerSettings, "fuses_optimizer", True)
-    fused, watch = train(tmp_path, precision)
+    fused, watch = train(tmp_path, precision, optimizer)
     assert watch.fused and not unfused.fused
     assert watch.norm == pytest.approx(1e-3, rel=1e-2) and unfused.norm == pytest.approx(1e-3, rel=1e-2)
     for name in plain:

@@ -89,3 +89,16 @@ def test_an_optimizer_is_fused_where_gradients_need_no_unscaling(monkeypatch, pr
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert TrainerSettings(precision=precision).fuses_optimizer == fused
     assert not TrainerSettings(accelerator="cpu", precision=precision).fuses_optimizer
+
+
+@pytest.mark.parametrize(
+    ("settings", "lays"),
+    [({"precision": "32-true"}, False), ({"precision": "bf16-mixed"}, True), ({"precision": "16-mixed"}, True)],
+)
+def test_filters_lie_channels_last_for_products_of_16_bits(monkeypatch, settings, lays):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert TrainerSettings(**settings).lays_channels_last == lays
+    assert not TrainerSettings(devices=2, exchange_gradients="after_backward", **settings).lays_channels_last
+    assert not TrainerSettings(**settings | {"accelerator": "cpu", "precision": "auto"}).lays_channels_last

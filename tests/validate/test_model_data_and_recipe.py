@@ -55,7 +55,7 @@ TRANSLATION = {
         r"^dataset=digits: asks for image_classification; .* translation",
     ),
     "another network": (["model=vit_small"], r"^dataset=multi30k: asks for translation; model vit_small serves image"),
-    "no part": (["measure.parts=[decoder]"], r"^measure\.parts=.*decoder.*: .*encoder, decoder_step"),
+    "no part": (["measure.parts=[decoder]"], r"^measure\.parts=.*decoder.*: .*encoder, decoder_step, translation"),
 }
 
 

@@ -13,6 +13,7 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 from tiny_files import write_cifar, write_pairs
+from tiny_translators import make_translator
 
 import sparsefront as sf
 from sparsefront.allocation.global_threshold import GlobalThreshold
@@ -683,11 +684,12 @@ def test_a_result_that_another_run_made_is_verified(finished, tmp_path, capsys, 
         assert main([str(folder), places[0]]) == 0, capsys.readouterr().err
 
 
-@pytest.mark.parametrize("limit", ["null", "2"])
-def test_translations_are_searched_for_again(tmp_path, capsys, limit):
+@pytest.mark.parametrize(("limit", "model"), [("null", "transformer_mt"), ("2", "lstm_nmt"), ("2", "huggingface_mt")])
+def test_translations_are_searched_for_again(tmp_path, capsys, limit, model):
     """Of batches that hold a number of tokens, no number of rows is known before."""
-    pairs = write_pairs(tmp_path / "pairs", val=8)
-    translation = ("model=transformer_mt", "model.size=tiny", "dataset=multi30k", f"dataset.path={pairs}")
+    pairs, own = write_pairs(tmp_path / "pairs", val=8), {"transformer_mt": "size=tiny", "lstm_nmt": "width=32"}
+    path = f"path={make_translator(tmp_path / 'bart', 'bart')}" if model not in own else own[model]
+    translation = (f"model={model}", f"model.{path}", "dataset=multi30k", f"dataset.path={pairs}")
     small = (
         "dataset.max_length=32",
         "dataset.batch_tokens=128",
@@ -696,7 +698,8 @@ def test_translations_are_searched_for_again(tmp_path, capsys, limit):
     )
     places = (f"cache_dir={tmp_path / 'cache'}", f"results_dir={tmp_path / 'results'}")
     folder = sf.run(*TINY[:4], *places, *translation, *small, *WITHOUT_SWAP).folder
-    assert main([str(folder), places[0], f"dataset.path={pairs}"]) == 0, capsys.readouterr()
+    given = [f"model.{path}"] if model not in own else []
+    assert main([str(folder), places[0], f"dataset.path={pairs}", *given]) == 0, capsys.readouterr()
     assert "bleu, masked: holds" in capsys.readouterr().out
 
 

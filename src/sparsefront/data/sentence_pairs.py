@@ -15,11 +15,13 @@ from torch.utils.data import Sampler
 from sparsefront.artifacts.code_digest import BOOKKEEPING, code_digest, import_closure
 from sparsefront.artifacts.content_digest import digest, versions
 from sparsefront.artifacts.durable import save_tensors
+from sparsefront.data.base import TokenizerFrom
 from sparsefront.data.download import build_once
 from sparsefront.data.split_data import NoRows, Part, SplitData
 from sparsefront.data.text import MULTIPLE, EncodedText, row_starts
 from sparsefront.errors import InvalidSetting
 from sparsefront.progress import bar
+from sparsefront.tasks.causal_lm import IGNORED
 from sparsefront.tasks.decoding import BOS, EOS, PAD
 
 if TYPE_CHECKING:
@@ -34,11 +36,15 @@ class Pairs:
     """One split.
 
     Args:
-        sources, targets: rows of `input_ids` that end with `EOS`.
+        sources, targets: rows of `input_ids` that end with `end`.
+        pad, start, end: of `PairTokenizer`.
     """
 
     sources: EncodedText
     targets: EncodedText
+    pad: int
+    start: int
+    end: int
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -49,19 +55,20 @@ class Pairs:
         return torch.maximum(self.sources.starts.diff(), self.targets.starts.diff())
 
     def __getitems__(self, indices: list[int]) -> dict[str, Tensor]:
-        """`source` int64 [B, S], `source_mask` bool [B, S]; `target` int64 [B, T] from `BOS` on, `labels` int64 [B, T]: what
-        follows each of its tokens. `PAD` stands behind all ends.
+        """`source` int64 [B, S], `source_mask` bool [B, S]; `target` int64 [B, T] from `start` on, `labels` int64 [B, T]: what
+        follows each of its tokens. Behind all ends stands `pad`, and `IGNORED` in `labels`.
         """
         rows = torch.as_tensor(indices)
-        source, labels = _padded(self.sources, rows), _padded(self.targets, rows)
-        target = torch.cat([labels.new_full((len(rows), 1), BOS), labels[:, :-1]], dim=1)
-        target[target == EOS] = PAD
-        return {"source": source, "source_mask": source != PAD, "target": target, "labels": labels}
+        source, labels = _padded(self.sources, rows, self.pad), _padded(self.targets, rows, IGNORED)
+        before = labels[:, :-1]
+        before = before.masked_fill((before == self.end) | (before == IGNORED), self.pad)
+        target = torch.cat([labels.new_full((len(rows), 1), self.start), before], dim=1)
+        return {"source": source, "source_mask": source != self.pad, "target": target, "labels": labels}
 
 
-def _padded(text: EncodedText, rows: Tensor) -> Tensor:
+def _padded(text: EncodedText, rows: Tensor, fill: int) -> Tensor:
     width = -(-int(text.lengths(rows).max()) // MULTIPLE) * MULTIPLE
-    return text.padded("input_ids", rows, width=width, fill=PAD).long()
+    return text.padded("input_ids", rows, width=width, fill=fill).long()
 
 
 class TokenBatches(Sampler[list[int]]):
@@ -98,6 +105,46 @@ def _bounds(lengths: Tensor, tokens: int) -> list[int]:
     return bounds
 
 
+class PairTokenizer(Protocol):
+    """What sentences are read and written with.
+
+    Attributes:
+        pad, start, end: what stands behind the end of a sentence, before its first token in a target, and at its end.
+    """
+
+    pad: int
+    start: int
+    end: int
+
+    def key(self) -> dict[str, Any]:
+        """What tokens follow from beside the texts, JSON-able."""
+
+    def encode(self, texts: list[str], side: str) -> list[list[int]]:
+        """The tokens of each sentence, its end among them; `side` is source or target."""
+
+    def decode(self, rows: list[list[int]]) -> list[str]:
+        """What rows of tokens of the target stand for, without special tokens."""
+
+
+class LearntTokenizer:
+    """A vocabulary of both languages that was learnt here, as a `PairTokenizer`."""
+
+    pad, start, end = PAD, BOS, EOS
+
+    def __init__(self, tokenizer: "Tokenizer") -> None:
+        self.tokenizer = tokenizer
+
+    def key(self) -> dict[str, Any]:
+        """Empty: it follows from the texts."""
+        return {}
+
+    def encode(self, texts: list[str], side: str) -> list[list[int]]:
+        return [[*row.ids, EOS] for row in self.tokenizer.encode_batch(texts, add_special_tokens=False)]
+
+    def decode(self, rows: list[list[int]]) -> list[str]:
+        return self.tokenizer.decode_batch(rows, skip_special_tokens=True)
+
+
 class PairSource(Protocol):
     """The text of a data set."""
 
@@ -122,6 +169,7 @@ class PairData(SplitData):
         batch_tokens: of a training batch: see `TokenBatches`; None: it has batch_size rows.
         holds_out: whether `val` has rows.
         cache_dir: the vocabulary and the encoded pairs are kept there.
+        tokenizer_from: gives the `PairTokenizer` that belongs to a network; None: a vocabulary is learnt from the sentences.
         batch_size, seed, num_workers: as in `SplitData`.
     """
 
@@ -135,16 +183,19 @@ class PairData(SplitData):
         batch_size: int,
         seed: int,
         cache_dir: Path,
+        tokenizer_from: TokenizerFrom | None = None,
         num_workers: int = 0,
     ) -> None:
         super().__init__(self._load_part, batch_size=batch_size, seed=seed, num_workers=num_workers)
-        self.sentences, self._cache_dir = sentences, cache_dir
+        self.sentences, self._cache_dir, self._tokenizer_from = sentences, cache_dir, tokenizer_from
         self._max_length, self._batch_tokens, self._holds_out = max_length, batch_tokens, holds_out
 
     @cached_property
-    def tokenizer(self) -> "Tokenizer":
-        """Of both languages."""
-        return self.sentences.tokenizer(self._cache_dir)
+    def tokenizer(self) -> PairTokenizer:
+        if self._tokenizer_from is None:
+            return LearntTokenizer(self.sentences.tokenizer(self._cache_dir))
+        found: PairTokenizer = self._tokenizer_from(())
+        return found
 
     def references(self, split: str) -> list[str]:
         """The translations of val or test, in its order."""
@@ -152,7 +203,7 @@ class PairData(SplitData):
 
     def text(self, tokens: Tensor) -> list[str]:
         """The sentences that token numbers [B, T] stand for; special tokens are left out."""
-        return [text.strip() for text in self.tokenizer.decode_batch(tokens.tolist(), skip_special_tokens=True)]
+        return [text.strip() for text in self.tokenizer.decode(tokens.tolist())]
 
     def training_batches(self, part: Part, *, drop_last: bool, generator: torch.Generator) -> Sampler[list[int]]:
         if self._batch_tokens is None:
@@ -170,6 +221,7 @@ class PairData(SplitData):
             "code": code_digest(import_closure(((__name__, None),), without=BOOKKEEPING)),
             "versions": versions("tokenizers"),
             **self.sentences.key(),
+            **self.tokenizer.key(),
         }
 
         def make(file: Path) -> None:
@@ -182,7 +234,8 @@ class PairData(SplitData):
 
         name = f"{self.sentences.name}-{split}-{digest(key)}.safetensors"
         tensors = load_file(build_once(self._cache_dir / "features" / name, make))
-        return Pairs(*(_side(tensors, side) for side in ("source", "target")))
+        sides, special = (_side(tensors, side) for side in ("source", "target")), self.tokenizer
+        return Pairs(*sides, special.pad, special.start, special.end)
 
     def _encoded(self, split: str) -> list[EncodedText]:
         """Both sides of a split; of train without pairs that are too long.
@@ -191,9 +244,7 @@ class PairData(SplitData):
             InvalidSetting: a sentence of val or test that is too long, or none of train that is not.
         """
         pairs, longest = self.sentences.pairs(split), self._max_length
-        sides = [
-            self._numbers(texts, f"{split}, {side}") for side, texts in zip(("source", "target"), pairs, strict=True)
-        ]
+        sides = [self._numbers(texts, split, side) for side, texts in zip(("source", "target"), pairs, strict=True)]
         lengths = np.array([[len(row) for row in rows] for rows in sides]).max(0)
         fits = lengths <= longest
         if split == "train" and fits.any():
@@ -218,13 +269,13 @@ class PairData(SplitData):
             for rows in sides
         ]
 
-    def _numbers(self, texts: Sequence[str], description: str) -> list[np.ndarray]:
-        """Of each sentence its tokens and `EOS`, int32."""
+    def _numbers(self, texts: Sequence[str], split: str, side: str) -> list[np.ndarray]:
+        """Of each sentence its tokens and its end, int32."""
         found: list[np.ndarray] = []
-        with bar(total=len(texts), description=description, unit="sentence") as shown:
+        with bar(total=len(texts), description=f"{split}, {side}", unit="sentence") as shown:
             for begin in range(0, len(texts), CHUNK):
-                chunk = self.tokenizer.encode_batch(list(texts[begin : begin + CHUNK]), add_special_tokens=False)
-                found.extend(np.asarray([*row.ids, EOS], dtype=np.int32) for row in chunk)
+                chunk = self.tokenizer.encode(list(texts[begin : begin + CHUNK]), side)
+                found.extend(np.asarray(row, dtype=np.int32) for row in chunk)
                 shown.update(len(chunk))
         return found
 

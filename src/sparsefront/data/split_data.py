@@ -3,6 +3,7 @@
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
 import numpy as np
@@ -99,7 +100,7 @@ class SplitData(LightningDataModule):
     def _loader(self, part: Part, **options: object) -> DataLoader:
         return DataLoader(
             part,
-            collate_fn=_as_fetched,
+            collate_fn=as_fetched,
             num_workers=self.num_workers,
             persistent_workers=self.num_workers > 0,
             pin_memory=torch.cuda.is_available(),
@@ -107,7 +108,7 @@ class SplitData(LightningDataModule):
         )
 
 
-def _as_fetched(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+def as_fetched(batch: dict[str, Tensor]) -> dict[str, Tensor]:
     """A part hands over finished batches, so nothing is left to collate."""
     return batch
 
@@ -155,16 +156,37 @@ class ImageArrays:
 
     def __getitems__(self, indices: list[int]) -> dict[str, Tensor]:
         """`x`: float32 [B, channels, image_size, image_size]; `labels`: int64 [B]."""
+        return self.finished(self.stored(indices))
+
+    def stored(self, indices: list[int]) -> dict[str, Tensor]:
+        """The rows as they are, and what is drawn for them; a quarter of the bytes of a finished batch.
+
+        Returns:
+            `x`: uint8 [B, channels, height, width]; `labels`; where images are augmented `draws`, as of `draw_windows`.
+        """
         rows = torch.as_tensor(indices)
-        images = self.images[rows]
+        batch = {"x": self.images[rows], "labels": self.labels[rows]}
         if self.augmentation is not None:
-            images = augmented(images, self.augmentation, indices)
+            batch["draws"] = draw_windows(self.augmentation, indices)
+        return batch
+
+    def finished(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """What `__getitems__` gives, of `stored` rows on any device; nothing waits for a GPU."""
+        images = batch["x"]
+        if self.augmentation is not None:
+            images = augmented(images, self.augmentation.padding, batch["draws"])
         images = images.float() / 255
         if images.shape[-1] != self.image_size:
             size = (self.image_size, self.image_size)
             images = torch.nn.functional.interpolate(images, size=size, mode="bilinear", antialias=True)
-        mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (self.mean, self.std))
-        return {"x": (images - mean) / std, "labels": self.labels[rows]}
+        mean, std = (_per_channel(values, images.device) for values in (self.mean, self.std))
+        return {"x": (images - mean) / std, "labels": batch["labels"]}
+
+
+@cache
+def _per_channel(values: tuple[float, ...], device: torch.device) -> Tensor:
+    """float32 [1, channels, 1, 1], copied to a GPU once: for every copy Python would wait."""
+    return torch.tensor(values, device=device).view(1, -1, 1, 1)
 
 
 def draw_seed(seed: int, indices: list[int]) -> int:
@@ -172,17 +194,34 @@ def draw_seed(seed: int, indices: list[int]) -> int:
     return zlib.crc32(np.asarray([seed, *indices], dtype=np.int64).tobytes())
 
 
-def augmented(images: Tensor, augmentation: Augmentation, indices: list[int]) -> Tensor:
-    """Images [B, C, H, W] shifted by up to `padding` pixels and mirrored, each on its own; same shape and dtype."""
-    count, _, height, width = images.shape
-    generator = torch.Generator().manual_seed(draw_seed(augmentation.seed, indices))
-    pad = augmentation.padding
-    top, left = torch.randint(0, 2 * pad + 1, (2, count), generator=generator)
+def draw_windows(augmentation: Augmentation, indices: list[int]) -> Tensor:
+    """Where the window of each image begins and whether it is mirrored: int64 [3, B], of top, left, 0 or 1."""
+    count, generator = len(indices), torch.Generator().manual_seed(draw_seed(augmentation.seed, indices))
+    corners = torch.randint(0, 2 * augmentation.padding + 1, (2, count), generator=generator)
     mirrored = torch.rand(count, generator=generator) < (0.5 if augmentation.flip else 0.0)
+    return torch.cat([corners, mirrored[None].long()])
 
-    rows = top[:, None] + torch.arange(height)
-    columns = left[:, None] + torch.arange(width)
-    columns = torch.where(mirrored[:, None], columns.flip(1), columns)
-    padded = torch.nn.functional.pad(images, (pad, pad, pad, pad)).permute(0, 2, 3, 1)
-    windows = padded[torch.arange(count)[:, None, None], rows[:, :, None], columns[:, None, :]]
-    return windows.permute(0, 3, 1, 2)
+
+def augmented(images: Tensor, padding: int, draws: Tensor) -> Tensor:
+    """Images [B, C, H, W] shifted by up to `padding` pixels and mirrored, each as `draw_windows` says; same shape and dtype."""
+    count, _, height, width = images.shape
+    top, left, mirrored = draws
+    rows = top[:, None] + torch.arange(height, device=images.device)
+    columns = left[:, None] + torch.arange(width, device=images.device)
+    columns = torch.where(mirrored.bool()[:, None], columns.flip(1), columns)
+    padded = torch.nn.functional.pad(images, (padding, padding, padding, padding)).permute(0, 2, 3, 1)
+    each = torch.arange(count, device=images.device)[:, None, None]
+    return padded[each, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+
+
+class StoredRows:
+    """A part whose batches are `stored` rows, to be `finished` where they are trained on."""
+
+    def __init__(self, part: ImageArrays) -> None:
+        self._part = part
+
+    def __len__(self) -> int:
+        return len(self._part)
+
+    def __getitems__(self, indices: list[int]) -> dict[str, Tensor]:
+        return self._part.stored(indices)

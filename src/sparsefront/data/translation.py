@@ -42,7 +42,8 @@ class Translated(Dataset):
 
     Local files hold one sentence a line, the two languages of a split in step: train.en and train.de, val.* (or valid, dev), and
     test.*. What choices are made by is val; without such files a part of train is held out, all pairs of one source sentence
-    together. The vocabulary is a byte-level BPE of both languages, learnt from what is trained on and kept in the cache.
+    together. The vocabulary is a byte-level BPE of both languages, learnt from what is trained on and kept in the cache, unless
+    the network brings a tokenizer.
 
     Attributes:
         path: a folder with such files; None takes the data from the Hugging Face hub.
@@ -173,6 +174,7 @@ class Translated(Dataset):
             batch_size=batch_size,
             seed=seed,
             cache_dir=Path(cache_dir),
+            tokenizer_from=tokenizer_from,
             num_workers=self.num_workers,
         )
 
@@ -276,17 +278,17 @@ class Sentences:
         return self._read[split]
 
     def _require_pairs(self, split: str, texts: list[list[str]], names: list[str]) -> None:
-        place = str(self.settings.path or self.settings.hub)
+        place = ("path", str(self.settings.path)) if self.settings.path else ("hub", str(self.settings.hub))
         counts = [len(lines) for lines in texts]
         if counts[0] != counts[1]:
             allowed = f"{names[0]} has {counts[0]} lines and {names[1]} has {counts[1]}: they must be in step"
-            raise InvalidSetting("path", place, allowed)
+            raise InvalidSetting(*place, allowed)
         if not counts[0]:
-            raise InvalidSetting("path", place, f"{names[0]} has no lines")
+            raise InvalidSetting(*place, f"{names[0]} has no lines")
         for name, lines in zip(names, texts, strict=True):
             if "" in lines:
                 empty = f"line {lines.index('') + 1} of {name} is empty ({lines.count('')} are)"
-                raise InvalidSetting("path", place, f"{empty}: take such pairs out of both files")
+                raise InvalidSetting(*place, f"{empty}: take such pairs out of both files")
 
     def _from_hub(self, split: str) -> list[list[str]]:
         settings = self.settings
@@ -303,7 +305,8 @@ class Sentences:
         for key, language in languages.items():
             if language not in rows.column_names:
                 raise InvalidSetting(key, language, f"{settings.hub} has {', '.join(rows.column_names)}")
-        return [[text.strip() for text in rows[language]] for language in languages.values()]
+        # None where nobody has translated it
+        return [[(text or "").strip() for text in rows[language]] for language in languages.values()]
 
     def _hub_split(self, split: str) -> str | None:
         there = self._hub_splits

@@ -177,6 +177,8 @@ def int8_unavailable_reason() -> str | None:
 def int8_weight_only(net: nn.Module) -> nn.Module:
     """A copy whose Linears, the last one too, have weights in int8 with a scale per output; torchao's.
 
+    PyTorch's compiler keeps its settings: those that torchao would set search minutes for each kernel, in every network.
+
     Raises:
         InvalidSetting: torchao cannot be used.
     """
@@ -185,7 +187,7 @@ def int8_weight_only(net: nn.Module) -> nn.Module:
     from torchao.quantization import Int8WeightOnlyConfig, quantize_
 
     other = copy.deepcopy(net)
-    quantize_(other, Int8WeightOnlyConfig())
+    quantize_(other, Int8WeightOnlyConfig(set_inductor_config=False))
     return other
 
 

@@ -50,7 +50,8 @@ class Measure:
         image_size: pixels of a side in the timed forward; null = the dataset's. Images are enlarged or reduced for it, weights
             stay: a network whose convolutions take any size is evaluated on small images and timed on large ones.
         parts: of a network that translates, what is timed by itself as well: encoder, the source alone; decoder_step, one token
-            of `batch_size` sentences with dataset.beam hypotheses each, after half of `sequence_length` tokens.
+            of `batch_size` sentences with dataset.beam hypotheses each, after half of `sequence_length` tokens; translation, beam
+            search from these sentences to `sequence_length` tokens of each.
         lengths: fixed: `sequence_length` alone is timed; dataset: the batches of the evaluation set too, each of its own
             length, in `latency_*_dataset_ms`; see `stages.latency.dataset_latency`.
         warmup: untimed rounds before the samples of a repeat.
@@ -75,7 +76,7 @@ class Measure:
     sequence_length: Sizes | None = None
     cache_length: PositiveInt | None = None
     image_size: PositiveInt | None = None
-    parts: ListOf[Literal["encoder", "decoder_step"]] = field(default_factory=list)
+    parts: ListOf[Literal["encoder", "decoder_step", "translation"]] = field(default_factory=list)
     lengths: Literal["fixed", "dataset"] = "fixed"
     warmup: NonNegativeInt = 10
     samples: Samples = 30

@@ -5,7 +5,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from itertools import cycle, islice
 from math import inf
@@ -17,6 +17,7 @@ from sparsefront_kernels import Problem
 from sparsefront_kernels.sparse_layer import SparseLayer
 from sparsefront_kernels.tuning.launches import Tunable
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sparsefront.errors import failure_reason
@@ -94,6 +95,17 @@ class CopiedBefore(TorchDispatchMode):
         return made
 
 
+class _ConstantsAreCopied(TorchFunctionMode):
+    """`torch.tensor(0.0, device="cuda")` copies where `CopiedBefore` cannot see it: inside, as a tensor of the processor does."""
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func not in (torch.tensor, torch.as_tensor) or kwargs.get("device") is None or isinstance(args[0], Tensor):
+            return func(*args, **kwargs)
+        device = kwargs.pop("device")
+        return func(*args, **kwargs, device="cpu").to(device)
+
+
 def _leaves_the_processor(source: Tensor, target: torch.device) -> bool:
     return source.device.type == "cpu" and target.type != "cpu"
 
@@ -104,8 +116,10 @@ def _recorded(
     warmup: int,
     copies: CopiedBefore | None = None,
 ) -> tuple[torch.cuda.CUDAGraph, list[Any]]:
-    around = nullcontext() if copies is None else copies
-    with torch.cuda.device(device), around:
+    around: list[AbstractContextManager[Any]] = [] if copies is None else [copies, _ConstantsAreCopied()]
+    with torch.cuda.device(device), ExitStack() as entered:
+        for mode in around:
+            entered.enter_context(mode)
         current, side = torch.cuda.current_stream(), torch.cuda.Stream()
         side.wait_stream(current)
         with torch.cuda.stream(side):

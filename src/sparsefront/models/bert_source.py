@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
@@ -108,7 +108,7 @@ WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 SHARDED_WEIGHTS = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 TOKENIZER = ("tokenizer.json", "vocab.txt")
 TOKENIZER_EXTRAS = ("vocab.txt", "tokenizer_config.json", "special_tokens_map.json")
-READ = (*CONFIG, "model*.safetensors*", "pytorch_model*.bin*", *TOKENIZER, *TOKENIZER_EXTRAS, "added_tokens.json")
+READ = (*CONFIG, "model*.safetensors*", "pytorch_model*.bin*", "added_tokens.json")
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,12 @@ class BertSource:
     Args:
         name, revision: hub id and branch, tag or commit, used where path is None.
         path: local folder as `save_pretrained` writes it.
+    Attributes:
+        tokenizer_files: names that a tokenizer's file may have, one of which is needed; `tokenizer_extras`: what may lie beside.
     """
+
+    tokenizer_files: ClassVar[tuple[str, ...]] = TOKENIZER
+    tokenizer_extras: ClassVar[tuple[str, ...]] = TOKENIZER_EXTRAS
 
     name: str
     revision: str
@@ -134,7 +139,7 @@ class BertSource:
         if self.path is None:
             return
         folder = self._local_folder()
-        for alternatives in ((*WEIGHTS, *SHARDED_WEIGHTS), TOKENIZER):
+        for alternatives in ((*WEIGHTS, *SHARDED_WEIGHTS), self.tokenizer_files):
             if not any((folder / file).is_file() for file in alternatives):
                 raise self.invalid(f"has no {' or '.join(alternatives)}")
         self._config_json(folder)
@@ -144,7 +149,8 @@ class BertSource:
         if self.path is None:
             return {"hub": self.name, "revision": self.revision}
         folder = self._local_folder()
-        files = {file for pattern in READ for file in folder.glob(pattern)}
+        read = (*READ, *self.tokenizer_files, *self.tokenizer_extras)
+        files = {file for pattern in read for file in folder.glob(pattern)}
         return {"sha256": {file.name: file_digest(file) for file in sorted(files)}}
 
     def commit(self) -> str:
@@ -169,9 +175,10 @@ class BertSource:
         """
         from transformers import AutoTokenizer
 
-        folder = self._folder(CONFIG, TOKENIZER, wanted=TOKENIZER_EXTRAS)
-        if not any((folder / file).is_file() for file in TOKENIZER):  # transformers would make up an empty vocabulary
-            raise self.invalid(f"has no {' or '.join(TOKENIZER)}")
+        folder = self._folder(CONFIG, self.tokenizer_files, wanted=self.tokenizer_extras)
+        # without one transformers would make up an empty vocabulary
+        if not any((folder / file).is_file() for file in self.tokenizer_files):
+            raise self.invalid(f"has no {' or '.join(self.tokenizer_files)}")
         try:
             with _quiet_transformers():
                 tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)

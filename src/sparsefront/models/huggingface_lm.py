@@ -103,18 +103,20 @@ class HuggingFaceLM(ModelWithTokenizer):
 
     def build(self, info: "DataInfo") -> nn.Module:
         """transformers' class with a head for the next token, which keeps no cache of keys and values of its own accord."""
-        return _with_linears(self.source.network(_network_class(), self._config(info), head=HEAD))
+        config = self._config(info)
+        return _with_linears(self.source.network(self.network_class(config), config, head=HEAD))
 
     def skeleton(self, info: "DataInfo") -> nn.Module:
+        config = self._config(info)
         with torch.device("meta"):
-            return _with_linears(_network_class().from_config(self._config(info)).train())
+            return _with_linears(self.network_class(config).from_config(config).train())
 
     def architecture(self, info: "DataInfo", exported: Path) -> nn.Module:
         """From the export's config.json; built where it has none."""
         if not (exported / "config.json").is_file():
             return self.build(info)
         config = LanguageModelSource("", "", str(exported)).config(use_cache=False)
-        return _with_linears(_network_class().from_config(config).float().train())
+        return _with_linears(self.network_class(config).from_config(config).float().train())
 
     def longest_sequence(self, info: "DataInfo") -> int | None:
         return _longest(self._config(info))
@@ -137,7 +139,13 @@ class HuggingFaceLM(ModelWithTokenizer):
         config.use_cache = True  # as it is for whoever generates text
         save_config(net, directory)
         config.use_cache = False
-        self.tokenizer().save_pretrained(directory)
+        self._tokenizer.save_pretrained(directory)
+
+    def network_class(self, config: "PretrainedConfig") -> Any:
+        """What has `from_config` and `from_pretrained`."""
+        from transformers import AutoModelForCausalLM
+
+        return AutoModelForCausalLM
 
     def _config(self, info: "DataInfo") -> "PretrainedConfig":
         config = self.source.config(use_cache=False)
@@ -159,9 +167,3 @@ def _with_linears(net: nn.Module) -> nn.Module:
 def _longest(config: "PretrainedConfig") -> int | None:
     longest: int | None = getattr(config, "max_position_embeddings", None)
     return longest
-
-
-def _network_class() -> Any:
-    from transformers import AutoModelForCausalLM
-
-    return AutoModelForCausalLM

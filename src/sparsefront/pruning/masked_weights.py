@@ -121,7 +121,8 @@ class MaskedWeights:
             if hasattr(module, BUFFER) and not _holds_mask(module):
                 allowed = f"has an attribute {BUFFER} in {name}, where its mask is kept: rename that attribute"
                 raise InvalidSetting("net", type(net).__name__, allowed)
-        self._inverses: dict[str, tuple[Tensor, int, Tensor]] = {}  # layer -> its mask, that one's version, the inverse
+        # layer -> its mask, that one's version, the weight's strides, the inverse
+        self._inverses: dict[str, tuple[Tensor, int, tuple[int, ...], Tensor]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -159,14 +160,15 @@ class MaskedWeights:
             mask = module._buffers.get(BUFFER)
             weight = module._parameters["weight"]
             if mask is not None and weight is not None:
-                weight.masked_fill_(self._pruned(name, mask), 0.0)
+                weight.masked_fill_(self._pruned(name, mask, weight), 0.0)
 
-    def _pruned(self, name: str, mask: Tensor) -> Tensor:
-        """The inverse of a layer's mask, made again where the buffer is another one or was written to."""
+    def _pruned(self, name: str, mask: Tensor, weight: Tensor) -> Tensor:
+        """The inverse of a layer's mask, laid out as the weight, made again where one of them changed."""
         held = self._inverses.get(name)
-        if held is None or held[0] is not mask or held[1] != mask._version:
-            held = self._inverses[name] = (mask, mask._version, ~mask)
-        return held[2]
+        if held is None or held[0] is not mask or held[1:3] != (mask._version, weight.stride()):
+            inverse = torch.empty_like(weight, dtype=torch.bool).copy_(~mask)
+            held = self._inverses[name] = (mask, mask._version, weight.stride(), inverse)
+        return held[3]
 
     def attach(self, optimizer: Optimizer) -> RemovableHandle:
         """Apply the masks after every step that this optimizer really takes; a step skipped by an AMP scaler changes nothing."""

@@ -90,7 +90,10 @@ CURVE_HINTS: dict[str, Any] = {
     "kernels": dict[str, int],
     "not_measured": str,
 }
-PART_HINTS: dict[str, Any] = CURVE_HINTS | {"part": str}
+PART_HINTS: dict[str, Any] = CURVE_HINTS | {
+    "part": str,
+    **dict.fromkeys(("tokens_per_s_dense", "tokens_per_s_sparse"), float | None),
+}
 DATASET_HINTS: dict[str, Any] = CURVE_HINTS | {"sequence_length": int, "batches": int}
 LAYER_HINTS: dict[str, Any] = {
     "chosen": str | None,
@@ -222,7 +225,8 @@ class Speed(CheckedFields):
     the same -> why it was not timed. `fused_dense_latency_ms`: our own fused graph with every layer dense.
     `curve`: the other batch sizes and sequence lengths of the same weights, each with kernels chosen again: fields of this
     group, "kernels": kernel -> number of pruned layers, "sparse_flops_share"; or "not_measured" with the reason.
-    `parts`: encoder and decoder_step (`measure.parts`), as entries of `curve`; of the latter `batch_size` counts hypotheses.
+    `parts`: encoder, decoder_step and translation (`measure.parts`), as entries of `curve`; of a step `batch_size` counts
+    hypotheses, of a translation sentences, and its `tokens_per_s_*` are tokens of the target, one a sentence and step.
     `latency_*_dataset_ms`, `speedup_dataset` and its interval: of a batch as the evaluation set has them, over all of its batches
     (`measure.lengths=dataset`). `dataset_lengths`: the sizes of those batches, as entries of `curve`, each with "batches": how
     many have it. `dtype`: of weights and activations, and of dense and masked; `precision`: of the sparse network's products with

@@ -219,7 +219,8 @@ def run_table(result: Result) -> Table:
         add("over the data's own batches", _own_lengths(result), "latency_*_dataset_ms, speedup_dataset")
         add("their lengths", lengths_text(result), "dataset_lengths")
     for entry in speed.parts:
-        add(f"the {entry['part'].replace('_', ' ')} alone", _part(entry), "parts")
+        name = entry["part"].replace("_", " ")
+        add("whole translations" if name == "translation" else f"the {name} alone", _part(entry), "parts")
     if speed.curve:
         add("sparse wins", wins_text(result), "curve")
     add("device", _device(result), "latency_device")
@@ -344,13 +345,15 @@ def _own_lengths(result: Result) -> str:
 
 
 def _part(entry: Mapping[str, Any]) -> str:
-    """`0.52 ms dense, 0.40 ms sparse: 1.30×`, of so many rows."""
+    """`0.52 ms dense, 0.40 ms sparse: 1.30×`, of so many rows, and tokens a second where it writes some."""
     if "not_measured" in entry:
         return f"not measured: {entry['not_measured']}"
+    rates = [f"{side} {entry[key]:.0f}" for side in ("dense", "sparse") if (key := f"tokens_per_s_{side}") in entry]
+    written = f"; {', '.join(rates)} tokens/s" if rates else ""
     what = f"{entry['batch_size']} rows, {entry['sequence_length']} tokens"
     sparse = entry.get("latency_sparse_ms")
     beside = "" if sparse is None else f", {milliseconds(sparse)} ms sparse: {times(entry['speedup'])}"
-    return f"{milliseconds(entry['latency_dense_ms'])} ms dense{beside} ({what})"
+    return f"{milliseconds(entry['latency_dense_ms'])} ms dense{beside} ({what}){written}"
 
 
 def lengths_text(result: Result) -> str:

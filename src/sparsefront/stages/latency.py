@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -11,13 +12,14 @@ from torch import Tensor, nn
 from sparsefront.config.experiment import Experiment
 from sparsefront.measure.decode import Prefilled
 from sparsefront.measure.end_to_end import DenseTiming, time_alone, time_pair, time_size
-from sparsefront.measure.execution_mode import NothingRuns
+from sparsefront.measure.execution_mode import NothingRuns, is_compiled
 from sparsefront.measure.fastest import Execution
 from sparsefront.measure.problems import dataset_size_text, size_text
+from sparsefront.measure.settings import Measure
 from sparsefront.measure.speedup import SPEEDUP_OVER, latency_over_batches, speedup_of
 from sparsefront.measure.timers import LatencySummary, summarise
 from sparsefront.stages.bench import EvalContext
-from sparsefront.tasks.decoding import DecoderStep, SourceEncoder, TranslationNetwork
+from sparsefront.tasks.decoding import DecoderStep, Decoding, SourceEncoder, TranslationNetwork, WholeTranslation
 
 log = logging.getLogger(__name__)
 Samples = dict[str, list[list[float]]]  # network -> milliseconds, one list per repeat
@@ -119,16 +121,20 @@ def part_latency(
 ) -> tuple[list[dict[str, Any]], Samples]:
     """Parts of a network that translates, each by itself and in its own fastest way: field `parts` of the result, and samples.
 
+    Nothing is compiled for whole translations: a compiler would write out all of their steps, which takes minutes.
+
     Args:
         bench: of the fixed size.
         sparse: the network with kernels, where there is one.
     """
-    settings, parts, samples = bench.experiment.measure, [], {}
-    for part in settings.parts:
-        inputs = part_inputs(bench, part)
+    parts, samples = [], {}
+    for part in bench.experiment.measure.parts:
+        settings, inputs = part_settings(bench, part), part_inputs(bench, part)
         size = {"batch_size": len(next(iter(inputs.values()))), "sequence_length": part_length(bench, part)}
 
-        def speed(part: str = part, inputs: dict[str, Tensor] = inputs) -> tuple[dict[str, Any], Samples]:
+        def speed(
+            part: str = part, inputs: dict[str, Tensor] = inputs, settings: Measure = settings
+        ) -> tuple[dict[str, Any], Samples]:
             if sparse is None:
                 alone = time_alone(part_of(bench, dense, part), inputs, settings)
                 return latency_fields("dense", alone.latency) | {
@@ -141,20 +147,33 @@ def part_latency(
 
         log.info("measure: latency of the %s, %s", part.replace("_", " "), size_text(size))
         entry, taken = _timed_size(size, speed)
+        if part == "translation":
+            tokens = bench.batch_size * part_length(bench, part)
+            sides = (side for side in ("dense", "sparse") if f"latency_{side}_ms" in entry)
+            entry |= {f"tokens_per_s_{side}": tokens / entry[f"latency_{side}_ms"] * 1e3 for side in sides}
         parts.append({"part": part} | entry)
         samples |= {f"{side} {part} {size_text(entry)}": values for side, values in taken.items()}
     return parts, samples
 
 
+def part_settings(bench: EvalContext, part: str) -> Measure:
+    """As a part is timed."""
+    settings = bench.experiment.measure
+    if part != "translation":
+        return settings
+    modes = [mode for mode in settings.execution_modes if not is_compiled(mode)]
+    return replace(settings, execution_modes=modes or ["eager"])
+
+
 def part_length(bench: EvalContext, part: str) -> int:
-    """Tokens of the source, or those that hypotheses have."""
+    """Tokens of the source, those that hypotheses have before a step, or those of source and translation alike."""
     length = bench.sequence_length or 1
-    return length if part == "encoder" else max(1, length // 2)
+    return max(1, length // 2) if part == "decoder_step" else length
 
 
 def part_inputs(bench: EvalContext, part: str) -> dict[str, Tensor]:
     """Keyword arguments of a part."""
-    if part == "encoder":
+    if part != "decoder_step":
         return {name: bench.inputs[name] for name in ("source", "source_mask")}
     target, beam = bench.inputs["target"], bench.experiment.dataset.beam
     return {"tokens": target[:, part_length(bench, part) - 1].repeat_interleave(beam)}
@@ -166,6 +185,9 @@ def part_of(bench: EvalContext, net: nn.Module, part: str) -> nn.Module:
     source, mask = bench.inputs["source"], bench.inputs["source_mask"]
     if part == "encoder":
         return SourceEncoder(net).eval()
+    if part == "translation":
+        data = bench.experiment.dataset
+        return WholeTranslation(net, Decoding(data.beam, data.length_penalty, part_length(bench, part))).eval()
     given = bench.inputs["target"][:, : part_length(bench, part)].repeat_interleave(bench.experiment.dataset.beam, 0)
     return DecoderStep(net, source, mask, given).eval()
 

@@ -24,15 +24,21 @@ log = logging.getLogger(__name__)
 
 
 def similar_loader(
-    loader: DataLoader, *, batch_sampler: Iterable[list] | None, collate_fn: Callable, generator: torch.Generator
+    loader: DataLoader,
+    *,
+    batch_sampler: Iterable[list] | None,
+    collate_fn: Callable,
+    generator: torch.Generator,
+    dataset: Any = None,
 ) -> DataLoader:
     """Over the same data and with workers of the same kind, which make other batches of it.
 
     Args:
+        dataset: another view of the data; None = the loader's own.
         generator: gives the workers of each epoch their seed.
     """
     return DataLoader(
-        loader.dataset,
+        loader.dataset if dataset is None else dataset,
         batch_sampler=batch_sampler,
         collate_fn=collate_fn,
         generator=generator,

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.tasks.base import Batch, Optimizes, Task
-from sparsefront.tasks.decoding import PAD, Decoding, TranslationNetwork, translate
+from sparsefront.tasks.causal_lm import IGNORED
+from sparsefront.tasks.decoding import Decoding, TranslationNetwork, translate
 from sparsefront.tasks.outcomes import (
     BLEU,
     MOST_WORDS,
@@ -24,7 +25,7 @@ from sparsefront.tasks.outcomes import (
 
 INPUTS = ("source", "source_mask", "target")
 LABELS = "labels"
-"""int64 [B, T]: what follows each token of the target, `PAD` where nothing does."""
+"""int64 [B, T]: what follows each token of the target, `IGNORED` where nothing does."""
 
 
 class Translates(Protocol):
@@ -88,7 +89,7 @@ class Translation(Task):
         self._losses = []
 
     def validation_step(self, batch: Batch, batch_index: int) -> None:
-        tokens = (batch[LABELS] != PAD).sum()
+        tokens = (batch[LABELS] != IGNORED).sum()
         self._losses.append((self.loss(self(batch), batch) * tokens, tokens))
 
     def on_validation_epoch_end(self) -> None:
@@ -99,9 +100,9 @@ class Translation(Task):
 
 
 def _cross_entropy(logits: Tensor, labels: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
-    """Mean over the tokens that are no padding."""
+    """Mean over the tokens that something follows."""
     return F.cross_entropy(
-        logits.flatten(0, 1).float(), labels.flatten(), ignore_index=PAD, label_smoothing=label_smoothing
+        logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED, label_smoothing=label_smoothing
     )
 
 

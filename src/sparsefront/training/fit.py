@@ -21,7 +21,7 @@ from sparsefront.gpu import GiveWay, sharing
 from sparsefront.networks import first_non_finite, zero_pruned
 from sparsefront.progress import TRAINING, spent_on
 from sparsefront.tasks.base import Task
-from sparsefront.training.compilation import CompileSteps, deterministic_algorithms
+from sparsefront.training.compilation import CompileSteps, channels_last, deterministic_algorithms
 from sparsefront.training.phase_logger import LogLearningRate, PhaseLogger
 from sparsefront.training.recipe import Optimization, Recipe
 from sparsefront.training.resume import KeepEpochs, SaveEpochWeights, TrainingData, checkpoint_of
@@ -186,6 +186,7 @@ def fit(
         spent_on(TRAINING, stage),
         sharing(device),
         deterministic_algorithms(trainer.deterministic),
+        channels_last(task.net, wanted=trainer.lays_channels_last),
     ):
         lightning = trainer.build(
             epochs=epochs,

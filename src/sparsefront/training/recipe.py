@@ -102,7 +102,7 @@ class Optimization:
         lr: peak learning rate.
         total_steps: optimizer steps of the whole curve.
         first_step: where on the curve this training starts; above 0 when the rate is rewound to a point of the dense run.
-        fused: AdamW takes a step in one kernel instead of one for each of its operations; results differ by rounding.
+        fused: the optimizer takes a step in one kernel instead of one for each of its operations; results differ by rounding.
     """
 
     recipe: Recipe
@@ -133,7 +133,7 @@ class Optimization:
             return torch.optim.AdamW(groups, lr=self.lr, fused=self.fused or None)
         momentum = self.recipe.momentum
         nesterov = self.recipe.nesterov and momentum > 0
-        return torch.optim.SGD(groups, lr=self.lr, momentum=momentum, nesterov=nesterov)
+        return torch.optim.SGD(groups, lr=self.lr, momentum=momentum, nesterov=nesterov, fused=self.fused or None)
 
     def build(self, net: nn.Module) -> dict:
         """What Lightning's `configure_optimizers` returns: a fresh optimizer, its rate updated after every step."""

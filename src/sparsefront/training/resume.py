@@ -27,6 +27,7 @@ from sparsefront.artifacts.durable import (
     whole_file,
 )
 from sparsefront.artifacts.lease import process_tag, require_all
+from sparsefront.data.split_data import ImageArrays, StoredRows, as_fetched
 from sparsefront.progress import working_time
 from sparsefront.tasks.base import without_full_mask
 from sparsefront.tasks.plain_task import similar_loader
@@ -114,8 +115,8 @@ class TrainingData(LightningDataModule):
     """A data module as one rank trains on it; everything but its training loader is the module's own.
 
     Every rank validates on the whole split: each then holds the right metric, and none waits longer than it would for a
-    single process. The state is that of two generators, of the training order and of the seeds of the loader's workers, and the
-    module's own.
+    single process. Images in memory are augmented and normalized on the device that trains. The state is that of two generators,
+    of the training order and of the seeds of the loader's workers, and the module's own.
 
     Args:
         data: its training loader draws the order from a generator of its own.
@@ -126,6 +127,7 @@ class TrainingData(LightningDataModule):
         self.data = data
         self._generators: dict[str, torch.Generator] = {}
         self._resumed_at: dict[str, torch.Tensor] = {}
+        self._images: ImageArrays | None = None
 
     def __getattr__(self, name: str) -> Any:
         """What the task's evaluator asks of the data, such as its rows."""
@@ -143,8 +145,12 @@ class TrainingData(LightningDataModule):
         self._generators = {"order": loader.generator, "workers": workers}
         for name, state in self._resumed_at.items():
             self._generators[name].set_state(state)
+        self._images = (
+            loader.dataset if isinstance(loader.dataset, ImageArrays) and loader.collate_fn is as_fetched else None
+        )
         return similar_loader(
             loader,
+            dataset=None if self._images is None else StoredRows(self._images),
             batch_sampler=RankBatches(loader.batch_sampler, distributed.rank(), distributed.world_size()),
             collate_fn=loader.collate_fn,
             generator=workers,
@@ -159,6 +165,9 @@ class TrainingData(LightningDataModule):
 
     def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         return without_full_mask(batch, self.trainer.lightning_module.net)
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        return self._images.finished(batch) if self._images is not None and self.trainer.training else batch
 
     def state_dict(self) -> dict[str, Any]:
         generators = {name: generator.get_state() for name, generator in self._generators.items()}

@@ -260,6 +260,13 @@ class TrainerSettings:
         """
         return self.on_gpu and self.real_precision != "16-mixed"
 
+    @property
+    def lays_channels_last(self) -> bool:
+        """Whether convolutions take filters channel by channel: for products of 16 bits. Gradients that are exchanged after the
+        backward pass come back contiguous, which a fused optimizer does not step such filters by.
+        """
+        return self.on_gpu and self.real_precision != "32-true" and self.exchange_gradients == "during_backward"
+
     def cache_key(self) -> dict[str, Any]:
         """The settings that change trained weights, for the cache keys of stages."""
         exchange: dict[str, str] = {} if self.ddp_comm_hook is None else {"ddp_comm_hook": self.ddp_comm_hook}
