@@ -93,10 +93,9 @@ def new_process() -> Callable[[], None]:
     from sparsefront.artifacts import code_digest
 
     def forget() -> None:
-        for module in (code_digest, code_digest, code_digest):
-            for cached in vars(module).values():
-                if hasattr(cached, "cache_clear"):
-                    cached.cache_clear()
+        for name, cached in vars(code_digest).items():
+            if hasattr(cached, "cache_clear") and name != "_parsed":  # see `sources_parsed_once`
+                cached.cache_clear()
 
     yield forget
     forget()

@@ -1,7 +1,6 @@
 """CUDA sources as libraries: what the compiler makes of each, when one is built, and what is said where one cannot be."""
 
 import ctypes
-import fcntl
 import os
 import re
 import signal
@@ -14,6 +13,7 @@ from subprocess import CompletedProcess
 from threading import Barrier
 from types import SimpleNamespace
 
+import compiled
 import pytest
 import torch
 from forked_builder import forking_builder
@@ -40,18 +40,18 @@ def forked_builds(forking, monkeypatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def compiler_logs(tmp_path_factory, forking):
-    """Source -> what the compiler said of it. All are built here, where they have not been built before."""
-    if reason := cuda_library._missing_tool():
-        pytest.skip(reason)
-    alone = (tmp_path_factory.getbasetemp().parent / "compiler.lock").open("w")
-    with alone, ThreadPoolExecutor(os.cpu_count()) as pool, pytest.MonkeyPatch.context() as patch:
+def libraries(forking) -> dict[str, compiled.Compiled]:
+    """What the compiler says of our sources, from the records of `compiled`; those without a record are compiled here."""
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cuda_library, "subprocess", forking)
-        fcntl.flock(
-            alone, fcntl.LOCK_EX
-        )  # pytest-xdist's workers, which have folders side by side, do not compile the same
-        libraries = dict(zip(cuda_library.SOURCES, pool.map(cuda_library.build, cuda_library.SOURCES)))
-    return {name: (library.parent / cuda_library.LOG).read_text() for name, library in libraries.items()}
+        return compiled.of_present_sources()
+
+
+@pytest.fixture
+def library(name, libraries) -> compiled.Compiled:
+    if name not in libraries:
+        pytest.skip(f"{name} has changed, and its build {cuda_library._missing_tool()}")
+    return libraries[name]
 
 
 @pytest.fixture
@@ -84,36 +84,52 @@ def source(tmp_path, monkeypatch):
 ANSWER = 'extern "C" int answer() {{ return {}; }}'
 
 
+@pytest.mark.parametrize("name", cuda_library.SOURCES)
 class TestOurSources:
     """One compilation of each serves all of these."""
 
-    @pytest.mark.parametrize("name", cuda_library.SOURCES)
-    def test_is_compiled_for_hopper_alone(self, name, compiler_logs):
-        targets = re.findall(r"Compiling entry function .* for '(\w+)'", compiler_logs[name])
-        assert set(targets) == {"sm_90a"}
+    def test_its_record_is_of_what_is_there(self, name):
+        record = compiled.recorded().get(name)
+        assert record is not None and record.sources == compiled.digest(name), "run `python tests/kernels/compiled.py`"
 
-    @pytest.mark.parametrize("name", cuda_library.SOURCES)
-    def test_no_product_waits_for_another(self, name, compiler_logs):
+    def test_is_compiled_for_hopper_alone(self, library):
+        assert library.kernels > 0 and library.targets == ["sm_90a"]
+
+    def test_no_product_waits_for_another(self, library):
         """The compiler warns where it makes tensor-core products wait for one another, or moves no registers to others."""
-        assert "serialized" not in compiler_logs[name]
-        assert not re.search("setmaxnreg.*ignored", compiler_logs[name])
+        assert library.warnings == []
 
-    @pytest.mark.parametrize("name", cuda_library.SOURCES)
-    def test_spills_are_few(self, name, compiler_logs):
+    def test_spills_are_few(self, name, library):
         """Registers that overflow into memory are loaded again inside the main loop."""
-        spilled = [int(stores) for stores in re.findall(r"(\d+) bytes spill stores", compiler_logs[name])]
-        assert spilled and max(spilled) <= MOST_SPILLED.get(name, 0)
+        assert 0 <= library.spilled <= MOST_SPILLED.get(name, 0)
 
-    @pytest.mark.parametrize("name", cuda_library.SOURCES)
-    def test_opens(self, name, compiler_logs):
-        library = cuda_library.load(name)
-        called = SEVERAL_FUNCTIONS.get(name, (name,))
-        assert all(getattr(library, f"sparsefront_{function}") for function in called)  # what Python calls
+    def test_has_what_python_calls(self, name, library):
+        assert library.functions == compiled.called(name)
 
 
-SEVERAL_FUNCTIONS = {
-    "blocked_training_sm90": ("blocked_gradient_sm90", "blocked_pack_sm90")
-}  # others are called as their file
+@pytest.mark.usefixtures("needs_tools")
+def test_a_record_is_what_the_compiler_says(forked_builds, libraries):
+    """One that spills and compiles in two seconds."""
+    assert compiled.compile_anew("gathered_indexed") == libraries["gathered_indexed"]
+
+
+@pytest.mark.parametrize(
+    ("said", "warnings"),
+    [
+        ("ptxas info : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized due to ...", 1),
+        ("ptxas info : (C7508) Potential Performance Loss: 'setmaxnreg' ignored to maintain minimum registers", 1),
+        ("ptxas info : Used 80 registers, used 2 barriers", 0),
+    ],
+)
+def test_warnings_are_recorded(monkeypatch, tmp_path, said, warnings):
+    (tmp_path / cuda_library.LOG).write_text(f"before\n{said}\n    8 bytes stack frame, 8 bytes spill stores\n")
+    monkeypatch.setattr(cuda_library, "build", lambda name: tmp_path / "csr_sm90.so")
+    monkeypatch.setattr(cuda_library, "compiler", lambda: sys.executable)
+    monkeypatch.setattr(compiled.ctypes, "CDLL", lambda path: SimpleNamespace(sparsefront_csr_sm90=1))
+    record = compiled.compile_anew("csr_sm90")
+    assert record.warnings == [said] * warnings
+    assert record.spilled == 8 and record.functions == ["sparsefront_csr_sm90"]
+
 
 # Bytes of a thread, at most. gathered_sm90_cluster: where blocks of a cluster add up, after the main loop. gathered_indexed: an
 # address, before it.

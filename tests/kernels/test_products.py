@@ -24,12 +24,14 @@ def test_product_against_float64(case, dtype, device, activations, expected_prod
     stored = case.build().to(device, dtype)
     n, k = stored.shape
     bias = torch.randn(n, device=device)
+    on_gpu = device.type == "cuda"
     # without a GPU all dtypes take the same path, whatever the number of rows
-    rows = ROWS if dtype == torch.float32 or device.type == "cuda" else ROWS[1:3]
+    rows = ROWS if dtype == torch.float32 or on_gpu else [7]
     problems = [Problem(m, k, n, dtype, device) for m in rows]
     for kernel, problem in (found for asked in problems for found in kernels_for(stored, asked)):
         packed = kernel.pack(stored)
-        for kind, added in (("inside_nan", bias), ("plain", None)):
+        kinds = [("inside_nan", bias), ("plain", None)]
+        for kind, added in kinds if problem.m == 7 or on_gpu else kinds[:1]:
             x = activations(problem, kind)
             while cancels(x, stored, added, kernel.layout):
                 x = activations(problem, kind)
