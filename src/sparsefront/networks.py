@@ -364,3 +364,15 @@ def _recount(net: nn.Module, owner: nn.Module, stays: list[bool]) -> None:
     kinds = getattr(config, "layer_types", None)
     if isinstance(kinds, list) and len(kinds) == before:
         config.layer_types = [kind for kind, stay in zip(kinds, stays, strict=True) if stay]
+
+
+def decomposed(function: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The result of an operator that is made of others, by those others; NotImplemented of any other operator.
+
+    Inference mode hands such operators over whole. As C++ takes them apart, on a GPU an LSTM into cuDNN's operator:
+    PyTorch's own decompositions in Python fail for the steps of a decoder there.
+    """
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    if torch._C._dispatch_has_kernel_for_dispatch_key(function.name(), key):
+        return function._op_dk(key, *args, **kwargs)
+    return function.decompose(*args, **kwargs)

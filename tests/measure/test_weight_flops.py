@@ -100,3 +100,23 @@ def test_sparse_inputs_are_no_weights():
     adjacency = torch.eye(10).to_sparse()
     net = Call(lambda net, x: torch.sparse.mm(adjacency, net.a(x.flatten(0, 1))), a=nn.Linear(16, 16))
     assert weight_flops(net, {"x": X}) == {"a.weight": PRODUCT}
+
+
+@pytest.mark.gpu
+def test_steps_of_a_recurrent_layer_on_a_gpu():
+    """By cuDNN's operator, from a state that is given and one that was computed."""
+
+    class Steps(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lstm = nn.LSTM(16, 24, 2, batch_first=True)
+
+        def forward(self, x, h):
+            _, state = self.lstm(x, (h, h))
+            return self.lstm(x, state)[0]
+
+    net = Steps().eval().cuda()
+    found = weight_flops(net, {"x": torch.randn(3, 1, 16, device="cuda"), "h": torch.randn(2, 3, 24, device="cuda")})
+    assert (
+        found["lstm.weight_ih_l0"] == 2 * 2 * 3 * 16 * 4 * 24 and found["lstm.weight_hh_l1"] == 2 * 2 * 3 * 24 * 4 * 24
+    )

@@ -21,7 +21,7 @@ from sparsefront.gpu import alone
 from sparsefront.measure.accuracy import cast_inputs
 from sparsefront.measure.correctness import floating_tensors
 from sparsefront.measure.timers import cuda_ms
-from sparsefront.networks import after_forward, first_argument, layer_weight, storage_of
+from sparsefront.networks import after_forward, decomposed, first_argument, layer_weight, storage_of
 
 
 @dataclass(frozen=True)
@@ -131,8 +131,8 @@ class WeightProducts(TorchDispatchMode):
         kwargs = kwargs or {}
         if not isinstance(function, torch._ops.OpOverload):  # an operator on functions
             return function(*args, **kwargs)
-        with self:  # under inference mode an operator may be one of several that it is made of
-            output = function.decompose(*args, **kwargs)
+        with self:
+            output = decomposed(function, args, kwargs)
         if output is not NotImplemented:
             return output
         output = function(*args, **kwargs)

@@ -24,6 +24,7 @@ from sparsefront.errors import failure_reason
 from sparsefront.gpu import alone
 from sparsefront.measure.correctness import floating_tensors
 from sparsefront.measure.memory import stored_bytes
+from sparsefront.networks import decomposed
 
 # Recording calls in a CUDA graph.
 
@@ -80,9 +81,9 @@ class CopiedBefore(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def _parts(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The result of an operator that is made of others, such as `to`: inference mode hands it over whole."""
+        """The result of an operator that is made of others, such as `to`."""
         with self:
-            return func.decompose(*args, **kwargs)
+            return decomposed(func, args, kwargs)
 
     def _copy(self, source: Tensor, make: Callable[[], Tensor]) -> Tensor:
         if not self.recording:
