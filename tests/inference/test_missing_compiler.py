@@ -17,6 +17,7 @@ from sparsefront.patterns.vector_wise import VectorWise
 def no_compiler(tmp_path, monkeypatch):
     """Neither a compiler nor a library that was built before."""
     monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(cuda_library, "PREBUILT", tmp_path / "prebuilt")
     monkeypatch.setattr(cuda_library, "compiler", lambda: None)
     cuda_library._warn_once.cache_clear()
 
