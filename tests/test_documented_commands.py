@@ -50,6 +50,7 @@ NOT_HERE = {  # they need a GPU or install something
     *(f'pip install -e ".[{extra}]"' for extra in ("sweep", "joblib", "ray", "submitit")),
     "pre-commit install",
     "python -m sparsefront_kernels.bench",
+    "python tests/kernels/compiled.py",  # needs nvcc
     "python -m",  # the words alone, in docs/reviewing.md
 }
 
