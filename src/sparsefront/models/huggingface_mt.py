@@ -15,7 +15,7 @@ from sparsefront.settings_class import settings_class
 from sparsefront.tasks.decoding import TranslationNetwork
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedTokenizerBase
+    from transformers import EncoderDecoderCache, PretrainedConfig, PreTrainedTokenizerBase
 
     from sparsefront.data.base import DataInfo
 
@@ -186,7 +186,7 @@ class DecoderState:
 
     memory: Tensor
     mask: Tensor
-    caches: Any = None
+    caches: "EncoderDecoderCache | None" = None
 
 
 def _square(mask: Tensor) -> Tensor:
