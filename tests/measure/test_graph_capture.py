@@ -1,5 +1,6 @@
 """What is recorded, and on which device, with devices and streams that are made up as torch has them."""
 
+import gc
 from contextlib import contextmanager
 from functools import partial
 
@@ -124,6 +125,27 @@ def test_a_recording_that_fails_leaves_streams_and_random_numbers_as_they_were(d
     with pytest.raises(RuntimeError, match="not permitted"):
         record([fails], device=torch.device("cuda", 1), warmup=1)
     assert devices.streams == current and devices.waits[-1] == "random"
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_no_garbage_is_collected_while_recording(devices, enabled):
+    """Also where the recording fails; before and after, as it was."""
+    seen = []
+
+    def call():
+        seen.append(gc.isenabled())
+        if len(seen) == 4:
+            raise RuntimeError("not permitted")
+
+    before = gc.isenabled()
+    (gc.enable if enabled else gc.disable)()
+    try:
+        record([call], device=torch.device("cuda", 1), warmup=1)
+        with pytest.raises(RuntimeError, match="not permitted"):
+            record([call], device=torch.device("cuda", 1), warmup=1)
+        assert seen == [enabled, False, enabled, False] and gc.isenabled() == enabled
+    finally:
+        (gc.enable if before else gc.disable)()
 
 
 @pytest.mark.parametrize("inference", [False, True])

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import gc
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -96,6 +97,18 @@ class CopiedBefore(TorchDispatchMode):
         return made
 
 
+@contextmanager
+def _no_garbage_collected() -> Iterator[None]:
+    """Python may drop an earlier graph at any allocation, and what that frees on the GPU ends a recording."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 class _ConstantsAreCopied(TorchFunctionMode):
     """`torch.tensor(0.0, device="cuda")` copies where `CopiedBefore` cannot see it: inside, as a tensor of the processor does."""
 
@@ -137,6 +150,7 @@ def _recorded(
             # A recording that fails can leave its own stream current, and the outer context gives ours back;
             # thread_local, since a loader's thread may use CUDA meanwhile.
             with (
+                _no_garbage_collected(),
                 torch.cuda.stream(current),
                 torch.cuda.graph(graph, stream=recording, capture_error_mode="thread_local"),
             ):
