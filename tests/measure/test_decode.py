@@ -6,13 +6,14 @@ import sys
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 import sparsefront as sf
 from sparsefront.errors import InvalidSetting
 from sparsefront.measure import decode
 from sparsefront.measure.correctness import output_error
-from sparsefront.measure.decode import Decoder, time_prefill
+from sparsefront.measure.decode import Decoder, Prefill, time_prefill
 from sparsefront.models.linears import as_linears
 
 EAGER = {"execution_modes": ["eager"], "variants": [], "samples": 5, "repeats": 1, "warmup": 1}
@@ -63,6 +64,20 @@ def test_steps_give_the_logits_of_a_whole_forward(nets, ids):
             torch.testing.assert_close(logits, whole[:, place], rtol=1e-4, atol=1e-5)
             assert torch.equal(likeliest, whole[:, place].argmax(-1, keepdim=True))
             step.advance()
+
+
+def test_a_prompt_reads_no_number_of_the_device(nets, ids):
+    """It would wait for it, and could not be recorded."""
+
+    class Unread(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            assert func is not torch.ops.aten._local_scalar_dense.default
+            return func(*args, **(kwargs or {}))
+
+    prompt = Prefill(Decoder(nets[0], ids, 64)).eval()
+    with torch.no_grad(), Unread():
+        logits = prompt(ids)
+    torch.testing.assert_close(logits, prompt.decoder.first, rtol=1e-4, atol=1e-5)
 
 
 def test_a_prompt_goes_in_pieces_where_kernels_take_few_rows(ids):

@@ -61,7 +61,7 @@ class Decoder(nn.Module):
         while True:
             try:
                 pieces = zip(prompt.split(size, 1), positions.split(size), strict=True)
-                logits = [self._logits(*piece) for piece in pieces][-1]
+                logits = [self._logits(*piece, place * size) for place, piece in enumerate(pieces)][-1]
             except ValueError:  # more rows than a kernel takes
                 if size == 1:
                     raise
@@ -81,12 +81,16 @@ class Decoder(nn.Module):
 
     def forward(self, input_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Token numbers [B, 1] -> logits [B, V] of the next token, and the likeliest [B, 1]."""
-        logits = self._logits(input_ids, self.position)
+        logits = self._logits(input_ids, self.position, self.position[0])
         return logits, logits.argmax(-1, keepdim=True)
 
-    def _logits(self, input_ids: Tensor, positions: Tensor) -> Tensor:
+    def _logits(self, input_ids: Tensor, positions: Tensor, before: Tensor | int) -> Tensor:
+        """Args:
+        positions: of these tokens, int64 [T].
+        before: tokens before them. Of a number that is on the GPU a network would ask whether it is 0, and wait for it.
+        """
         for layer in self.cache.layers:
-            layer.positions = positions
+            layer.positions, layer.before = positions, before
         last = {"logits_to_keep": 1} if "logits_to_keep" in _parameters(self.net) else {}
         output = self.net(input_ids=input_ids, past_key_values=self.cache, use_cache=True, **last)
         return output.logits[:, -1]
@@ -100,7 +104,7 @@ class Prefill(nn.Module):
         self.decoder = decoder
 
     def forward(self, input_ids: Tensor) -> Tensor:
-        return self.decoder._logits(input_ids, torch.arange(input_ids.shape[1], device=input_ids.device))
+        return self.decoder._logits(input_ids, torch.arange(input_ids.shape[1], device=input_ids.device), 0)
 
 
 def require_decoder(net: nn.Module, argument: str = "net") -> None:
@@ -136,12 +140,13 @@ def _layer_class() -> Any:
     from transformers.cache_utils import StaticLayer
 
     class WrittenAt(StaticLayer):
-        """Keys and values [B, heads, length, d], those of a call written at `positions` [T].
+        """Keys and values [B, heads, length, d], those of a call written at `positions` [T], behind `before` others.
 
         transformers' own layer counts what it has seen, so that a repeated call runs past its end.
         """
 
         positions: Tensor
+        before: Tensor | int
 
         def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
             if not self.is_initialized:
@@ -152,8 +157,7 @@ def _layer_class() -> Any:
             return self.keys, self.values
 
         def get_seq_length(self) -> Any:
-            """Tokens before those of this call."""
-            return self.positions[0]
+            return self.before
 
     return WrittenAt
 
