@@ -93,7 +93,8 @@ def _replaced(value: Any, tensors: Iterator[Tensor]) -> Any:
 
 def _slot(value: Any, batch: int) -> Hashable:
     if type(value) in (tuple, list):
-        return type(value).__name__, tuple(_slot(part, batch) for part in value)
+        kind = "tuple" if type(value) is tuple else "list"  # its __name__ is nothing that Dynamo of torch 2.11 can hash
+        return kind, tuple(_slot(part, batch) for part in value)
     if type(value) is dict:
         return "dict", tuple((name, _slot(value[name], batch)) for name in sorted(value))
     if isinstance(value, Tensor):
