@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
@@ -364,6 +365,25 @@ def _recount(net: nn.Module, owner: nn.Module, stays: list[bool]) -> None:
     kinds = getattr(config, "layer_types", None)
     if isinstance(kinds, list) and len(kinds) == before:
         config.layer_types = [kind for kind, stay in zip(kinds, stays, strict=True) if stay]
+
+
+class AlwaysClamped(TorchFunctionMode):
+    """Around a forward that is recorded or exported, which cannot wait for values.
+
+    BART, Marian and DETR clamp what they return in float16, where not all of it is finite. Inside, they are told that it is not:
+    to clamp values that are finite changes none below the largest of float16 less 1,000.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        asked = getattr(args[0], "_asked", None) if args else None
+        if func is Tensor.__bool__ and asked is not None:
+            return asked == "isinf.any"
+        found = func(*args, **(kwargs or {}))
+        if (name := getattr(func, "__name__", "")) in ("isfinite", "isinf"):
+            found._asked = name
+        elif (asked, name) in (("isfinite", "all"), ("isinf", "any")):
+            found._asked = f"{asked}.{name}"
+        return found
 
 
 def decomposed(function: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

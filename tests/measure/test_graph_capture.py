@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 import torch
 
-from sparsefront.measure import timers
-from sparsefront.measure.timers import CopiedBefore, _ConstantsAreCopied, record
+from sparsefront.measure import graph_capture
+from sparsefront.measure.graph_capture import CopiedBefore, _ConstantsAreCopied, record
 
 
 class Devices:
@@ -83,10 +83,10 @@ def devices(monkeypatch):
     for name in ("Stream", "CUDAGraph", "current_device", "current_stream", "synchronize", "stream", "graph"):
         monkeypatch.setattr(torch.cuda, name, getattr(made, name))
     monkeypatch.setattr(torch.cuda, "device", made.at)
-    monkeypatch.setattr(timers, "_end_recording_of_random_numbers", lambda: made.waits.append("random"))
-    timers._recording_stream.cache_clear()
+    monkeypatch.setattr(graph_capture, "_end_recording_of_random_numbers", lambda: made.waits.append("random"))
+    graph_capture._recording_stream.cache_clear()
     yield made
-    timers._recording_stream.cache_clear()
+    graph_capture._recording_stream.cache_clear()
 
 
 def test_a_second_device_is_recorded_too(devices):
@@ -125,6 +125,27 @@ def test_a_recording_that_fails_leaves_streams_and_random_numbers_as_they_were(d
     with pytest.raises(RuntimeError, match="not permitted"):
         record([fails], device=torch.device("cuda", 1), warmup=1)
     assert devices.streams == current and devices.waits[-1] == "random"
+
+
+def test_a_recording_that_fails_says_why(devices, monkeypatch):
+    """Its end fails too, and knows no more than that."""
+    records = devices.graph
+
+    @contextmanager
+    def graph(*args, **kwargs):
+        with records(*args, **kwargs):
+            try:
+                yield
+            finally:
+                raise RuntimeError("operation failed due to a previous error during capture")
+
+    def fails():
+        if devices.graphs:
+            raise ValueError("reads a number")
+
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    with pytest.raises(ValueError, match="reads a number"):
+        record([fails], device=torch.device("cuda", 1), warmup=1)
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -180,15 +201,29 @@ def test_a_recording_that_may_not_copy_is_made_again(monkeypatch):
     def recorded(calls, device, warmup, copies=None):
         tried.append(copies)
         if copies is None:
-            raise RuntimeError(f"{timers.COPIES} unless the CPU tensor is pinned.")
+            raise RuntimeError(f"{graph_capture.COPIES} unless the CPU tensor is pinned.")
         return "graph", []
 
-    monkeypatch.setattr(timers, "_recorded", recorded)
+    monkeypatch.setattr(graph_capture, "_recorded", recorded)
     cuda = torch.device("cuda")
-    assert record([], device=cuda, warmup=3, copies=True) == ("graph", [])
+    assert record([], device=cuda, warmup=3, eager=True) == ("graph", [])
     assert tried[0] is None and isinstance(tried[1], CopiedBefore)
     with pytest.raises(RuntimeError, match="Cannot copy"):  # of compiled code
         record([], device=cuda, warmup=3)
+
+
+def clamped(x, seen):
+    seen.append(bool(x.any()))
+    return x.clamp(-2, 2) if not torch.isfinite(x).all() or x.isinf().any() else x
+
+
+def test_eager_code_that_asks_whether_values_are_finite_clamps_them(devices):
+    """The question would wait for the device; others are answered as ever."""
+    x, seen = torch.tensor([1.0, 3.0]), []
+    for eager, expected in ((True, 2.0), (False, 3.0)):
+        _, (y,) = record([lambda: clamped(x, seen)], device=torch.device("cuda", 1), warmup=0, eager=eager)
+        assert y.max() == expected
+    assert all(seen)
 
 
 @pytest.mark.gpu
@@ -200,7 +235,7 @@ def test_replays_read_what_was_copied_before(inference):
         return x + (torch.arange(3) * 2).to(x.device) + torch.tensor(0.0, device=x.device)
 
     with torch.inference_mode(inference):
-        graph, (y,) = record([call], device=x.device, warmup=2, copies=True)
+        graph, (y,) = record([call], device=x.device, warmup=2, eager=True)
     rest = [torch.full((3,), 9, device="cuda") for _ in range(64)]  # what lies where a copy was that is gone
     x.fill_(5.0)
     graph.replay()

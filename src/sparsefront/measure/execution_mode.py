@@ -21,7 +21,8 @@ from sparsefront.measure.correctness import (
     has_low_precision,
     output_error,
 )
-from sparsefront.measure.timers import record, summarise, time_interleaved
+from sparsefront.measure.graph_capture import record
+from sparsefront.measure.timers import summarise, time_interleaved
 from sparsefront.models.recurrent import SplitLSTM
 
 # torch.compile that lets other processes time while it traces and generates code, for seconds without the GPU.
@@ -227,11 +228,11 @@ def call_in_mode(name: str, net: nn.Module, static: dict[str, Tensor]) -> Callab
     device = next(iter(static.values())).device
     if is_compiled(name):
         first_call(call, device)
-    return _replayed(call, device, copies=not is_compiled(name)) if name.endswith("cuda_graph") else call
+    return _replayed(call, device, eager=not is_compiled(name)) if name.endswith("cuda_graph") else call
 
 
-def _replayed(call: Callable[[], Any], device: torch.device, *, copies: bool) -> Callable[[], Any]:
-    graph, (output,) = record([call], device=device, warmup=GRAPH_WARMUP, copies=copies)
+def _replayed(call: Callable[[], Any], device: torch.device, *, eager: bool) -> Callable[[], Any]:
+    graph, (output,) = record([call], device=device, warmup=GRAPH_WARMUP, eager=eager)
 
     def replay() -> Any:
         graph.replay()

@@ -13,7 +13,7 @@ from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.block_pass import AS_THEY_ARE, WORTH_IT, fuse_blocks, fuse_dense
 from sparsefront.inference.fusion.fused import FusedBlock
 from sparsefront.measure.correctness import floating_tensors, output_error
-from sparsefront.measure.timers import record
+from sparsefront.measure.graph_capture import record
 from sparsefront.models.bert import Bert
 from sparsefront.models.vit_small import VitSmall
 from sparsefront.patterns.block_wise import BlockWise

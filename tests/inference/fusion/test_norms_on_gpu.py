@@ -12,7 +12,7 @@ from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.block_pass import fuse_blocks, fuse_dense
 from sparsefront.inference.fusion.plan import FusionParts
 from sparsefront.measure.correctness import output_error
-from sparsefront.measure.timers import record
+from sparsefront.measure.graph_capture import record
 from sparsefront.patterns.tile_wise import TileWise
 
 pytestmark = pytest.mark.gpu

@@ -62,6 +62,25 @@ def test_encoders_are_rewritten(name):
         assert output_error(copied(**inputs).last_hidden_state, net(**inputs).last_hidden_state) < 1e-5
 
 
+@pytest.mark.parametrize("bias", [0.0, torch.inf])
+@pytest.mark.parametrize("kind", ["Bart", "Marian"])
+def test_blocks_that_clamp_what_is_not_finite_are_rewritten_in_half(kind, bias):
+    """They ask for it in float16 alone; no graph can, and always clamps."""
+    layers = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    sizes = layers | {"vocab_size": 61, "d_model": 32, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
+    net = build(kind, sizes | {"pad_token_id": 0, "decoder_start_token_id": 0}).encoder.half()
+    fused = copy.deepcopy(net)
+    for each in (net, fused):
+        torch.nn.init.constant_(each.layers[0].final_layer_norm.bias, bias)
+    inputs = {"input_ids": IDS % 61}
+    report = fuse_dense(fused, inputs)
+    assert len(report.blocks) == 1 and not report.unsupported
+    with torch.no_grad():
+        whole = net(**inputs).last_hidden_state
+        assert whole.isfinite().all() and (whole.max() == 65504 - 1000) == (bias > 0)
+        assert output_error(fused(**inputs).last_hidden_state, whole) < 1e-2
+
+
 def test_blocks_that_read_a_weight_without_a_call_stay():
     """As nn.MultiheadAttention does, of which no forward says what its product is."""
     net = torchvision.models.VisionTransformer(16, 8, num_layers=2, num_heads=2, hidden_dim=32, mlp_dim=64).eval()

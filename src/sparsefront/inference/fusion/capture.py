@@ -22,6 +22,7 @@ from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 from sparsefront.errors import failure_reason
 from sparsefront.inference.fusion.calls import Unfusable, call_tensors, with_tensors
 from sparsefront.inference.fusion.written_out import as_one_operator
+from sparsefront.networks import AlwaysClamped
 
 # What the graph of a block depends on besides its arguments: its modules, their tensors and the attributes that they
 # read.
@@ -262,7 +263,7 @@ def _captured(
     tensors = [torch.empty(sizes, dtype=tensor.dtype, device="meta") for tensor, sizes in _example(tensors, free)]
     dynamic = (tuple(tuple(Dim.AUTO if size else Dim.STATIC for size in sizes) for sizes in free),)
     try:
-        with _silent(), torch.no_grad(), attribute_reads(bare) as reads:
+        with _silent(), torch.no_grad(), AlwaysClamped(), attribute_reads(bare) as reads:
             flat = _Flat(bare, args, kwargs)
             exported = torch.export.export(flat, tuple(tensors), dynamic_shapes=dynamic, strict=False)
             module = _module_of(_without_changes(exported))
