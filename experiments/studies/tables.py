@@ -226,7 +226,7 @@ def words_lines(study: Study, cells: Cells) -> Iterator[str]:
             found.append([name, split, *(f"{mean_of(probe, task, split, *place):.1f}" for place in places)])
     if found:
         head = [
-            "[words alone](../splits/README.md)",
+            "[word-only baseline](../splits/README.md)",
             "split",
             "1- and 2-grams: val",
             "test",
@@ -282,7 +282,7 @@ def target_lines(study: Study, cells: Cells) -> Iterator[str]:
     The first seed chooses the finalists, their means over all seeds the line. A target is open until each of them has all seeds
     of headlines.
     """
-    yield "| network | column | best on val | of | seeds | steps | val | test | to reach | |"
+    yield "| network | column | best on val | of | seeds | steps | val | test | target | |"
     yield "|" + 10 * "---|"
     for network, targets in study.targets.items():
         for column, target in targets.items():

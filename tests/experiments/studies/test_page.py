@@ -183,7 +183,7 @@ def test_beside_text_stands_what_words_alone_reach_on_the_same_split(modules, st
     found = line_of(0.81, dataset_split=split)
     modules["cells"].append_line(tmp_path / "points.csv", point, "none", found, overrides=shlex.join(point.overrides))
     assert f"| sst2 | {told}" in modules["page"].page(texts, tmp_path)
-    assert "words alone" not in modules["page"].page(study, tmp_path), "digits are no text"
+    assert "word-only baseline" not in modules["page"].page(study, tmp_path), "digits are no text"
 
 
 def test_a_page_without_lines_shows_the_source_and_no_number_of_ours(modules, study, tmp_path):
