@@ -12,7 +12,7 @@ from sparsefront.results.store import read_lines
 
 HEAD = """# Threads that say "sparse is not faster"
 
-The shapes of eight public threads, timed against dense in two ways: as in the thread, through PyTorch, and with the fastest
+The shapes of eight public threads are timed against dense in two ways: as in the thread, through PyTorch, and with the fastest
 sparse kernel here. As in the threads seven of nine cases lose, because each call on PyTorch's 2:4 tensors plans
 cuSPARSELt's matmul anew. With the kernels here seven win and two *lose*: BERT-large's small GEMMs with 2:4, and
 unstructured sparsity at 50 %.
