@@ -12,21 +12,20 @@ from sparsefront.results.store import read_lines
 
 HEAD = """# Threads that say "sparse is not faster"
 
-The shapes of eight public threads, timed again in two ways next to dense: as the thread ran them, through PyTorch, and with the
-fastest sparse kernel here. As the threads ran them seven of nine cases lose, because a call of PyTorch's 2:4 tensor plans
-cuSPARSELt's product again each time. With the kernels here seven win and two *lose*: BERT-large's small products with 2:4, and
-single weights at 50 %.
+The shapes of eight public threads are timed against dense in two ways: as in the thread, through PyTorch, and with the fastest
+sparse kernel here. As in the threads seven of nine cases lose, because each call on PyTorch's 2:4 tensors plans
+cuSPARSELt's matmul anew. With the kernels here seven win and two *lose*: BERT-large's small GEMMs with 2:4, and
+unstructured sparsity at 50 %.
 """
 NOTES = """## Notes
 
-- **2:4** wins most at one row, by 1.5 times, little at 32 rows, and 1.08 to 1.28 times in three of four cases with
+- **2:4** wins most at one row, by 1.5 times; it wins little at 32 rows, and 1.08 to 1.28 times in three of four cases with
   thousands of rows.
-- **Single weights** win at 90 % and one row and lose at 50 %, where an index costs as much as a weight. `kernel=auto` runs such a
-  layer dense.
-- **Verdicts.** Both sides take turns in one process; *here* both run in the fastest of eager and a CUDA graph. A **win** or a
-  **loss** needs a 95 % bootstrap interval that ends beyond 1 % of 1; everything between is a **tie**. A speedup is the median
-  over repeats of the ratio.
-- MB are the bytes of each network on the device.
+- **Unstructured** sparsity wins at 90 % with one row and loses at 50 %, where an index costs as much as a weight.
+  `kernel=auto` keeps such a layer dense.
+- **Verdicts.** Both sides take turns in one process; *here* both run in the faster of eager and a CUDA graph. A **win** or
+  **loss** needs a 95 % bootstrap interval beyond 1 % of 1; anything else is a **tie**. A speedup is the median ratio over
+  repeats. MB are the bytes of each network on the device.
 """
 
 
@@ -41,13 +40,13 @@ def page(lines: Mapping[tuple[str, str], Row]) -> Iterator[str]:
     for case in CASES:
         theirs, ours = (lines.get((case.thread, way)) for way in (THREAD, OURS))
         cells.append([case.thread, case.said, _rerun(case), _verdict(theirs), _verdict(ours), _bytes(theirs, ours)])
-    head = ["thread", "says", "rerun here", "as in the thread", "kernels here", "bytes dense, thread, here"]
+    head = ["thread", "reports", "rerun here", "as in the thread", "kernels here", "bytes: dense, thread, here"]
     yield from table(head, cells)
     yield from ("", NOTES, "## To repeat", "")
     yield "    python -m experiments.complaints.rerun    # on a GPU, in minutes"
     yield from ("    python -m experiments.complaints.page", "")
     places = sorted({f"{line['gpu']}, torch {line['torch']}, {line['date']}" for line in lines.values()})
-    yield f"*Measured on*: {'; '.join(places) or 'nothing yet'}. Commit, GPU and day of each line are columns of `verdicts.csv`."
+    yield f"*Measured on*: {'; '.join(places) or 'nothing yet'}. Commit, GPU and date of each row are columns of `verdicts.csv`."
 
 
 def _rerun(case: Case) -> str:

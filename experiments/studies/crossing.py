@@ -50,8 +50,8 @@ def retrainings(study: Study, cells: Cells, networks: Container[str]) -> Iterato
 def iso_head(crossing: Crossing) -> str:
     """What the lines of `iso_lines` are."""
     return (
-        f"Iso-accuracy sparsity, at which {crossing.points:g} point{'s are' if crossing.points != 1 else ' is'} lost, by "
-        f"straight lines between levels (± over up to {crossing.retrainings} retrainings of the levels next to it):"
+        f"Iso-accuracy sparsity, where {crossing.points:g} point{'s are' if crossing.points != 1 else ' is'} lost, by "
+        f"linear interpolation (± over up to {crossing.retrainings} retrainings of the levels next to it):"
     )
 
 
@@ -74,7 +74,7 @@ def iso_lines(study: Study, table: Table, network: str, cells: Cells) -> Iterato
             texts.append([levels[0][0].row, *found, ", ".join(missing)])
     if texts:
         head = [f"{split}, against {beside}" for beside, losses in LOSSES.items() for split in losses]
-        yield from page.table(["line", *head, "no line yet of"], texts)
+        yield from page.table(["line", *head, "missing levels"], texts)
 
 
 def _iso(study: Study, crossing: Crossing, levels: Levels, loss: Loss) -> str:

@@ -86,7 +86,7 @@ def _checks(study: Study, cells: Cells, folder: Path, *, earlier: int) -> Iterat
         texts.append(f"{earlier} lines of {FILE} were measured with other settings and are not shown.")
     repeated = list(repeat_lines(study, folder))
     if repeated:
-        texts.append("Differences in points where the dense network was trained again:")
+        texts.append("Differences in points between runs with retrained dense networks:")
     if texts:
         yield from ("", "## Checks")
     for text in texts:

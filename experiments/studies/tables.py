@@ -105,7 +105,7 @@ def table_lines(study: Study, table: Table, network: str, cells: Cells) -> Itera
     yield from page.table([HEAD[place] for place in shown], [[text[place] for place in shown] for text in texts])
     for seed in sorted({block.seed for block in blocks.values()}):
         count = sum(block.seed == seed for block in blocks.values())
-        yield from ("", f"Lines of seed {seed} are of {count} dense networks: **compare within a block only**.")
+        yield from ("", f"Seed {seed} has {count} dense networks: **compare within a block only**.")
 
 
 def _source(value: float | str | None) -> str:
@@ -193,7 +193,7 @@ def timed_lines(cells: Cells) -> Iterator[str]:
         return
     apart = max(100 * abs(float(line["sparse"]) - float(line["masked"])) for line in lines)
     points = counted(len(lines), "timed point")
-    yield f"With sparse kernels the metric differs by at most {apart:.2f} points ({points})."
+    yield f"Sparse kernels change the metric by at most {apart:.2f} points ({points})."
     if anew := [
         (line, beside)
         for cell in cells.values()
@@ -206,8 +206,8 @@ def timed_lines(cells: Cells) -> Iterator[str]:
             for name in ("val_masked", "masked")
         )
         was = "was" if len(anew) == 1 else "were"
-        text = f"{len(anew)} of these networks {was} trained again, from other dense weights"
-        yield f"{text}: the metrics differ by at most {val:.2f} (val) and {test:.2f} points (test)."
+        text = f"{len(anew)} of these networks {was} retrained from other dense weights"
+        yield f"{text}: metrics differ by at most {val:.2f} (val) and {test:.2f} points (test)."
 
 
 def words_lines(study: Study, cells: Cells) -> Iterator[str]:
@@ -226,7 +226,7 @@ def words_lines(study: Study, cells: Cells) -> Iterator[str]:
             found.append([name, split, *(f"{mean_of(probe, task, split, *place):.1f}" for place in places)])
     if found:
         head = [
-            "[words alone](../splits/README.md)",
+            "[word-only baseline](../splits/README.md)",
             "split",
             "1- and 2-grams: val",
             "test",
@@ -282,7 +282,7 @@ def target_lines(study: Study, cells: Cells) -> Iterator[str]:
     The first seed chooses the finalists, their means over all seeds the line. A target is open until each of them has all seeds
     of headlines.
     """
-    yield "| network | column | best on val | of | seeds | steps | val | test | to reach | |"
+    yield "| network | column | best on val | of | seeds | steps | val | test | target | |"
     yield "|" + 10 * "---|"
     for network, targets in study.targets.items():
         for column, target in targets.items():
@@ -356,7 +356,7 @@ def product_lines(folder: Path) -> Iterator[str]:
     cells = []
     for (shape, pattern), found in sorted(fastest.items()):
         slower = max((level for level, speedup in found.items() if speedup <= 1), default=0)
-        critical = next((f"{100 * level:g} %" for level in sorted(found) if level > slower), "nowhere here")
+        critical = next((f"{100 * level:g} %" for level in sorted(found) if level > slower), "never")
         speedups = [
             f"{found[level]:.2f}{notes.get((shape, pattern, level), '')}" if level in found else "" for level in levels
         ]

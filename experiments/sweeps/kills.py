@@ -27,7 +27,7 @@ from sparsefront.provenance import code_commit
 
 HERE = Path(__file__).resolve().parent
 MARKS = "<!-- kills: written by kills.py from kills.json -->", "<!-- end of the kills -->"
-HEAD = ("study", "SIGKILLs", "seconds", "trainings that went on after an epoch", "leases left", "half-written left")
+HEAD = ("study", "SIGKILLs", "seconds", "trainings resumed from an epoch", "leases left", "partial files left")
 SEARCH = ["hydra/sweeper=optuna", "hydra/sweeper/sampler=random", "optimize=[val_sparse,latency_sparse_ms]"]
 SPACE = ["sparsity=interval(0.5,0.9)", "pattern=n_m,tile_wise,block_wise", "granularity=8,16"]
 STUDIES = ("undisturbed", "killed")
@@ -99,7 +99,7 @@ def table(found: dict[str, Any]) -> list[str]:
     """Markdown, of kills.json: a line per study, then what both share; what they were made by is in the file."""
     keys = ("kills", "seconds", "trainings_resumed", "held", "partial")
     lines = page.table(HEAD, [[name, *(found[name][key] for key in keys)] for name in STUDIES], rule=" --- |")
-    same = f"the same {found['rows']} rows, quality equal to the bit" if found["same_rows"] else "**other rows**"
+    same = f"the same {found['rows']} rows, bit-identical quality" if found["same_rows"] else "**other rows**"
     made = found["made_by"]
     overrides = " ".join(found["overrides"])
     setting = f"{found['points']} points, {found['workers']} workers on {made['cores']} cores, `{overrides}`"

@@ -31,4 +31,4 @@ def test_the_record_meets_the_goal(recorded):
 
 def test_rows_that_differ_are_told(modules, recorded):
     told = modules["kills"].table(recorded | {"same_rows": False})
-    assert told[-1].startswith("Both studies: **other rows** (24 points") and "equal to the bit" not in told[-1]
+    assert told[-1].startswith("Both studies: **other rows** (24 points") and "bit-identical" not in told[-1]
