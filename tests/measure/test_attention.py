@@ -10,7 +10,7 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaModel, ViTConfig, ViTModel, masking_utils
 
 from sparsefront.measure import end_to_end, execution_mode
-from sparsefront.measure.attention import in_math_path, no_mask_stays_none, without_full_masks
+from sparsefront.measure.attention import in_math_path, skip_mask_creation, without_full_masks
 from sparsefront.measure.execution_mode import FastestMode, fastest_execution_mode
 from sparsefront.measure.fastest import Execution
 from sparsefront.measure.settings import Measure
@@ -115,19 +115,19 @@ def test_a_decoder_that_counts_its_positions_is_given_no_mask_of_packed_texts(ma
     net = LlamaModel(LlamaConfig(vocab_size=50, attn_implementation="sdpa", use_cache=False, **SMALL)).eval()
     ids = torch.arange(26).reshape(2, 13)
     assert all(mask is not None for mask in masks_of(lambda: net(ids))), "as it is without our care"
-    with no_mask_stays_none():
+    with skip_mask_creation():
         assert masks_of(lambda: net(ids)) == [None, None]
     packed = torch.arange(13)[None] % 5
-    with no_mask_stays_none(packed=True):
+    with skip_mask_creation(packed=True):
         assert all(mask is not None for mask in masks_of(lambda: net(ids, position_ids=packed)))
 
 
 def test_transformers_asks_again_afterwards():
     known = masking_utils.is_tracing
-    with no_mask_stays_none():
+    with skip_mask_creation():
         assert not masking_utils.is_tracing() and not masking_utils.is_tracing(None)
         first = masking_utils.is_tracing
-    with pytest.raises(RuntimeError), no_mask_stays_none():
+    with pytest.raises(RuntimeError), skip_mask_creation():
         assert masking_utils.is_tracing is first, "compiled code is of this one"
         raise RuntimeError
     assert masking_utils.is_tracing is known

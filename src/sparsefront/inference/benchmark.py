@@ -19,7 +19,7 @@ from sparsefront.measure.decode import (
     time_steps,
 )
 from sparsefront.measure.end_to_end import EndToEnd, time_pair
-from sparsefront.measure.execution_mode import quiet_copies
+from sparsefront.measure.execution_mode import suppress_treespec_warning
 from sparsefront.measure.search_time import MOST_SECONDS, SearchTime, Tell, searching
 from sparsefront.measure.settings import DTYPES, FEWEST_REPEATS, INT8_WEIGHT_ONLY, Dtype, Measure
 from sparsefront.measure.speedup import ratio_apart
@@ -191,7 +191,7 @@ def benchmark(
         on = "cpu" if device.type == "cpu" else torch.cuda.get_device_name(device)
         tell(f"benchmark: the fastest execution mode of each network on {on}, {search.limit()}")
         prefill = None
-        with searching(search), quiet_copies():
+        with searching(search), suppress_treespec_warning():
             if settings.mode == "forward":
                 timed = time_pair(dense_net.eval(), net.eval(), inputs, settings, fuse=fuse)
             else:

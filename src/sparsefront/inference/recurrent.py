@@ -18,7 +18,7 @@ from sparsefront.inference.swap_report import LayerSwap
 from sparsefront.measure.correctness import NETWORK_ERROR_LIMIT, output_error
 from sparsefront.measure.memory import stored_bytes
 from sparsefront.measure.problems import LayerInput
-from sparsefront.measure.search_time import LAYER, begun, too_late
+from sparsefront.measure.search_time import LAYER, timed_work, too_late
 from sparsefront.measure.timers import time_layer
 from sparsefront.models.recurrent import SplitLSTM, State
 
@@ -117,7 +117,7 @@ class _Lstm:
         if reason is None:
             forms[STEPS] = self._steps(states, weight)
         x = torch.randn(received.input_shape, device=weight.device).to(weight.dtype)
-        with begun(LAYER):
+        with timed_work(LAYER):
             times, error, wrong = self._timed(forms, x)
         reason = wrong.get(STEPS, reason)
         if reason is not None:

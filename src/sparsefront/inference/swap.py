@@ -50,10 +50,10 @@ from sparsefront.measure.correctness import (
     network_error_limit,
     output_error,
 )
-from sparsefront.measure.execution_mode import quiet_copies
+from sparsefront.measure.execution_mode import suppress_treespec_warning
 from sparsefront.measure.memory import stored_bytes
 from sparsefront.measure.problems import LayerInput, observe_problems, theoretical_dense_flops, weight_flops
-from sparsefront.measure.search_time import LAYER, SearchTime, Tell, begun, current, searching, too_late
+from sparsefront.measure.search_time import LAYER, SearchTime, Tell, current, searching, timed_work, too_late
 from sparsefront.measure.timers import launch_in_use
 from sparsefront.measure.variants import adds_shortcut
 from sparsefront.networks import ReadTensors, layer_weight, load_state, modes_back_on_error, remove_blocks, unwrapped
@@ -138,7 +138,7 @@ def swap_layers(
             reason = too_late(name, LAYER)
         if reason is None:
             received, ending = _of_one_product(layer, problems[name]), endings.get(name)
-            with begun(LAYER):
+            with timed_work(LAYER):
                 tuned = _try(layer, export, name, received, choice, plan, precision, alike, adds_shortcut=ending)
         else:
             tuned = try_low_dense(net, name, linears, choice, plan, precision)
@@ -439,7 +439,7 @@ def swap(
     if device_of(net).type != "cuda" or choice.swaps_nothing:
         return swap_network(net, masks, example_inputs, **given)
     before = BeforeSwap.of(net) if choice.dense_allowed else None
-    with searching(search), quiet_copies():
+    with searching(search), suppress_treespec_warning():
         what = "kernels, then the whole network beside the dense one" if before else "kernels"
         tell(
             f"swap: {counted(len(masks), 'layer')} on {torch.cuda.get_device_name(device_of(net))}: {what}, {search.limit()}"

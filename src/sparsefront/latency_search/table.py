@@ -19,12 +19,12 @@ from sparsefront.inference.fusion.plan import LAYOUTS
 from sparsefront.inference.fusion.product_choice import Layers, ProductTimes
 from sparsefront.latency_search.evaluating import CandidateMasks
 from sparsefront.masks.weight_view import as_matrix
-from sparsefront.measure.end_to_end import find_dense, rebuild_dense, time_alone, time_beside
+from sparsefront.measure.end_to_end import find_dense, rebuild_dense, time_against_dense, time_alone
 from sparsefront.measure.execution_mode import NothingRuns
 from sparsefront.measure.fastest import Execution
 from sparsefront.measure.problems import LayerInput, observe_problems
 from sparsefront.measure.settings import Measure
-from sparsefront.measure.timers import time_where_it_is
+from sparsefront.measure.timers import time_on_any_device
 from sparsefront.measure.variants import DoesNotApply
 from sparsefront.patterns.base import Pattern, label
 from sparsefront.progress import bar, counted, working_time
@@ -89,7 +89,7 @@ class Timing:
         Args:
             net: ready.
         """
-        pruned, beside = time_beside(net, dense, self.inputs, self._quick)
+        pruned, beside = time_against_dense(net, dense, self.inputs, self._quick)
         return Measured(pruned.median_ms * 1e3, beside.median_ms * 1e3)
 
     def dense_execution(self, net: nn.Module, versions: Sequence[str] = ()) -> Execution:
@@ -176,7 +176,7 @@ def layer_time(
     device = timing.device
     x = torch.randn(received.input_shape, device=device, dtype=received.problem.dtype)
     if pattern is None:
-        return Timed(time_where_it_is(module, x).latency_us, dense_name(module))
+        return Timed(time_on_any_device(module, x).latency_us, dense_name(module))
     if layer_unsupported_reason(module) or nested_tensor_reason(net, layer):
         return None
     mask = masks.mask(layer, pattern, sparsity)
@@ -187,7 +187,7 @@ def layer_time(
         candidates = find_candidates(stored, mask.to(device), received.problem, wants)
         tuned = autotune_layer(module, candidates, received)
         if not tuned.latencies_us:  # on a CPU
-            timed = {kernel: time_where_it_is(runs, x).latency_us for kernel, runs in tuned.modules.items()}
+            timed = {kernel: time_on_any_device(runs, x).latency_us for kernel, runs in tuned.modules.items()}
             tuned.latencies_us.update(timed)
         chosen = tuned.fastest(dense_allowed=timing.products.dense_allowed)
         if chosen is None and not tuned.modules:

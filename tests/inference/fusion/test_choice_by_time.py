@@ -270,7 +270,7 @@ def test_a_launch_that_was_assumed_for_a_wrong_product_is_taken_back(spec, monke
     tuning.launches = {"gathered_reference": ["Launch(1)"]}
     monkeypatch.setattr(tuning.check, "evaluate", lambda product: log.append("checked") or (1.0, "wrong"))
     monkeypatch.setattr(product_tuning, "assume_launch", lambda product, problem, launch: log.append(launch))
-    monkeypatch.setattr(product_tuning, "assume_none", lambda product, problem: log.append("taken back"))
+    monkeypatch.setattr(product_tuning, "forget_launch", lambda product, problem: log.append("taken back"))
     kernel = candidates.Candidate(entry("gathered_reference"), "row_major", spec.weight.stored)
     assert tuning.product(kernel) is None and tuning.unsupported == {"gathered_reference": "wrong"}
     assert log == ["Launch(1)", "checked", "taken back"]

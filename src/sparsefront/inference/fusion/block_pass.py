@@ -47,7 +47,7 @@ from sparsefront.measure.correctness import (
 )
 from sparsefront.measure.execution_mode import compile_unshared, first_call
 from sparsefront.measure.problems import LayerInput, observe_problems
-from sparsefront.measure.search_time import BLOCK, begun, too_late
+from sparsefront.measure.search_time import BLOCK, timed_work, too_late
 from sparsefront.measure.timers import time_layer
 from sparsefront.measure.variants import DoesNotApply, copy_sharing_weights, fuse_linears
 from sparsefront.models.linears import as_linears
@@ -185,7 +185,7 @@ def _compiled_time_ms(block: nn.Module, call: BlockCall) -> float | None:
     """None where it fails, too, or there is no time left to compile it."""
     if too_late(f"{type(block).__name__} compiled", BLOCK) is not None:
         return None
-    with begun(BLOCK):
+    with timed_work(BLOCK):
         return block_time_ms(_Compiled(block), call)
 
 

@@ -36,8 +36,8 @@ from sparsefront.inference.fusion.products import (
 )
 from sparsefront.inference.precision import IN_16_BITS, Precision
 from sparsefront.measure.problems import observe_problems
-from sparsefront.measure.search_time import LAYER, begun, too_late
-from sparsefront.measure.timers import KernelTime, launch_of, time_layer, time_where_it_is
+from sparsefront.measure.search_time import LAYER, timed_work, too_late
+from sparsefront.measure.timers import KernelTime, launch_of, time_layer, time_on_any_device
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class ProductChooser:
             with suppress(Unfusable):
                 return self._first_right(tuning, candidates, self._times(tuning, candidates, work, nearly), low)
         candidates = self._candidates(tuning, None)
-        with begun(LAYER):
+        with timed_work(LAYER):
             times = equal or self._times(tuning, candidates, work, None)
         return self._first_right(tuning, candidates, times, low)
 
@@ -213,7 +213,7 @@ class ProductChooser:
 
     def _time(self, product: FusedProduct, tuning: ProductTuning, at_most_us: float) -> KernelTime:
         if self.on_cpu and tuning.problem.device.type == "cpu":
-            return time_where_it_is(product, *tuning.operands)
+            return time_on_any_device(product, *tuning.operands)
         launches, check = tuning.launches.get(product.kernel_name, ()), tuning.check.evaluate
         return time_layer(product, *tuning.operands, at_most_us=at_most_us, launches=launches, check=check)
 

@@ -26,9 +26,9 @@ from sparsefront.inference.fusion.plan import ProductReport
 from sparsefront.inference.fusion.prepared_block import ProductSpec
 from sparsefront.inference.fusion.sites import ProductWeight, stored_parameters
 from sparsefront.inference.precision import IN_16_BITS, Precision
-from sparsefront.measure.correctness import limit_of, product_error_limit, within
+from sparsefront.measure.correctness import limit_of, product_error_limit, scale_to_amax
 from sparsefront.measure.memory import stored_bytes
-from sparsefront.measure.timers import assume_launch, assume_none, launch_in_use
+from sparsefront.measure.timers import assume_launch, forget_launch, launch_in_use
 from sparsefront.progress import counted
 
 # Which kernels could run a product of a block: in its layouts, or in others with what the change of layout costs.
@@ -240,7 +240,7 @@ class FusedCorrectnessCheck:
         m = min(m, CPU_ROWS) if weight.device.type == "cpu" else m
         options: dict[str, Any] = {"generator": generator, "device": weight.device, "dtype": weight.dtype}
         self.spec = spec
-        x = within(torch.randn(m, k, **options), amax)
+        x = scale_to_amax(torch.randn(m, k, **options), amax)
         self.x = in_layout(x, feature_major=feature_major and spec.x_stream)
         self.residual = None
         if spec.residual:
@@ -548,7 +548,7 @@ class ProductTuning:
         if reason is not None:
             self.reject(name, reason)
             if product is not None:
-                assume_none(product, self.problem)
+                forget_launch(product, self.problem)
         elif product is not None:
             self._products[name] = (product, error)
 
