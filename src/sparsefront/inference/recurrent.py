@@ -1,4 +1,4 @@
-"""Which form of an LSTM is the fastest: nn.LSTM's operator, sparse products, or whole sparse steps."""
+"""Choose the fastest implementation of an LSTM: nn.LSTM's operator, sparse products, or fused sparse steps."""
 
 import copy
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from sparsefront.measure.timers import time_layer
 from sparsefront.models.recurrent import SplitLSTM, State
 
 OPERATOR, PRODUCTS, STEPS = "nn.LSTM", "its products", STEP.name
-Parts = dict[str, nn.Module]  # a Linear of an LSTM, by its own name -> what stands for it
+Parts = dict[str, nn.Module]  # a Linear of an LSTM, by its name in the LSTM -> its replacement
 
 
 def swap_lstms(
@@ -36,14 +36,14 @@ def swap_lstms(
     layers: dict[str, LayerSwap],
     dense_layers: dict[str, str],
 ) -> None:
-    """Behind the swap of the layers: what only whole LSTMs can be timed for.
+    """Choose implementations of whole LSTMs, after their layers were swapped.
 
-    On a GPU an LSTM whose states' products are all pruned is timed as it is now, in whole steps where those can run, and as the
-    operator of nn.LSTM where dense is allowed; the fastest stays.
+    On a GPU an LSTM whose state products are all pruned is timed with its swapped layers, with fused steps if supported, and
+    as nn.LSTM's operator if dense is allowed; the fastest is kept.
 
     Args:
-        masked: pruned layers as they were before.
-        layers, dense_layers: of the report, which are brought up to date.
+        masked: pruned layers before the swap.
+        layers, dense_layers: of the report; updated in place.
     """
     for name, lstm in list(net.named_modules()):
         if not isinstance(lstm, SplitLSTM):
@@ -62,11 +62,11 @@ def fused_gates(from_input: Tensor, from_state: Tensor, c: Tensor) -> State:
 
 @dataclass(frozen=True)
 class _Lstm:
-    """One of them.
+    """One LSTM.
 
     Args:
         name: in the network.
-        masked: as of `swap_lstms`.
+        masked: as in `swap_lstms`.
     """
 
     name: str
@@ -76,7 +76,7 @@ class _Lstm:
 
     @property
     def layers(self) -> list[str]:
-        """Its pruned layers, by their own names; empty where a product of states is not pruned."""
+        """Its pruned layers, by their names in the LSTM; empty if a state product is not pruned."""
         pruned = [own for own, _ in self.lstm.named_children() if self._is_pruned(own)]
         return pruned if all(f"hh{suffix}" in pruned for suffix in self.lstm.suffixes) else []
 
@@ -145,7 +145,7 @@ class _Lstm:
         }
 
     def _timed(self, forms: Mapping[str, Parts], x: Tensor) -> tuple[dict[str, float], float | None, dict[str, str]]:
-        """Form -> microseconds, the error of whole steps, and form -> why it cannot run."""
+        """Form -> microseconds, the error of fused steps, and form -> why it cannot run."""
         times, wrong = {}, {}
         error = None
         with torch.inference_mode():
@@ -160,7 +160,7 @@ class _Lstm:
                         wrong[form] = f"relative error {error:.1e} against nn.LSTM"
                         continue
                 times[form] = time_layer(lstm, x).latency_us
-            except Exception as raised:  # a kernel may fail in any way; another form does the work
+            except Exception as raised:  # a kernel may fail in any way; other forms remain
                 wrong[form] = failure_reason(raised)
         return times, error, wrong
 
@@ -168,7 +168,7 @@ class _Lstm:
         return list(self.lstm.named_children())
 
     def _with(self, parts: Parts) -> SplitLSTM:
-        """The LSTM with these parts instead of its own."""
+        """A copy of the LSTM with these parts replaced."""
         other = copy.copy(self.lstm)
         other._modules = {**self.lstm._modules, **parts}
         if any(isinstance(part, SparseLayer) for part in other.children()):

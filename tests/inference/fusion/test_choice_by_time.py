@@ -13,7 +13,7 @@ from sparsefront.inference.fusion import product_choice
 from sparsefront.inference.fusion import products as candidates
 from sparsefront.inference.fusion import products as product_tuning
 from sparsefront.inference.fusion import products as timed_products
-from sparsefront.inference.fusion.block_pass import AS_THEY_ARE, fuse_blocks, fuse_dense, representatives
+from sparsefront.inference.fusion.block_pass import UNCHANGED, fuse_blocks, fuse_dense, representatives
 from sparsefront.inference.fusion.fused import FusedBlock
 from sparsefront.inference.fusion.prepared_block import ProductSpec
 from sparsefront.inference.fusion.product_choice import ProductChooser
@@ -125,7 +125,7 @@ def test_blocks_stay_as_they_are_where_that_is_faster(bert, clock):
     assert not any(isinstance(part, FusedBlock) for part in net.modules())
     assert len(report.faster_dense) == len(report.blocks) == 2 and not report.rewritten and not report.unsupported
     (times,) = report.variants_ms.values()
-    assert times[AS_THEY_ARE] == pytest.approx(0.2)
+    assert times[UNCHANGED] == pytest.approx(0.2)
     assert all("0.20 ms" in why for why in report.faster_dense.values())
     assert report.plan.blocks == {} and set(report.plan.faster_dense) == set(report.blocks)
     assert report.product_of == {} and report.layers_of("bert.encoder.layer.0")  # times of what it was compared with
@@ -138,7 +138,7 @@ def test_blocks_as_they_are_multiply_once_for_q_k_and_v_as_dense_does(bert, cloc
     _, report = fused(bert(TileWise(32)), KernelChoice())
     assert len(report.faster_dense) == 2
     (times,) = report.variants_ms.values()
-    assert times[AS_THEY_ARE] == pytest.approx(0.2)
+    assert times[UNCHANGED] == pytest.approx(0.2)
     plain = [kind for kind in clock.timed_blocks if kind.startswith("plain")]
     assert plain == ["plain", "plain, q k v in one", "plain, q k v in one"], "the faster form alone is compiled"
 
