@@ -24,7 +24,7 @@ from sparsefront.settings_class import (
     OneOrMore,
     checked_arguments,
     checked_values,
-    in_words,
+    describe_type,
     parameters_of,
     rejection,
 )
@@ -217,7 +217,7 @@ def require_root_type(key: str, value: Any, typed: str) -> None:
         OmegaConf.structured(Config)[key] = value
     except OmegaConfBaseException as error:
         hints = get_type_hints(Config) | ROOT_TYPES
-        raise InvalidSetting(key, typed, f"must be {in_words(hints[key])}") from error
+        raise InvalidSetting(key, typed, f"must be {describe_type(hints[key])}") from error
 
 
 def check_types(config: DictConfig, choices: dict[str, str], folders: Sequence[Path]) -> None:

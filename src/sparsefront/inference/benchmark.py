@@ -25,7 +25,7 @@ from sparsefront.measure.settings import DTYPES, FEWEST_REPEATS, INT8_WEIGHT_ONL
 from sparsefront.measure.speedup import ratio_apart
 from sparsefront.measure.timers import LatencySummary
 from sparsefront.measure.variants import Fuse
-from sparsefront.networks import modes_back_on_error, unwrapped
+from sparsefront.networks import restore_modes_on_error, unwrapped
 from sparsefront.progress import counted
 from sparsefront.tasks.plain_task import (
     device_of,
@@ -177,7 +177,7 @@ def benchmark(
     search = SearchTime(2 * settings.autotune_seconds if seconds is None else seconds, tell)
     settings = replace(settings, autotune_seconds=min(search.seconds / 2, MOST_SECONDS))
     called = inputs if settings.mode == "forward" else {"input_ids": _prompt(dense_net, inputs)[:, :1]}
-    with modes_back_on_error(dense_net, net):
+    with restore_modes_on_error(dense_net, net):
         expected = _output_shapes(dense_net, called, "example_inputs", inputs_in_words(inputs), "dense_net")
         given = _output_shapes(net, called, "net", type(net).__name__, "it")
         if given != expected:

@@ -56,7 +56,7 @@ from sparsefront.measure.problems import LayerInput, observe_problems, theoretic
 from sparsefront.measure.search_time import LAYER, SearchTime, Tell, current, searching, timed_work, too_late
 from sparsefront.measure.timers import launch_in_use
 from sparsefront.measure.variants import adds_shortcut
-from sparsefront.networks import ReadTensors, layer_weight, load_state, modes_back_on_error, remove_blocks, unwrapped
+from sparsefront.networks import ReadTensors, layer_weight, load_state, remove_blocks, restore_modes_on_error, unwrapped
 from sparsefront.progress import bar, counted
 from sparsefront.pruning.layers import (
     KEEPS_ALL,
@@ -489,7 +489,7 @@ def swap_network(
     inputs = named_inputs_on(net, example_inputs)
     device = next(iter(inputs.values())).device
     require_supported(chosen, device, network_dtype(net))
-    with sharing(device), modes_back_on_error(net):
+    with sharing(device), restore_modes_on_error(net):
         report = _swap(net, Masks.of(masks), inputs, choice, packed, chosen, plan)
     return replace(report, sparse_layer_share=None, sparse_flops_share=None) if smaller else report
 

@@ -23,7 +23,7 @@ from sparsefront.measure.memory import stored_bytes
 from sparsefront.measure.search_time import MOST_SECONDS, NOT_TRIED
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.variants import copy_sharing_weights
-from sparsefront.networks import network_in_words, tensors_digest
+from sparsefront.networks import architecture_text, tensors_digest
 from sparsefront.tasks.plain_task import inputs_in_words, named_inputs_on
 
 log = logging.getLogger(__name__)
@@ -214,4 +214,4 @@ def swap_key(net: nn.Module, masks: Mapping[str, Tensor], example_inputs: object
     """
     inputs = inputs_in_words(named_inputs_on(net, example_inputs))
     settings = repr({name: value for name, value in given.items() if name != "packed"})
-    return "\n".join((network_in_words(net), tensors_digest(masks), inputs, settings))
+    return "\n".join((architecture_text(net), tensors_digest(masks), inputs, settings))

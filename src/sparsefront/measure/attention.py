@@ -171,7 +171,7 @@ class _Attention:
         chosen = torch._fused_sdp_choice(*given, scale=self.scale, enable_gqa=self.enable_gqa)
         return SDPBackend(chosen) == SDPBackend.MATH
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         words = f"{str(self.query.dtype).removeprefix('torch.')} {list(self.query.shape)}"
         if (mask := self.attn_mask) is None:
             return words
@@ -211,7 +211,7 @@ def in_math_path(net: nn.Module, inputs: Mapping[str, Any]) -> str | None:
     Args:
         net: in eval mode, on the inputs' device.
     """
-    with _Watch(lambda call: call.in_words() if call.in_math_path else None) as watch, torch.inference_mode():
+    with _Watch(lambda call: call.describe() if call.in_math_path else None) as watch, torch.inference_mode():
         net(**inputs)
     slow = Counter(words for words in watch.calls if words is not None)
     if not slow:

@@ -20,7 +20,7 @@ from sparsefront.measure.settings import Measure
 from sparsefront.measure.speedup import Speedup, speedup_of
 from sparsefront.measure.timers import LatencySummary, summarise, time_interleaved
 from sparsefront.measure.variants import DoesNotApply, Fuse
-from sparsefront.networks import network_in_words
+from sparsefront.networks import architecture_text
 
 log = logging.getLogger(__name__)
 
@@ -312,7 +312,7 @@ known_versions = FoundBefore("modes", ("sparsefront.measure.fastest", "sparsefro
 def _search_key(net: nn.Module, inputs: dict[str, Tensor], settings: Measure, fuse: Fuse | None) -> str:
     asked = (*settings.execution_modes, *settings.variants, settings.dtype, str(fuse))
     sizes = (f"{name} {value.shape if isinstance(value, Tensor) else value}" for name, value in inputs.items())
-    return "\n".join((network_in_words(net), *asked, *sizes))
+    return "\n".join((architecture_text(net), *asked, *sizes))
 
 
 def _within_recompile_limit(device: torch.device) -> AbstractContextManager[None]:
