@@ -104,16 +104,16 @@ def is_trusted(module: str, trust: Iterable[str] = ()) -> bool:
     return any(f"{module}.".startswith(f"{package}.") for package in (OWN, *trust) if package)
 
 
-def classes_named_in(value: Any) -> Iterator[Any]:
+def target_values(value: Any) -> Iterator[Any]:
     """Yield all values of `_target_` keys, at any depth of plain containers."""
     if isinstance(value, dict):
         for key, entry in value.items():
             if key == TARGET:
                 yield entry
-            yield from classes_named_in(entry)
+            yield from target_values(entry)
     elif isinstance(value, list | tuple):
         for entry in value:
-            yield from classes_named_in(entry)
+            yield from target_values(entry)
 
 
 def shortened(name: object, most: int = 200) -> str:

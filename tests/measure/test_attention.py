@@ -10,7 +10,7 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaModel, ViTConfig, ViTModel, masking_utils
 
 from sparsefront.measure import end_to_end, execution_mode
-from sparsefront.measure.attention import in_math_path, skip_mask_creation, without_full_masks
+from sparsefront.measure.attention import math_path_report, skip_mask_creation, without_full_masks
 from sparsefront.measure.execution_mode import FastestMode, fastest_execution_mode
 from sparsefront.measure.fastest import Execution
 from sparsefront.measure.settings import Measure
@@ -144,15 +144,15 @@ def test_attention_in_the_math_path_is_named():
     x = torch.randn(2, 3, 5, 8)
     told = "1 of 1 attentions run in PyTorch's math path, which is slow: "
     told += "1 x float32 [2, 3, 5, 8] with a bool mask [5, 5] of strides [5, 1]"
-    assert in_math_path(Heads(), {"x": x}) == told
+    assert math_path_report(Heads(), {"x": x}) == told
     attention = torch.fx.symbolic_trace(Heads())
     for node in attention.graph.nodes:  # as graphs of blocks call it
         if node.target is F.scaled_dot_product_attention:
             node.target = torch.ops.aten.scaled_dot_product_attention.default
     attention.recompile()
-    assert in_math_path(attention, {"x": x}) == told
+    assert math_path_report(attention, {"x": x}) == told
     net, inputs = vit()
-    assert in_math_path(net, inputs) is None
+    assert math_path_report(net, inputs) is None
 
 
 def test_a_network_whose_attention_is_slow_is_named(monkeypatch, caplog):

@@ -178,7 +178,7 @@ def _pair(sides: str | tuple[int, ...]) -> tuple[int, int]:
 # PyTorch's fast path of encoder layers, which reads the weights of Linears without calling them.
 
 
-def leave_fast_path(net: nn.Module) -> None:
+def disable_fast_path(net: nn.Module) -> None:
     """Disable the fast path of every encoder layer that contains a sparse layer, in place.
 
     The fast path is one operator on dense weights, taken if `activation_relu_or_gelu` is set, which nothing else reads.

@@ -81,10 +81,10 @@ class _Lstm:
         return pruned if all(f"hh{suffix}" in pruned for suffix in self.lstm.suffixes) else []
 
     def _is_pruned(self, own: str) -> bool:
-        record = self.export.manifest.layers.get(self._full(own))
+        record = self.export.manifest.layers.get(self._full_name(own))
         return record is not None and record.family != "dense" and record.density < 1
 
-    def _full(self, own: str) -> str:
+    def _full_name(self, own: str) -> str:
         return f"{self.name}.{own}".removeprefix(".")
 
     def swap(
@@ -97,21 +97,21 @@ class _Lstm:
         dense_layers: dict[str, str],
     ) -> None:
         states = [f"hh{suffix}" for suffix in self.lstm.suffixes]
-        weight = self.masked[self._full(states[0])].weight
+        weight = self.masked[self._full_name(states[0])].weight
         assert isinstance(weight, Tensor)
         if plan is not None:
-            if all(plan.layers.get(self._full(own)) == STEPS for own in states):
-                self._put(net, self._steps(states, weight))
+            if all(plan.layers.get(self._full_name(own)) == STEPS for own in states):
+                self._replace_parts(net, self._steps(states, weight))
                 self._record(states, layers, dense_layers, {}, None)
             return
-        received = problems.get(self._full("ih_l0"))
+        received = problems.get(self._full_name("ih_l0"))
         if not _can_be_timed(weight) or received is None or too_late(self.name, LAYER) is not None:
             return
         forms: dict[str, Parts] = {PRODUCTS: {}}
         if choice.dense_allowed:
-            forms[OPERATOR] = {own: self.masked[self._full(own)] for own in self.layers}
+            forms[OPERATOR] = {own: self.masked[self._full_name(own)] for own in self.layers}
         reason = step_unsupported_reason(self.lstm.hidden_size, weight.dtype, weight.device)
-        family = self.export.manifest.layers[self._full(states[0])].family
+        family = self.export.manifest.layers[self._full_name(states[0])].family
         if not choice.wants(replace(STEP, family=family), "row_major", family, weight.device):
             reason = f"kernel={choice.name or choice.family or choice.mode} takes others"
         if reason is None:
@@ -122,24 +122,24 @@ class _Lstm:
         reason = wrong.get(STEPS, reason)
         if reason is not None:
             for own in states:
-                layers[self._full(own)].unsupported[STEPS] = reason
+                layers[self._full_name(own)].unsupported[STEPS] = reason
         fastest = min(times, key=times.__getitem__, default=PRODUCTS)
         text = ", ".join(f"{form} {us:.1f} us" for form, us in times.items())
         if fastest == STEPS:
-            self._put(net, forms[STEPS])
+            self._replace_parts(net, forms[STEPS])
             self._record(states, layers, dense_layers, {STEPS: f"the whole LSTM: {text}"}, error)
         elif fastest == OPERATOR:
-            self._put(net, forms[OPERATOR])
+            self._replace_parts(net, forms[OPERATOR])
             for own in self.layers:
-                name = self._full(own)
+                name = self._full_name(own)
                 layers[name] = layers[name].as_dense(DENSE_LINEAR, stored_bytes(forms[OPERATOR][own]))
                 dense_layers[name] = f"the whole LSTM is faster dense: {text}"
 
     def _steps(self, states: list[str], weight: Tensor) -> Parts:
         return {
             own: SparseGates(
-                self.export.format(self._full(own)).to(device=weight.device, dtype=weight.dtype),
-                self.masked[self._full(own)].bias,  # type: ignore[arg-type]
+                self.export.format(self._full_name(own)).to(device=weight.device, dtype=weight.dtype),
+                self.masked[self._full_name(own)].bias,  # type: ignore[arg-type]
             )
             for own in states
         }
@@ -149,9 +149,11 @@ class _Lstm:
         times, wrong = {}, {}
         error = None
         with torch.inference_mode():
-            expected = self._with({own: self.masked.get(self._full(own), part) for own, part in self._parts()})(x)
+            expected = self._with_parts(
+                {own: self.masked.get(self._full_name(own), part) for own, part in self._parts()}
+            )(x)
         for form, parts in forms.items():
-            lstm = self._with(parts)
+            lstm = self._with_parts(parts)
             try:
                 if form == STEPS:
                     with torch.inference_mode():
@@ -167,7 +169,7 @@ class _Lstm:
     def _parts(self) -> list[tuple[str, nn.Module]]:
         return list(self.lstm.named_children())
 
-    def _with(self, parts: Parts) -> SplitLSTM:
+    def _with_parts(self, parts: Parts) -> SplitLSTM:
         """A copy of the LSTM with these parts replaced."""
         other = copy.copy(self.lstm)
         other._modules = {**self.lstm._modules, **parts}
@@ -175,7 +177,7 @@ class _Lstm:
             other.gates = fused_gates
         return other
 
-    def _put(self, net: nn.Module, parts: Parts) -> None:
+    def _replace_parts(self, net: nn.Module, parts: Parts) -> None:
         for own, part in parts.items():
             replace_module(net, self.lstm.get_submodule(own), part)
 
@@ -188,7 +190,7 @@ class _Lstm:
         error: float | None,
     ) -> None:
         for own in states:
-            name, module = self._full(own), self.lstm.get_submodule(own)
+            name, module = self._full_name(own), self.lstm.get_submodule(own)
             assert isinstance(module, SparseLayer)
             dense_layers.pop(name, None)
             layers[name] = replace(

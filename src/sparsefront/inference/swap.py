@@ -23,8 +23,8 @@ from sparsefront.inference.fusion.products import TimedProducts
 from sparsefront.inference.low_precision import NOTHING, observed_linears, precision_of, quantize_others, try_low_dense
 from sparsefront.inference.network_modules import (
     SparseConv2d,
+    disable_fast_path,
     join_groups,
-    leave_fast_path,
     recorded_outputs,
     reject_lost_outputs,
     release_formats,
@@ -41,7 +41,7 @@ from sparsefront.inference.precision import (
 )
 from sparsefront.inference.recurrent import STEPS, swap_lstms
 from sparsefront.inference.swap_report import LayerSwap, SwapReport, fused_layer
-from sparsefront.inference.whole_network import BeforeSwap, KnownSwap, kept_dense, swap_key
+from sparsefront.inference.whole_network import StoredSwap, SwapSnapshot, kept_dense, swap_key
 from sparsefront.masks.weight_view import as_matrix
 from sparsefront.measure.correctness import (
     LOW_PRECISION_ERROR_LIMIT,
@@ -157,7 +157,7 @@ def swap_layers(
         others, low_precision_layers = quantize_others(net, linears, {*masked}, fusion, choice, plan, precision)
         low_precision_layers |= {name: precision_of(layer, precision) for name, layer in layers.items()}
         low_precision_layers |= {name: CONVOLUTION for name, layer in masked.items() if isinstance(layer, nn.Conv2d)}
-    leave_fast_path(net)
+    disable_fast_path(net)
     shorten_compiler_messages()
     _require_forced_kernel_runs(choice, layers)
     if any(
@@ -433,14 +433,14 @@ def swap(
     given: dict[str, Any] = {"kernel": choice, "packed": packed, "precision": precision, "calibration": calibration}
     if device_of(net).type != "cuda" or choice.swaps_nothing:
         return swap_network(net, masks, example_inputs, **given)
-    before = BeforeSwap.of(net) if choice.dense_allowed else None
+    before = SwapSnapshot.of(net) if choice.dense_allowed else None
     with searching(search), suppress_treespec_warning():
         what = "kernels, then the whole network beside the dense one" if before else "kernels"
         tell(
             f"swap: {counted(len(masks), 'layer')} on {torch.cuda.get_device_name(device_of(net))}: {what}, {search.limit()}"
         )
         device = device_of(net)
-        known = KnownSwap.of(key := swap_key(net, masks, example_inputs, given), device)
+        known = StoredSwap.of(key := swap_key(net, masks, example_inputs, given), device)
         known = None if known is None or known.good_for < seconds else known
         with search.part(1.0 if before is None else KERNELS_SHARE, "kernels"):
             report = swap_network(net, masks, example_inputs, **given, plan=None if known is None else known.plan)
@@ -448,7 +448,7 @@ def swap(
         if before is not None and decision is None and (report.sparse_flops_share or report.fusion.rewritten):
             decision = before.compare(named_inputs_on(net, example_inputs), search.left / 2)
         if known is None:
-            KnownSwap(report.plan, decision, search.good_for).keep(key, device)
+            StoredSwap(report.plan, decision, search.good_for).keep(key, device)
         if decision is not None:
             tell(f"swap: {decision.text}")
             report = replace(report, whole_network=decision.text)

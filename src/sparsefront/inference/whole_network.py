@@ -18,8 +18,8 @@ from sparsefront.inference.fusion.plan import FusionPlan
 from sparsefront.inference.swap_report import SwapReport
 from sparsefront.measure.end_to_end import EndToEnd, time_pair
 from sparsefront.measure.execution_mode import SEPARATOR
-from sparsefront.measure.found_before import FoundBefore, seconds_of
 from sparsefront.measure.memory import stored_bytes
+from sparsefront.measure.search_cache import SearchCache, seconds_of
 from sparsefront.measure.search_time import MOST_SECONDS, NOT_TRIED
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.variants import copy_sharing_weights
@@ -83,7 +83,7 @@ class Decision:
     why_dense: str | None = None
 
 
-class BeforeSwap:
+class SwapSnapshot:
     """A snapshot of a masked network before a swap, to time next to the swapped one and to restore.
 
     Keeps its weights on the device while it is alive.
@@ -176,7 +176,7 @@ def _copied(state: dict[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class KnownSwap:
+class StoredSwap:
     """The stored result of a swap.
 
     Args:
@@ -203,7 +203,7 @@ class KnownSwap:
         return cls(FusionPlan.from_json(found["plan"]), decision, seconds_of(found))
 
 
-known_swaps = FoundBefore("swaps", ("sparsefront.inference.swap",))
+known_swaps = SearchCache("swaps", ("sparsefront.inference.swap",))
 
 
 def swap_key(net: nn.Module, masks: Mapping[str, Tensor], example_inputs: object, given: Mapping[str, object]) -> str:

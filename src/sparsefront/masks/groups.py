@@ -402,7 +402,7 @@ def keep_best(groups: Sequence[Groups], allowed: int) -> list[Tensor]:
         kept = keep_best([run.groups for run in runs], allowed)
         return [run.survivors(survive) for run, survive in zip(runs, kept, strict=True)]
     if len(groups) > 1 and sum(group.scores.numel() for group in groups) <= JOINED:
-        return _keep_best_joined(groups, allowed)
+        return _keep_best_concatenated(groups, allowed)
     gone = int(sum(group.weights_in(group.marked() == -math.inf) for group in groups))
     threshold, below = find_threshold(groups, gone + allowed)
     kept = [(group.marked() >= threshold).contiguous() for group in groups]
@@ -422,7 +422,7 @@ def keep_best(groups: Sequence[Groups], allowed: int) -> list[Tensor]:
     return kept
 
 
-def _keep_best_joined(groups: Sequence[Groups], allowed: int) -> list[Tensor]:
+def _keep_best_concatenated(groups: Sequence[Groups], allowed: int) -> list[Tensor]:
     """`keep_best` with all layers concatenated: with few groups, a GPU is limited by launches."""
     sizes = [torch.as_tensor(group.sizes, device=group.scores.device).expand(group.scores.shape) for group in groups]
     joined = Groups(

@@ -205,7 +205,7 @@ class _Watch(TorchFunctionMode):
 # memory, in fp32 for 16-bit inputs.
 
 
-def in_math_path(net: nn.Module, inputs: Mapping[str, Any]) -> str | None:
+def math_path_report(net: nn.Module, inputs: Mapping[str, Any]) -> str | None:
     """Describe in one line the attentions of one forward that run in the math path; None where none does.
 
     Args:

@@ -11,10 +11,10 @@ from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
 
 from sparsefront.gpu import alone, clock_under_load, give_way, sharing
-from sparsefront.measure.attention import in_math_path
+from sparsefront.measure.attention import math_path_report
 from sparsefront.measure.execution_mode import SEPARATOR, NothingRuns, fastest_execution_mode
 from sparsefront.measure.fastest import Execution, fastest_execution, rebuilt_execution
-from sparsefront.measure.found_before import FoundBefore, good_for, seconds_of
+from sparsefront.measure.search_cache import SearchCache, good_for, seconds_of
 from sparsefront.measure.search_time import NOT_TRIED, current, part
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.speedup import Speedup, speedup_of
@@ -297,7 +297,7 @@ def find_execution(
             fuse=fuse,
         )
         # on a CPU the math path is the normal one
-        if device.type == "cuda" and (slow := in_math_path(found.fastest.net, inputs)) is not None:
+        if device.type == "cuda" and (slow := math_path_report(found.fastest.net, inputs)) is not None:
             log.warning("%s: %s", type(net).__name__, slow)
     if search is not None:
         known_versions.keep(key, {"versions": list(found.versions)} | good_for(search), device)
@@ -306,7 +306,7 @@ def find_execution(
 
 # Results of earlier searches, for library calls that search the same network again: network, inputs and settings ->
 # `Execution.versions`, and the longest search that would find the same.
-known_versions = FoundBefore("modes", ("sparsefront.measure.fastest", "sparsefront.inference.fusion.block_pass"))
+known_versions = SearchCache("modes", ("sparsefront.measure.fastest", "sparsefront.inference.fusion.block_pass"))
 
 
 def _search_key(net: nn.Module, inputs: dict[str, Tensor], settings: Measure, fuse: Fuse | None) -> str:

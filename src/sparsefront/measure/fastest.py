@@ -231,7 +231,7 @@ class _Search:
             return None
         kind = COMPILE if any(map(is_compiled, modes)) else VARIANT
         self.compiles = self.compiles and kind == VARIANT
-        late = too_late(candidate_name(modes[0], form.variants), kind, self._to_follow()) if self.found else None
+        late = too_late(candidate_name(modes[0], form.variants), kind, self._next_kind()) if self.found else None
         if late is not None:
             self.not_timed |= {candidate_name(mode, form.variants): late for mode in modes}
             return None
@@ -245,7 +245,7 @@ class _Search:
         """Apply one more variant; None where that fails, with its reason recorded."""
         give_way(self.device)
         name = SEPARATOR.join((*form.variants, variant))
-        if (late := too_late(name, VARIANT, self._to_follow())) is not None:
+        if (late := too_late(name, VARIANT, self._next_kind())) is not None:
             self.not_timed[variant] = late
             return None
         try:
@@ -279,7 +279,7 @@ class _Search:
         medians_ms = {name: summarise(samples).median_ms for name, samples in taken.items()}
         return medians_ms["found"] < medians_ms["fastest"]
 
-    def _to_follow(self) -> str | None:
+    def _next_kind(self) -> str | None:
         return COMPILE if self.compiles else None
 
     def fastest_form(self) -> _Form:

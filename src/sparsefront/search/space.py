@@ -96,7 +96,7 @@ def _file_name(name: str) -> str:
     return name
 
 
-def _by_key(params: Any) -> Any:
+def _as_mapping(params: Any) -> Any:
     plain: Any = OmegaConf.to_container(params) if isinstance(params, DictConfig) else params
     if not isinstance(plain or {}, dict):
         raise ValueError("must hold overrides by key, such as {sparsity: 'interval(0.5,0.95)'}")
@@ -111,7 +111,7 @@ class SearchSettings:
     storage: str | None
     n_trials: PositiveInt
     batch: PositiveInt
-    params: Annotated[dict[str, Any], BeforeValidator(_by_key)]
+    params: Annotated[dict[str, Any], BeforeValidator(_as_mapping)]
     sampler: object
 
 

@@ -205,9 +205,9 @@ class Study:
             self._study = self._open(storage, list(directions))
             self._join(dict(fixed or {}), directions)
 
-        self._alone(join)
+        self._with_lease(join)
 
-    def _alone(self, do: Callable[[], Found]) -> Found:
+    def _with_lease(self, do: Callable[[], Found]) -> Found:
         """Call `do` while holding the lease on the study."""
 
         def under(lease: Lease) -> Found:
@@ -226,7 +226,7 @@ class Study:
             # raises LeaseLost if this process was suspended and another one has taken over the study
             known = open_journal(self.place.with_name(f"{name}{SUFFIX}"), lambda: self._held.require())
         else:
-            with _opening(storage):
+            with _report_database_errors(storage):
                 known = optuna.storages.get_storage(storage)
         return optuna.create_study(storage=known, study_name=name, directions=directions, load_if_exists=True)
 
@@ -276,7 +276,7 @@ class Study:
 
     def ask(self) -> Asked | None:
         """The next point, abandoned ones first; None if all are taken."""
-        return self._alone(self._ask)
+        return self._with_lease(self._ask)
 
     def _ask(self) -> Asked | None:
         from optuna.trial import TrialState
@@ -301,7 +301,7 @@ class Study:
 
     def tell(self, asked: Asked, values: Sequence[float] | None, run: str | None = None) -> None:
         """Report the values of a point; None if it failed. `run`: the folder of its result."""
-        self._alone(lambda: self._tell(asked, values, run))
+        self._with_lease(lambda: self._tell(asked, values, run))
         asked.lease.release()
 
     def _tell(self, asked: Asked, values: Sequence[float] | None, run: str | None) -> None:
@@ -316,7 +316,7 @@ class Study:
         self._study.tell(asked.trial, values, state=TrialState.FAIL if values is None else TrialState.COMPLETE)
         self._write_front()
 
-    def leave(self, asked: Asked) -> None:
+    def release(self, asked: Asked) -> None:
         """Release a point that failed for an external reason; the next process that asks gets it again."""
         asked.lease.release()
 
@@ -363,7 +363,7 @@ class Study:
 
 
 @contextmanager
-def _opening(storage: str) -> Iterator[None]:
+def _report_database_errors(storage: str) -> Iterator[None]:
     """Convert any error to an InvalidSetting of one line, without the URL's password."""
     try:
         yield
@@ -377,7 +377,7 @@ def _require_database(storage: str | None) -> None:
     """Check the connection before a folder or table is made."""
     if storage is None:
         return
-    with _opening(storage):
+    with _report_database_errors(storage):
         from sqlalchemy import create_engine
 
         engine = create_engine(storage)
@@ -435,7 +435,7 @@ def run_search(
         for asked, returned in zip(batch, _launch(launcher, jobs, study, batch, numbers), strict=True):
             failed = returned.status is not JobStatus.COMPLETED
             if failed and _is_external(returned._return_value):
-                study.leave(asked)
+                study.release(asked)
                 stopped.append(returned)
                 continue
             study.tell(asked, None if failed else _values(returned, len(objectives)), _folder(returned))
@@ -498,7 +498,7 @@ def _launch(
     except Exception as error:
         for asked in batch:
             if _is_external(error):
-                study.leave(asked)
+                study.release(asked)
             else:
                 study.tell(asked, None)
         raise

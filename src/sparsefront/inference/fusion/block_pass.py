@@ -171,7 +171,7 @@ def block_time_ms(block: nn.Module, call: BlockCall, *, feature_major: bool = Fa
     Args:
         feature_major: layout of the first argument.
     """
-    args = [_entering(value, feature_major) if place == 0 else value for place, value in enumerate(call.args)]
+    args = [_in_entry_layout(value, feature_major) if place == 0 else value for place, value in enumerate(call.args)]
     try:
         return time_layer(block, *args, **call.kwargs).latency_us / 1e3
     except Exception as error:  # a variant that cannot run is not chosen
@@ -213,7 +213,7 @@ class _Compiled(nn.Module):
         return self
 
 
-def _entering(value: Any, feature_major: bool) -> Any:
+def _in_entry_layout(value: Any, feature_major: bool) -> Any:
     if isinstance(value, Tensor) and value.is_floating_point() and value.dim() > 1:
         return activation_in_layout(value, feature_major=feature_major)
     return value

@@ -349,10 +349,10 @@ def place_layouts(graph: fx.Graph, modules: Sequence[str], *, row_major_exit: bo
     if row_major_exit:
         output = graph.output_node()
         with graph.inserting_before(output):
-            output.args = fx.map_arg(output.args, lambda node: _leaving(graph, node))
+            output.args = fx.map_arg(output.args, lambda node: _to_row_major(graph, node))
 
 
-def _leaving(graph: fx.Graph, node: fx.Node) -> fx.Node:
+def _to_row_major(graph: fx.Graph, node: fx.Node) -> fx.Node:
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or value.dim() < 2 or not value.is_floating_point():
         return node

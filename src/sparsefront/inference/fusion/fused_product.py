@@ -147,9 +147,9 @@ class FusedProduct(SparseLayer):
         elif self._entry.fuses_epilogue:
             y = in_layout(self._fused(rows, added, activation), feature_major=self.y_feature_major)
         elif self.y_feature_major:
-            y = self._followed_by_columns(rows, added, activation)
+            y = self._feature_major_then_epilogue(rows, added, activation)
         else:
-            y = self._followed_by_rows(rows, added, activation)
+            y = self._row_major_then_epilogue(rows, added, activation)
         return y.view(*_values(x).shape[:-1], self.out_features)
 
     def _fused(self, rows: Tensor, added: Tensor | None, activation: str) -> Tensor:
@@ -165,7 +165,7 @@ class FusedProduct(SparseLayer):
         )
         return y.t() if y_feature_major else y
 
-    def _followed_by_rows(self, rows: Tensor, added: Tensor | None, activation: str) -> Tensor:
+    def _row_major_then_epilogue(self, rows: Tensor, added: Tensor | None, activation: str) -> Tensor:
         """[M, K] -> [M, N], row-major: the kernel adds the bias, the rest of the epilogue runs after it."""
         if (weight := self._plain_weight) is not None:
             y = linear(rows, weight, None if self.bias is None else self.bias.to(rows.dtype))
@@ -173,12 +173,12 @@ class FusedProduct(SparseLayer):
             y = in_layout(self._kernel(rows, self.bias), feature_major=False)
         if activation == "none" and added is None:
             return y
-        if _in_one_pass(y):
+        if _uses_epilogue_kernel(y):
             return epilogue(y, None, activation, added)
         y = ACTIVATIONS[activation](y)
         return y if added is None else y + added
 
-    def _followed_by_columns(self, rows: Tensor, added: Tensor | None, activation: str) -> Tensor:
+    def _feature_major_then_epilogue(self, rows: Tensor, added: Tensor | None, activation: str) -> Tensor:
         """[M, K] -> [M, N], feature-major: the bias is added after the kernel if that needs no extra pass."""
         follows = activation != "none" or added is not None
         weight = self._plain_weight
@@ -189,7 +189,7 @@ class FusedProduct(SparseLayer):
             y = in_layout(self._kernel(rows, None if follows else self.bias), feature_major=True).t()
         if not follows and bias is None:
             return y.t()
-        if _in_one_pass(y):
+        if _uses_epilogue_kernel(y):
             return epilogue(y, bias, activation, None if added is None else added.t()).t()
         y = y if bias is None else y + bias.to(y.dtype)[:, None]
         y = ACTIVATIONS[activation](y).t()
@@ -227,6 +227,6 @@ def _values(x: Tensor | Quantized) -> Tensor:
     return x if isinstance(x, Tensor) else x.values
 
 
-def _in_one_pass(y: Tensor) -> bool:
+def _uses_epilogue_kernel(y: Tensor) -> bool:
     """Whether to run the epilogue in our own kernel; a compiler fuses it as well, and may fuse later operators too."""
     return y.is_cuda and y.dtype != torch.float64 and not torch.compiler.is_compiling()

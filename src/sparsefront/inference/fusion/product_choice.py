@@ -201,7 +201,7 @@ class ProductChooser:
                 self.timed.timings += 1
                 latencies[name] = time.latency_us
                 if time.relative_error is not None:
-                    tuning.checked_again(name, time.relative_error)
+                    tuning.update_error(name, time.relative_error)
                 in_use = launch_of(product, tuning.problem)
                 launches[name] = time.launches[:MOST_LAUNCHES] or ((in_use,) if in_use is not None else ())
                 if not is_dense(name):

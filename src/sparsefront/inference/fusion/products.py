@@ -558,7 +558,7 @@ class ProductTuning:
         self.unsupported[name] = self._failed[name] = reason
         self._products.pop(name, None)
 
-    def checked_again(self, name: str, error: float) -> None:
+    def update_error(self, name: str, error: float) -> None:
         """Set the relative error of a kernel with its current launch parameters."""
         self._products[name] = self._products[name][0], error
 

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 FOLDER = "searches"  # next to the measured launch parameters
 
 
-class FoundBefore:
+class SearchCache:
     """Results of one kind of search, a file each, in the cache of the kernels' own measurements.
 
     A file is valid for the same GPU model, code, kernels and libraries. CPU results stay in this process.
@@ -69,7 +69,9 @@ class FoundBefore:
 
     def _file(self, key: str, device: torch.device) -> Path:
         gpu = torch.cuda.get_device_name(device)
-        name = hashlib.sha256("\0".join((self.kind, key, gpu, _made_with(self.code))).encode()).hexdigest()[:32]
+        name = hashlib.sha256("\0".join((self.kind, key, gpu, _environment_digest(self.code))).encode()).hexdigest()[
+            :32
+        ]
         return user_file(gpu, FOLDER).with_name(f"{self.kind}-{name}.json")
 
 
@@ -84,7 +86,7 @@ def seconds_of(found: dict[str, Any]) -> float:
 
 
 @functools.cache
-def _made_with(code: tuple[str, ...]) -> str:
+def _environment_digest(code: tuple[str, ...]) -> str:
     """Digest of the code, the kernels' sources and compiler, and library versions."""
     modules = import_closure(tuple((module, None) for module in code if find_module(module) is not None))
     kernels = [module for module in modules if module.name.startswith("sparsefront_kernels.")]
