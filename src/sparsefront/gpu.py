@@ -94,14 +94,14 @@ def clock_under_load(calls: Sequence[Callable[[], object]], device: torch.device
     return float(clock) if clock and clock.isdigit() else None
 
 
-# A readers-writer lock between the processes of a host: shared or exclusive ("alone").
+# A readers-writer lock between the processes of a host: shared or exclusive.
 #
 #     <folder>/<name>.turnstile   held exclusively by a process that waits for exclusive access or has it
 #     <folder>/<name>.lock        held shared or exclusively
 #
 # Every process passes the turnstile first, so that later ones cannot starve one that waits for exclusive access. Shared holders
-# check the turnstile now and then (`wanted_alone`) and release the lock. Both use flock, which ends with the process, however it
-# ends. The empty files stay.
+# check the turnstile now and then (`exclusive_wanted`) and release the lock. Both use flock, which ends with the process, however
+# it ends. The empty files stay.
 #
 # Source: the turnstile of Downey, "The Little Book of Semaphores", 2016, section 4.2.5, the no-starve readers-writers
 # solution.
@@ -126,21 +126,21 @@ class Gate:
         self._about_to_wait = about_to_wait
         self._turnstile, self._lock = _open(folder / f"{name}.turnstile"), _open(folder / f"{name}.lock")
         _gates.add(self)
-        _take(self._turnstile, alone=False)
+        _take(self._turnstile, exclusive=False)
         _release(self._turnstile)
 
     def enter_shared(self) -> None:
         """Acquire it shared; waits while a process has or awaits exclusive access."""
-        self._wait_for(self._turnstile, alone=False)
+        self._wait_for(self._turnstile, exclusive=False)
         # an exclusive holder releases the lock before the turnstile: this never waits
-        self._wait_for(self._lock, alone=False)
+        self._wait_for(self._lock, exclusive=False)
         _release(self._turnstile)
 
-    def enter_alone(self) -> None:
+    def enter_exclusive(self) -> None:
         """Acquire it exclusively; waits for all holders, while new ones wait at the turnstile."""
-        self._wait_for(self._turnstile, alone=True)
+        self._wait_for(self._turnstile, exclusive=True)
         try:
-            self._wait_for(self._lock, alone=True)
+            self._wait_for(self._lock, exclusive=True)
         except BaseException:  # interrupted while waiting
             _release(self._turnstile)
             raise
@@ -150,9 +150,9 @@ class Gate:
         _release(self._lock)
         _release(self._turnstile)
 
-    def wanted_alone(self) -> bool:
+    def exclusive_wanted(self) -> bool:
         """Whether a process waits for exclusive access; for shared holders. Takes two system calls."""
-        if not _take(self._turnstile, alone=False):
+        if not _take(self._turnstile, exclusive=False):
             return True
         _release(self._turnstile)
         return False
@@ -162,10 +162,10 @@ class Gate:
             with suppress(OSError):
                 os.close(file)
 
-    def _wait_for(self, file: int, *, alone: bool) -> None:
-        if not _take(file, alone=alone):
+    def _wait_for(self, file: int, *, exclusive: bool) -> None:
+        if not _take(file, exclusive=exclusive):
             with self._about_to_wait():
-                _take(file, alone=alone, wait=True)
+                _take(file, exclusive=exclusive, wait=True)
 
 
 def _open(file: Path) -> int:
@@ -179,11 +179,11 @@ def _open(file: Path) -> int:
     return os.open(file, os.O_RDONLY | os.O_CLOEXEC)
 
 
-def _take(file: int, *, alone: bool, wait: bool = False) -> bool:
+def _take(file: int, *, exclusive: bool, wait: bool = False) -> bool:
     import fcntl  # not on Windows
 
     try:
-        fcntl.flock(file, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(file, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         return False
     return True
@@ -216,10 +216,10 @@ TELL_AFTER_S = 3.0
 
 
 @contextmanager
-def sharing(device: torch.device) -> Iterator[None]:
-    """Use a GPU shared with other processes, none of which times meanwhile; long work should call `give_way` now and then.
+def shared(device: torch.device) -> Iterator[None]:
+    """Use a GPU shared with other processes, none of which times meanwhile; long work should call `yield_gpu` now and then.
 
-    Also a decorator. No effect inside `sharing` or `alone`.
+    Also a decorator. No effect inside `shared` or `exclusive`.
 
     Args:
         device: of type cuda; without an index, the current one. A CPU is not locked.
@@ -229,17 +229,17 @@ def sharing(device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
-def alone(device: torch.device) -> Iterator[None]:
+def exclusive(device: torch.device) -> Iterator[None]:
     """Use a GPU exclusively, for timing, among the processes that respect this lock.
 
-    Releases a shared lock first, so that two processes about to time do not deadlock. No effect inside `alone`.
+    Releases a shared lock first, so that two processes about to time do not deadlock. No effect inside `exclusive`.
     """
-    with _in_mode(device, "alone"):
+    with _in_mode(device, "exclusive"):
         yield
 
 
 @contextmanager
-def aside(device: torch.device) -> Iterator[None]:
+def released(device: torch.device) -> Iterator[None]:
     """Release a shared lock meanwhile, for work that does not need the GPU or waits for a process that may need it."""
     access = _access_to(device)
     if access is None or access.mode != "shared":
@@ -249,10 +249,10 @@ def aside(device: torch.device) -> Iterator[None]:
         yield
 
 
-def give_way(device: torch.device) -> None:
+def yield_gpu(device: torch.device) -> None:
     """Yield the GPU to a process that waits to time, if there is one; call it between batches."""
     access = _access_to(device)
-    if access is not None and access.mode == "shared" and access.gate.wanted_alone():
+    if access is not None and access.mode == "shared" and access.gate.exclusive_wanted():
         access.switch_to(None)
         access.switch_to("shared")
 
@@ -260,7 +260,7 @@ def give_way(device: torch.device) -> None:
 @contextmanager
 def _in_mode(device: torch.device, mode: str) -> Iterator[None]:
     access = _access_to(device)
-    if access is None or access.mode in (mode, "alone"):
+    if access is None or access.mode in (mode, "exclusive"):
         yield
         return
     with access.switched_to(mode):
@@ -268,7 +268,7 @@ def _in_mode(device: torch.device, mode: str) -> Iterator[None]:
 
 
 class _Access:
-    """This process's access mode to one GPU: shared, alone, or None."""
+    """This process's access mode to one GPU: shared, exclusive, or None."""
 
     def __init__(self, device: torch.device, gate: Gate) -> None:
         self.device, self.gate = device, gate
@@ -279,7 +279,7 @@ class _Access:
         before = self.mode
         self.switch_to(mode)
         try:
-            if mode == "alone":
+            if mode == "exclusive":
                 with spent_on(ALONE):
                     yield
             else:
@@ -294,8 +294,8 @@ class _Access:
             self.gate.leave()
         if mode == "shared":
             self.gate.enter_shared()
-        elif mode == "alone":
-            self.gate.enter_alone()
+        elif mode == "exclusive":
+            self.gate.enter_exclusive()
         self.mode = mode
 
 
@@ -375,8 +375,8 @@ def _log_long_wait() -> Iterator[None]:
         line.cancel()
 
 
-class GiveWay(pl.Callback):
-    """Lightning callback that calls `give_way` before each batch of training or validation.
+class YieldGpu(pl.Callback):
+    """Lightning callback that calls `yield_gpu` before each batch of training or validation.
 
     Each rank checks its own GPU; while one pauses, the others wait in their next collective.
 
@@ -388,7 +388,7 @@ class GiveWay(pl.Callback):
         self.device = device
 
     def on_train_batch_start(self, *_: Any) -> None:
-        give_way(self.device)
+        yield_gpu(self.device)
 
     def on_validation_batch_start(self, *_: Any) -> None:
-        give_way(self.device)
+        yield_gpu(self.device)

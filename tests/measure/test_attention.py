@@ -69,7 +69,7 @@ def test_no_mask_is_built_while_a_network_is_recorded(make, masks_of, of_before,
     monkeypatch.setattr(execution_mode, "_replayed", lambda call, *_, **__: calls.setdefault("recorded", call))
     monkeypatch.setattr(execution_mode, "call_in_mode", lambda *given: calls.setdefault(given[0], real(*given)))
     monkeypatch.setattr(execution_mode, "time_interleaved", lambda ready, **more: dict.fromkeys(ready, [1.0]))
-    monkeypatch.setattr(execution_mode, "give_way", lambda device: None)
+    monkeypatch.setattr(execution_mode, "yield_gpu", lambda device: None)
     modes, cuda = ["cuda_graph"], torch.device("cuda")
     fastest_execution_mode(net, inputs, execution_modes=modes, device=cuda, dtype=torch.float32)
     assert masks_of(calls["recorded"]) == [None, None]
@@ -160,7 +160,7 @@ def test_a_network_whose_attention_is_slow_is_named(monkeypatch, caplog):
     net, inputs = Heads().eval(), {"x": torch.randn(2, 3, 5, 8)}
     for device, told in ((CPU, 0), (torch.device("cuda"), 1)):
         monkeypatch.setattr(end_to_end, "_device", lambda inputs, device=device: device)
-        monkeypatch.setattr(end_to_end, "sharing", lambda device: nullcontext())
+        monkeypatch.setattr(end_to_end, "shared", lambda device: nullcontext())
         way = Execution(FastestMode("eager", net, lambda: None))
         monkeypatch.setattr(end_to_end, "fastest_execution", lambda *given, way=way, **more: way)
         end_to_end.find_execution(net, inputs, Measure(device="cpu"))

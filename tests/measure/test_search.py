@@ -75,7 +75,7 @@ def test_only_what_is_asked_for_is_tried(net, inputs):
 def test_others_may_use_the_gpu_before_each_variant_and_mode(net, inputs, monkeypatch):
     steps = []
     for module, step in ((execution_mode, "mode"), (fastest, "variant")):
-        monkeypatch.setattr(module, "give_way", lambda device, step=step: steps.append(step))
+        monkeypatch.setattr(module, "yield_gpu", lambda device, step=step: steps.append(step))
     find(net, inputs, execution_modes=["eager"], variants=["fused_qkv"])
     assert steps == ["mode", "variant", "mode"]
 

@@ -13,7 +13,7 @@ from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
-from sparsefront.gpu import alone, give_way
+from sparsefront.gpu import exclusive, yield_gpu
 from sparsefront.inference.network_modules import DENSE_CONV2D, DENSE_LINEAR, SparseConv2d
 from sparsefront.measure.correctness import CorrectnessCheck
 from sparsefront.measure.problems import LayerInput
@@ -181,7 +181,7 @@ def autotune_layer(
     amax = None if x_scale is None else x_scale * LARGEST["fp8"]
     check = CorrectnessCheck(layer, received.input_shape, amax)
     for candidate in candidates.usable:
-        give_way(layer.weight.device)
+        yield_gpu(layer.weight.device)
         _check(tuned, check, layer, candidate, x_scale if candidate.entry.precision != "none" else None)
     if layer.weight.is_cuda and timed:
         time_candidates(tuned, layer, check.x, check.evaluate)
@@ -201,7 +201,7 @@ def time_candidates(tuned: Autotuned, layer: nn.Linear | nn.Conv2d, x: Tensor, c
     """
     images = isinstance(layer, nn.Conv2d)
     by_channel = x.to(memory_format=torch.channels_last) if images else x
-    with alone(x.device):  # once for all kernels, since every other process has to stop for it
+    with exclusive(x.device):  # once for all kernels, since every other process has to stop for it
         dense = [time_layer(layer, x)]
         if images:
             dense.append(time_layer(copy.deepcopy(layer).to(memory_format=torch.channels_last), by_channel))

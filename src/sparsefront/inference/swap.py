@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from sparsefront.errors import InvalidSetting, keys_of
 from sparsefront.export.checkpoint import read_export
 from sparsefront.export.packed_layers import PackedWeights, masks_stored_dense, pack_layers
-from sparsefront.gpu import sharing
+from sparsefront.gpu import shared
 from sparsefront.inference.autotune import Autotuned, autotune_layer, dense_name, find_candidates
 from sparsefront.inference.choice import KernelChoice, kernel_choice
 from sparsefront.inference.fusion.block_pass import fuse_blocks
@@ -489,7 +489,7 @@ def swap_network(
     inputs = named_inputs_on(net, example_inputs)
     device = next(iter(inputs.values())).device
     require_supported(chosen, device, network_dtype(net))
-    with sharing(device), restore_modes_on_error(net):
+    with shared(device), restore_modes_on_error(net):
         report = _swap(net, Masks.of(masks), inputs, choice, packed, chosen, plan)
     return replace(report, sparse_layer_share=None, sparse_flops_share=None) if smaller else report
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from sparsefront.gpu import give_way, sharing
+from sparsefront.gpu import shared, yield_gpu
 from sparsefront.progress import EVALUATION, bar, spent_on
 from sparsefront.tasks.outcomes import Outcomes
 
@@ -62,12 +62,12 @@ def evaluate(
     data.setup(SPLITS[split])
     loader = data.val_dataloader() if split == "val" else data.test_dataloader()
     evaluator = task.evaluator(data, split)
-    with spent_on(EVALUATION), sharing(device), torch.inference_mode():
+    with spent_on(EVALUATION), shared(device), torch.inference_mode():
         net.to(device=device, dtype=dtype).eval()
         for batch in bar(
             first_samples(loader, limit), description=description, total=_batches(loader, limit), unit="batch"
         ):
-            give_way(device)
+            yield_gpu(device)
             inputs = cast_inputs(task.net_inputs(batch), device=device, dtype=dtype)
             output = task.predict(net, inputs)
             evaluator.update(output if getattr(evaluator, "reduces_outputs", False) else as_float(output), batch)

@@ -10,7 +10,7 @@ import torch
 from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
 
-from sparsefront.gpu import alone, clock_under_load, give_way, sharing
+from sparsefront.gpu import clock_under_load, exclusive, shared, yield_gpu
 from sparsefront.measure.attention import math_path_report
 from sparsefront.measure.execution_mode import SEPARATOR, NothingRuns, fastest_execution_mode
 from sparsefront.measure.fastest import Execution, fastest_execution, rebuilt_execution
@@ -225,9 +225,9 @@ def time_size(
     device = _device(inputs)
     _forget_compiled(inputs)
     calls: dict[str, Callable[[], Any]] = {}
-    with sharing(device), _within_recompile_limit(device):
+    with shared(device), _within_recompile_limit(device):
         for side, (net, execution) in ways.items():
-            give_way(device)
+            yield_gpu(device)
             way = execution.fastest
             found = fastest_execution_mode(
                 way.net,
@@ -253,7 +253,7 @@ def rebuild_dense(
     """Rebuild what `find_dense` found before for such a network; raises as `rebuilt_execution`."""
     _forget_compiled(inputs)
     device = _device(inputs)
-    with sharing(device), _within_recompile_limit(device):
+    with shared(device), _within_recompile_limit(device):
         return rebuilt_execution(net, inputs, versions, device=device, dtype=settings.torch_dtype, fuse=fuse)
 
 
@@ -278,7 +278,7 @@ def find_execution(
     device = _device(inputs)
     search = current()
     key = "" if search is None else _search_key(net, inputs, settings, fuse)
-    with sharing(device), _within_recompile_limit(device):
+    with shared(device), _within_recompile_limit(device):
         known = None if search is None else known_versions.get(key, device)
         if search is not None and known is not None and search.seconds <= seconds_of(known):
             with suppress(DoesNotApply, NothingRuns):
@@ -405,7 +405,7 @@ def _time_calls(
     calls: dict[str, Callable[[], Any]], device: torch.device, settings: Measure
 ) -> tuple[dict[str, list[list[float]]], float | None]:
     samples_ms: dict[str, list[list[float]]] = {name: [] for name in calls}
-    with alone(device):
+    with exclusive(device):
         for _ in range(settings.repeats):
             taken = time_interleaved(calls, device=device, warmup=settings.warmup, samples=settings.samples)
             for name, samples in taken.items():

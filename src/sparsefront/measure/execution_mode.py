@@ -13,7 +13,7 @@ from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, fx, nn
 
 from sparsefront.errors import InvalidSetting, failure_reason
-from sparsefront.gpu import alone, aside, give_way, sharing
+from sparsefront.gpu import exclusive, released, shared, yield_gpu
 from sparsefront.measure.attention import skip_mask_creation, without_full_masks
 from sparsefront.measure.correctness import (
     LOW_PRECISION_ERROR_LIMIT,
@@ -35,7 +35,7 @@ def compile_unshared(net: nn.Module) -> Callable[..., Any]:
 
 def first_call(call: Callable[[], Any], device: torch.device) -> Any:
     """Make the first call of a compiled network, which compiles it; other processes may time on the GPU meanwhile."""
-    with aside(device), suppress_treespec_warning():
+    with released(device), suppress_treespec_warning():
         return call()
 
 
@@ -67,7 +67,7 @@ class _FirstRunShared:
             return self._compiled(*values)
         tensors = (value for value in values if isinstance(value, Tensor))
         device = next((tensor.device for tensor in tensors if tensor.is_cuda), torch.device("cpu"))
-        with sharing(device):
+        with shared(device):
             found = self._compiled(*values)
         self._ran = True
         return found
@@ -185,11 +185,13 @@ def fastest_execution_mode(
     ready: dict[str, Callable[[], Any]] = {}
     not_timed: dict[str, str] = {}
     for name in execution_modes:
-        give_way(device)
+        yield_gpu(device)
         reason = None if name == "eager" or device.type == "cuda" else "needs a CUDA device"
         if reason is None:
             try:
-                with alone(device) if name.startswith("max_autotune") else nullcontext():  # its compiler times kernels
+                with (
+                    exclusive(device) if name.startswith("max_autotune") else nullcontext()
+                ):  # its compiler times kernels
                     ready[name] = call_in_mode(name, net, static if name == "eager" else needed)
                     if name != "eager" or original is not None:
                         reason = _disagreement(ready[name], original or net, static, limit)

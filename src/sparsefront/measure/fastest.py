@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
-from sparsefront.gpu import give_way
+from sparsefront.gpu import yield_gpu
 from sparsefront.measure.attention import BACKENDS
 from sparsefront.measure.execution_mode import (
     SEPARATOR,
@@ -151,7 +151,7 @@ def rebuilt_execution(
         mode, *variants = version.split(SEPARATOR)
         form = net
         for variant in variants:
-            give_way(device)
+            yield_gpu(device)
             form = make_variant(variant, form, inputs, fuse=fuse)
         original = None if form is net else net
         fastest = fastest_execution_mode(
@@ -243,7 +243,7 @@ class _Search:
 
     def vary(self, form: _Form, variant: str) -> _Form | None:
         """Apply one more variant; None where that fails, with its reason recorded."""
-        give_way(self.device)
+        yield_gpu(self.device)
         name = SEPARATOR.join((*form.variants, variant))
         if (late := too_late(name, VARIANT, self._next_kind())) is not None:
             self.not_timed[variant] = late

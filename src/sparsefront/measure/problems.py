@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from sparsefront.gpu import alone
+from sparsefront.gpu import exclusive
 from sparsefront.measure.accuracy import cast_inputs
 from sparsefront.measure.correctness import floating_tensors
 from sparsefront.measure.timers import cuda_ms
@@ -355,7 +355,7 @@ def measured_rates(device: torch.device, dtype: torch.dtype) -> MeasuredRates | 
 
 @cache
 def _measure(device: torch.device, dtype: torch.dtype) -> MeasuredRates:
-    with alone(device):
+    with exclusive(device):
         return MeasuredRates(copy_gb_per_s=_copy_rate(device), dense_tflop_per_s=_dense_rate(device, dtype))
 
 

@@ -18,7 +18,7 @@ from sparsefront_kernels.tuning.launches import Tunable
 from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
-from sparsefront.gpu import alone
+from sparsefront.gpu import exclusive
 from sparsefront.measure.correctness import floating_tensors
 from sparsefront.measure.graph_capture import record
 from sparsefront.measure.memory import stored_bytes
@@ -96,7 +96,7 @@ def time_interleaved(
     timer = _timer(device)
     taken: dict[str, list[float]] = {name: [] for name in functions}
     rounds = islice(cycle(balanced_orders(list(functions))), warmup + samples)
-    with alone(device):
+    with exclusive(device):
         for turn, order in enumerate(rounds):
             for name in order:
                 duration_ms = timer(functions[name])
@@ -320,7 +320,7 @@ def time_layer(
         if not isinstance(layer, SparseLayer) or layer.tunable[0] is None:
             if isinstance(layer, SparseLayer):
                 require_short_host_time(calls[0], x.device)
-            with alone(x.device):
+            with exclusive(x.device):
                 return _time(calls, x.device, at_most_us)
         tried = untried_launches(layer, layer(x, *more, **keywords), launches)
         if tried is not None:
@@ -330,7 +330,7 @@ def time_layer(
         if wrong is not None:
             raise RuntimeError(wrong)
         require_short_host_time(calls[0], x.device)
-        with alone(x.device):
+        with exclusive(x.device):
             return replace(_time(calls, x.device, at_most_us), relative_error=error)
 
 
@@ -360,7 +360,7 @@ def _time_launches(
                 if wrong is not None:
                     raise RuntimeError(wrong)
                 errors[launch] = error
-        with alone(device):
+        with exclusive(device):
             for launch in errors:
                 with _skip_on_failure(launch, left_out):
                     tried.use(launch)

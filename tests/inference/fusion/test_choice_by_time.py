@@ -66,7 +66,7 @@ def test_other_processes_stop_once_for_all_kernels_of_a_product(bert, clock, mon
 
     plainly = ProductTuning._try
     monkeypatch.setattr(ProductTuning, "_try", build)
-    monkeypatch.setattr(product_choice, "alone", alone)
+    monkeypatch.setattr(product_choice, "exclusive", alone)
     monkeypatch.setattr(product_choice, "time_layer", time_layer)
     fused(bert(TileWise(32)), KernelChoice("auto"))
     assert sum(timed) == len(clock.timed_products) > 0 and max(timed) == 2

@@ -11,7 +11,7 @@ from sparsefront_kernels import SparseFormat
 from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting, failure_reason
-from sparsefront.gpu import alone, give_way
+from sparsefront.gpu import exclusive, yield_gpu
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.calls import (
     BlockCall,
@@ -127,7 +127,7 @@ def chain_time_ms(
         return None
     first = {groups[name]: name for name in reversed(list(counts))}
     rest: dict[object, float] = {}
-    with alone(device):
+    with exclusive(device):
         for group, name in first.items():
             block = variant.blocks[name]
             whole = block_time_ms(block, calls[name], feature_major=block.feature_major)
@@ -290,7 +290,7 @@ class BlockPass:
 
     def _prepare(self, name: str, calls: Mapping[str, BlockCall]) -> PreparedBlock | None:
         """Prepare a block; None, with the reason in the report, if it stays unchanged."""
-        give_way(self.device)
+        yield_gpu(self.device)
         try:
             return self._captures.prepare(
                 self.net, name, calls.get(name), self._rows, self.formats, self.masks, self.parts

@@ -12,7 +12,7 @@ from sparsefront_kernels.norm.layer_norm import LAUNCHES, NormLaunch, NormProble
 from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
-from sparsefront.gpu import give_way
+from sparsefront.gpu import yield_gpu
 from sparsefront.inference.fusion.calls import BlockCall
 from sparsefront.inference.fusion.fused import FusedBlock, FusedNorm
 from sparsefront.inference.fusion.plan import NormReport
@@ -215,7 +215,7 @@ class NormChooser:
         product = Problem(problem.m, problem.d, problem.d, problem.dtype, self.device, "feature_major")
         if problem in self._timed or LAUNCHES.measured(problem, product):
             return
-        give_way(self.device)
+        yield_gpu(self.device)
         trial = NormTrial(seen.norm, problem, self.device)
         candidates = LAUNCHES.candidates(problem, product)
         reasons = {launch: trial.unsupported_reason(launch) for launch in candidates}

@@ -12,7 +12,7 @@ from sparsefront_kernels.norm.rows import rows_unsupported_reason
 from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
-from sparsefront.gpu import alone
+from sparsefront.gpu import exclusive
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.calls import Unfusable, find_chains, observe_calls
 from sparsefront.inference.fusion.fused_product import FusedProduct
@@ -190,7 +190,7 @@ class ProductChooser:
             elif (product := tuning.product(candidate)) is not None:
                 products.append(product)
         launches, fastest_us = {}, math.inf
-        with alone(tuning.problem.device):
+        with exclusive(tuning.problem.device):
             for product in products:
                 name = product.kernel_name
                 try:

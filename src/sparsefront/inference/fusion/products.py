@@ -18,7 +18,7 @@ from sparsefront_kernels.quantized.quantize import LARGEST, Quantized, quantize
 from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
-from sparsefront.gpu import give_way
+from sparsefront.gpu import yield_gpu
 from sparsefront.inference.autotune import Candidate
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.fused_product import SCALE_GROUP, FusedProduct, in_layout, layout_name
@@ -521,7 +521,7 @@ class ProductTuning:
         """The product with this kernel; None where it fails or is wrong."""
         name = candidate.label
         if name not in self._products and name not in self._failed:
-            give_way(self.problem.device)
+            yield_gpu(self.problem.device)
             self._try(name, candidate)
         if name in self._failed:
             self.unsupported[name] = self._failed[name]  # `unsupported` may be a new dict by now
