@@ -1,4 +1,4 @@
-"""Collectives for data-parallel training; in a single process they return their argument."""
+"""Collectives for data-parallel training, which also work in a single process without torch.distributed."""
 
 import torch
 import torch.distributed as dist

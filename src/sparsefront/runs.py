@@ -192,10 +192,7 @@ def _composed(overrides: Sequence[str], config_dir: Path) -> tuple[DictConfig, P
         return config, Path(config.hydra.run.dir).absolute()
     except YAMLError as error:
         raise InvalidSetting("overrides", " ".join(overrides), f"is no YAML: {yaml_complaint(error)}") from error
-    except (
-        HydraException,
-        ValueError,
-    ) as error:  # ValueError: from hydra/output=null, and from an empty interpolation
+    except (HydraException, ValueError) as error:  # ValueError: hydra/output=null, and an empty interpolation
         said = f"{error} ({first_line(error.__cause__)})" if error.__cause__ else str(error)
         raise InvalidSetting("overrides", " ".join(overrides), " ".join(said.split())) from error
 

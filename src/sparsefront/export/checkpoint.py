@@ -163,7 +163,7 @@ class Export:
     def format(self, layer: str) -> SparseFormat:
         """The layer in its canonical format, on the CPU."""
         record = self.manifest.layers[layer]
-        if record.family == DENSE:  # exports of version 1 store it a second time
+        if record.family == DENSE:  # also in compressed.safetensors in exports of version 1
             with safe_open(self.directory / MODEL, framework="pt") as weights:
                 values = stored_matrix(record, weights.get_tensor(f"{layer}.weight"))
                 return FORMATS[DENSE].from_tensors({"values": values}, record.meta)

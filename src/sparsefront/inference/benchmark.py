@@ -48,9 +48,8 @@ def measured_dtype(net: nn.Module) -> Dtype:
         InvalidSetting: `Measure` does not support that dtype.
     """
     dtypes = {parameter.dtype for parameter in net.parameters() if parameter.is_floating_point()}
-    dtypes |= {
-        layer.format.dtype for layer in net.modules() if isinstance(layer, SparseLayer)
-    }  # a SparseLayer's weight is no parameter
+    # a SparseLayer's weight is no parameter
+    dtypes |= {layer.format.dtype for layer in net.modules() if isinstance(layer, SparseLayer)}
     coarsest = max(dtypes, key=lambda dtype: NETWORK_ERROR_LIMIT.get(dtype, math.inf), default=torch.float32)
     for name, dtype in DTYPES.items():
         if dtype == coarsest:

@@ -110,7 +110,7 @@ def try_low_dense(
     reason = NOTHING if choice.swaps_nothing else stays_in_16_bits(net, name, next(reversed(linears)), precision)
     if reason is not None:
         return Autotuned(dense_name(layer), unsupported={kernel.name: reason for kernel in precision.kernels()[:1]})
-    assert isinstance(layer, nn.Linear)  # as `called_linears` finds them
+    assert isinstance(layer, nn.Linear)  # by `called_linears`
     plain = choice.mode == "reference" or not layer.weight.is_cuda
     candidates = low_dense_candidates(layer, linears[name], precision, plain=plain)
     if plan is not None:

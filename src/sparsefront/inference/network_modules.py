@@ -41,7 +41,7 @@ def _operator_text(target: object, args: Sequence[Any], kwargs: Mapping[str, Any
 def replace_module(net: nn.Module, old: nn.Module, new: nn.Module) -> None:
     """Replace `old` by `new` in every parent, so that a shared layer stays shared."""
     for parent in list(net.modules()):
-        for attribute, child in list(parent._modules.items()):  # named_children would skip a second name
+        for attribute, child in list(parent._modules.items()):  # named_children skips duplicates
             if child is old:
                 setattr(parent, attribute, new)
 
@@ -156,7 +156,7 @@ def join_groups(stored: SparseFormat, mask: Tensor, groups: int, taps: int) -> t
         kept: dict[str, Any] = {name: getattr(stored, name) for name in settings}
         if stored.family == "gathered":
             kept["drop_empty_outputs"] = False
-        with suppress(ValueError):  # how a format says that a mask does not have its structure
+        with suppress(ValueError):  # the format does not support the mask's structure
             return FORMATS[stored.family].from_dense(weight, mask, **kept), mask
     return FORMATS["csr"].from_dense(weight, mask), mask
 

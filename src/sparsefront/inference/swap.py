@@ -160,9 +160,8 @@ def swap_layers(
     disable_fast_path(net)
     shorten_compiler_messages()
     _require_forced_kernel_runs(choice, layers)
-    if any(
-        isinstance(module, SparseConv2d) for module in net.modules()
-    ):  # the dense convolutions between them then copy nothing
+    # so that dense convolutions in between need no copies
+    if any(isinstance(module, SparseConv2d) for module in net.modules()):
         net.to(memory_format=torch.channels_last)
     report = SwapReport(
         layers,
@@ -174,7 +173,7 @@ def swap_layers(
         low_precision_layers=low_precision_layers,
         other_kernels=others,
     )
-    return replace(report, sparse_flops_share=None) if narrower else report  # fewer flops, all of them dense
+    return replace(report, sparse_flops_share=None) if narrower else report  # narrower layers have fewer, dense flops
 
 
 def _fuse(
@@ -295,7 +294,7 @@ def record_layer(
     runs, family, launch = layer, "dense", {}
     if chosen is not None:
         runs = tuned.modules[chosen]
-        assert isinstance(runs, SparseLayer) and received is not None  # what it was tuned for
+        assert isinstance(runs, SparseLayer) and received is not None  # it was tuned
         family, launch = runs.format.family, launch_in_use(runs, received.problem)
     return LayerSwap(
         kernel=chosen or tuned.dense,

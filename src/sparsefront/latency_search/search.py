@@ -190,7 +190,7 @@ class SearchRecord:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-able."""
+        """Fields of the result."""
         found, refined = self.found, self.found.refined
         return {
             "latency_predicted_ms": found.predicted_ms,

@@ -259,7 +259,7 @@ def rebuild_dense(
 
 def _forget_compiled(inputs: dict[str, Tensor]) -> None:
     if _device(inputs).type == "cuda":
-        torch.compiler.reset()  # earlier points of a sweep would use up the recompile limit
+        torch.compiler.reset()  # earlier points of a sweep count towards the recompile limit
 
 
 def find_execution(

@@ -1,4 +1,4 @@
-"""Execution modes: ways to run one network on one input, and the fastest mode whose output is correct."""
+"""Execution modes of a network, such as compiled or in a CUDA graph, and the fastest one whose output is correct."""
 
 import logging
 import warnings
@@ -97,13 +97,13 @@ def traced(net: nn.Module) -> fx.Graph:
         raise CannotTrace(f"its forward cannot be traced: {failure_reason(error)}") from error
 
 
-# Execution modes: ways to run one network on one input, and the fastest mode whose output is correct.
+# The execution modes:
 #
 #     eager                 operator by operator
 #     compile               torch.compile, default mode
 #     cuda_graph            the eager operators recorded once, replayed in one launch
 #     compile_cuda_graph    the compiled code recorded and replayed
-#     max_autotune          torch.compile that also times Triton's matrix products against cuBLAS, which takes long
+#     max_autotune          torch.compile that also times Triton's matrix products against cuBLAS, which is slow to compile
 #     max_autotune_cuda_graph
 #
 # Dense and sparse networks are tried in the same modes, so a speedup never comes from the mode instead of the
@@ -136,7 +136,7 @@ class FastestMode:
 
     @property
     def median_ms(self) -> float:
-        """Of the short timing."""
+        """Median of the short timing, in milliseconds."""
         return self.medians_ms[self.name]
 
 

@@ -449,7 +449,7 @@ class FusedBlock(nn.Module):
 
     @property
     def norms(self) -> list[FusedNorm | FusedRowNorm]:
-        """Norms that are not PyTorch's."""
+        """The fused norms of the first graph."""
         parts = self.graphs[0].children() if len(self.graphs) else ()
         return [part for part in parts if isinstance(part, FusedNorm | FusedRowNorm)]
 

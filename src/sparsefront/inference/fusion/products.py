@@ -209,7 +209,7 @@ def tile_lengths(stored: SparseFormat) -> list[int]:
     elif isinstance(stored, BlockedFormat | Blocked24Format):
         counts = stored.row_pointers.diff() * stored.block[1]
     else:
-        other: Any = stored  # all of them have values
+        other: Any = stored  # other formats have `values`
         return [other.values.numel()]
     return counts.sort(descending=True).values.tolist()
 
@@ -473,7 +473,7 @@ def try_only(wanted: str | None) -> Callable[[str], str | None]:
 
 
 def equal_work(one: Sequence[int], other: Sequence[int], grain: int) -> bool:
-    """Whether tile lengths, both descending, agree within the tolerance, each and all together."""
+    """Whether tile lengths, both descending, agree within the tolerance, each one and in sum."""
     if len(one) != len(other) or abs(sum(one) - sum(other)) > max(grain, TOLERANCE * max(sum(one), sum(other))):
         return False
     return all(abs(a - b) <= max(grain, TOLERANCE * max(a, b)) for a, b in zip(one, other, strict=True))
