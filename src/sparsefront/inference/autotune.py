@@ -22,9 +22,7 @@ from sparsefront.measure.timers import Check, time_layer, unchecked
 # Candidates of a layer: every family that can store its mask, every kernel that supports its problem.
 
 TAKES_ANY_PATTERN = ("csr", "semi_structured")  # need no parameters of the pattern: their from_dense checks the mask
-READS_IN_ORDER = (
-    "semi_structured",
-)  # of these, families that take the input permutation in which n:m windows were formed
+READS_IN_ORDER = ("semi_structured",)  # of these, families that take the input permutation of n:m windows
 
 
 @dataclass(frozen=True)

@@ -189,9 +189,8 @@ def fastest_execution_mode(
         reason = None if name == "eager" or device.type == "cuda" else "needs a CUDA device"
         if reason is None:
             try:
-                with (
-                    exclusive(device) if name.startswith("max_autotune") else nullcontext()
-                ):  # its compiler times kernels
+                # the compiler of max_autotune times kernels
+                with exclusive(device) if name.startswith("max_autotune") else nullcontext():
                     ready[name] = call_in_mode(name, net, static if name == "eager" else needed)
                     if name != "eager" or original is not None:
                         reason = _disagreement(ready[name], original or net, static, limit)

@@ -114,9 +114,8 @@ class WeightProducts(TorchDispatchMode):
         super().__init__()
         self.flops: Counter[str] = Counter()
         self._sizes: dict[str, int] = {}
-        self._parameters_by_storage: dict[
-            int | None, list[tuple[range, str]]
-        ] = {}  # storage -> (elements, name) of its parameters
+        # storage -> (elements, name) of its parameters
+        self._parameters_by_storage: dict[int | None, list[tuple[range, str]]] = {}
         for name, parameter in parameters:
             if not nn.parameter.is_lazy(parameter) and (storage := storage_of(parameter)) is not None:
                 self._sizes[name] = parameter.numel()

@@ -235,9 +235,7 @@ def capture(bare: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     raise reasons[0]
 
 
-_FIRST_EXPORTABLE: dict[
-    Hashable, int
-] = {}  # class of blocks -> first index in `_free_sizes` with which one could be exported
+_FIRST_EXPORTABLE: dict[Hashable, int] = {}  # class of blocks -> first choice of `_free_sizes` that could be exported
 
 
 def _free_sizes(tensors: list[Tensor]) -> Iterator[tuple[tuple[bool, ...], ...]]:

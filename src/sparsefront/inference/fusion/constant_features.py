@@ -128,12 +128,8 @@ def _linears_before(node: fx.Node) -> set[fx.Node]:
 
 # Smallest fraction of hidden features to remove: layers of one network then differ in shape, and each is tuned separately.
 WORTH_IT = 1 / 8
-INDEXED_FAMILIES = (
-    "gathered",
-    "gathered_2_4",
-    "blocked",
-    "blocked_2_4",
-)  # with index lists of inputs or blocks, which can shrink
+# families with index lists of inputs or blocks, which can shrink
+INDEXED_FAMILIES = ("gathered", "gathered_2_4", "blocked", "blocked_2_4")
 ROUNDING = 16  # kept hidden features are a multiple of it, so that rows of a dense product are aligned
 
 

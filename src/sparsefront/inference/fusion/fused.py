@@ -433,10 +433,8 @@ class FusedBlock(nn.Module):
         self._graphs_of: dict[Key, list[int]] = {}
         self._sizes: list[GraphSizes] = []
         self._out_specs: list[pytree.TreeSpec] = []
-        for name, value in {
-            **vars(bare),
-            **bare._modules,
-        }.items():  # networks read attributes such as self_attn.batch_first
+        # networks read attributes such as self_attn.batch_first
+        for name, value in {**vars(bare), **bare._modules}.items():
             if not (name.startswith("_") or hasattr(self, name) or isinstance(value, Tensor)):
                 vars(self)[name] = value  # without registering its meta tensors
 
