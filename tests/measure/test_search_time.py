@@ -8,6 +8,7 @@ from sparsefront_kernels import cuda_library
 from torch import nn
 
 import sparsefront as sf
+from sparsefront.inference.fusion.block_pass import fused_dense_graph
 from sparsefront.measure import end_to_end, fastest, search_time
 from sparsefront.measure.search_time import SearchTime, part, searching, timed_work, too_late
 
@@ -114,6 +115,15 @@ def test_another_benchmark_of_these_shapes_searches_nothing(searches):
     assert len(searches) == 1
     compared(x=torch.randn(5, 8))
     assert len(searches) == 2
+
+
+def test_later_processes_find_the_search_of_the_dense_network():
+    def key(fuse):
+        return end_to_end._search_key(nn.Linear(8, 4), {"input": X}, sf.Measure(), fuse)
+
+    assert "0x" not in key(fused_dense_graph), "an address is another one in each process"
+    own = [lambda net, inputs: net for _ in range(2)]
+    assert len(set(map(key, (fused_dense_graph, None, *own)))) == 4
 
 
 def test_what_a_benchmark_leaves_out_is_said(searches):

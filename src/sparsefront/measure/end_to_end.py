@@ -310,9 +310,15 @@ known_versions = SearchCache("modes", ("sparsefront.measure.fastest", "sparsefro
 
 
 def _search_key(net: nn.Module, inputs: dict[str, Tensor], settings: Measure, fuse: Fuse | None) -> str:
-    asked = (*settings.execution_modes, *settings.variants, settings.dtype, str(fuse))
+    tried = (*settings.execution_modes, *settings.variants, settings.dtype, _fuse_text(fuse))
     sizes = (f"{name} {value.shape if isinstance(value, Tensor) else value}" for name, value in inputs.items())
-    return "\n".join((architecture_text(net), *asked, *sizes))
+    return "\n".join((architecture_text(net), *tried, *sizes))
+
+
+def _fuse_text(fuse: Fuse | None) -> str:
+    """The full name of a module-level function, the same in every process; others, by their address, only count in this one."""
+    name = getattr(fuse, "__qualname__", "<")
+    return str(fuse) if "<" in name else f"{fuse.__module__}.{name}"
 
 
 def _within_recompile_limit(device: torch.device) -> AbstractContextManager[None]:
