@@ -259,7 +259,9 @@ def _disagreement(call: Callable[[], Any], net: nn.Module, static: dict[str, Ten
 
 
 def _reordered(value: Tensor) -> Tensor:
-    """Other valid inputs: the samples in another order, or a single sample reversed along its last dim."""
+    """Other valid inputs: the samples in another order, a single sample reversed along its last dim; a scalar is unchanged."""
+    if value.dim() == 0:
+        return value
     return value.roll(1, dims=0) if value.shape[0] > 1 else value.flip(-1)
 
 
