@@ -85,13 +85,13 @@ def test_tokenization_is_silenced_too(capsys, tmp_path):
 
 def test_bars_of_libraries_follow_ours(library):
     with progress.showing(False):
-        with progress.like_ours(library):
+        with progress.sync_progress_bars(library):
             assert library.disabled
         assert not library.disabled, "as it was"
-    with progress.like_ours(library):
+    with progress.sync_progress_bars(library):
         assert not library.disabled
     library.disabled = True
-    with progress.like_ours(library):
+    with progress.sync_progress_bars(library):
         assert library.disabled, "what a user has silenced stays silent"
 
 

@@ -12,7 +12,7 @@ from sparsefront.config.arguments import normalize_arguments
 from sparsefront.config.declared import check_declared, declared_types
 from sparsefront.config.settings import build_settings, check_root
 from sparsefront.errors import InvalidSetting
-from sparsefront.settings_class import in_words, parameters_of
+from sparsefront.settings_class import describe_type, parameters_of
 
 # The words of a command line, and what its message holds.
 TYPED = [
@@ -138,7 +138,7 @@ def test_the_source_of_a_class_declares_what_the_class_takes():
         assert declared is not None and list(declared) == list(real), name
         for key, hint in declared.items():
             unknown += "Any" in str(hint)
-            assert "Any" in str(hint) or in_words(hint) == in_words(real[key]), f"{name}: {key}"
+            assert "Any" in str(hint) or describe_type(hint) == describe_type(real[key]), f"{name}: {key}"
     assert unknown <= 8, "more types than these need their module to be run"
 
 

@@ -35,7 +35,7 @@ from experiments.harness import runs
 from experiments.harness.measure import timed_in_turn
 from experiments.harness.rows import values_of, where_and_when
 from sparsefront.errors import InvalidSetting, failure_reason
-from sparsefront.gpu import sharing
+from sparsefront.gpu import shared
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion import products
 from sparsefront.inference.fusion.block_pass import fuse_blocks
@@ -152,7 +152,7 @@ class Ablation:
                     log.warning("out of time: call again for the lines that are left")
                     return
                 try:
-                    with sharing(self.session.device):
+                    with shared(self.session.device):
                         self.measure(point, line)
                 except Exception as error:  # one line must not take the others with it
                     log.error("%s %s failed: %s", point, line.name, failure_reason(error), exc_info=error)

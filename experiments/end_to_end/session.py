@@ -23,7 +23,7 @@ from experiments.harness.measure import Steps, kernel_times_us, timed_in_turn
 from experiments.harness.rows import where_and_when
 from sparsefront.artifacts.lease import held_alone
 from sparsefront.errors import InvalidSetting, failure_reason
-from sparsefront.gpu import alone, sharing
+from sparsefront.gpu import exclusive, shared
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.products import TimedProducts
 from sparsefront.inference.whole_network import why_dense
@@ -186,7 +186,7 @@ class Session:
         Raises:
             Exception: whatever fails on the way.
         """
-        with recorded() as spans, sharing(self.device):
+        with recorded() as spans, shared(self.device):
             self._measure(point)
         kinds: dict[str, float] = defaultdict(float)
         for span in spans:
@@ -280,7 +280,7 @@ class Session:
     def profile(self, point: Point, side: str, call: Callable[[], Any]) -> float | None:
         """Write the kernels of a side beside the rows; the share of products, or None where that fails: it costs no row."""
         try:
-            with alone(self.device):
+            with exclusive(self.device):
                 times_us = kernel_times_us(call)
         except Exception as error:
             log.warning("%s: no profile: %s", point, failure_reason(error))

@@ -23,7 +23,7 @@ import sparsefront as sf
 from experiments.harness.page import fill, number, table
 from experiments.harness.rows import Row, text, where_and_when
 from sparsefront.measure.decode import Decoder, int8_unavailable_reason, int8_weight_only
-from sparsefront.measure.end_to_end import find_dense, find_execution, time_beside
+from sparsefront.measure.end_to_end import find_dense, find_execution, time_against_dense
 from sparsefront.measure.fastest import Execution
 from sparsefront.results.store import append_line, read_lines
 
@@ -85,7 +85,7 @@ def measured(
         report = sf.swap(net, masks, inputs, kernel="sparse", seconds=seconds, tell=say)
         for line in report.fusion.summary():
             say(f"  {line}")
-        sparse, beside = time_beside(step(net), found, inputs, settings)
+        sparse, beside = time_against_dense(step(net), found, inputs, settings)
         graphed = found.medians_ms.get("cuda_graph")
         kernels = sorted({layer.kernel for layer in report.layers.values()})
         yield {

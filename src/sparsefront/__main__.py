@@ -1,10 +1,10 @@
-"""The commands of an installation: `sparsefront run|compare|verify|cache`, or `python -m sparsefront ...`."""
+"""The command line: `sparsefront run|compare|verify|cache`, or `python -m sparsefront ...`."""
 
 import os
 import sys
 
 if __name__ == "__main__" and sys.argv[1:2] == ["verify"] and not sys.flags.safe_path and os.getcwd() in sys.path[:1]:
-    del sys.path[0]  # `python -m` puts the working directory there, and a stranger's folder may hold a torch.py
+    del sys.path[0]  # `python -m` adds the working directory, where an untrusted folder may have a torch.py
 
 import importlib.metadata
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from sparsefront.config import command_line
 from sparsefront.config.settings import check_root
 from sparsefront.errors import InvalidSetting
 from sparsefront.options import CONF, missing_package, program_command
-from sparsefront.progress import ending_with_its_reader, unaffected_by_output
+from sparsefront.progress import exit_quietly_on_broken_pipe, ignore_output_errors
 from sparsefront.results.compare_arguments import USAGE, parse
 from sparsefront.results.run_folder import ANOTHER_FOLDER
 
@@ -26,11 +26,11 @@ from sparsefront.results.run_folder import ANOTHER_FOLDER
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
 def _hydra_main(cfg: DictConfig) -> float | tuple[float, ...] | None:
-    """Runs the configured stages; returns the result's values named by `optimize`, for a sweeper."""
+    """Run the configured stages; returns the result's values named by `optimize`, for a sweeper."""
     with command_line.job() as output_dir, command_line.report_errors_briefly(cfg, output_dir):
         check_root(cfg)
         command_line.check_groups(cfg)
-        # imported here: --help, --cfg and most slips need neither torch nor Lightning, which take seconds
+        # imported here: --help, --cfg and most mistakes need neither torch nor Lightning, which take seconds
         from sparsefront.pipeline import run_experiment
 
         return run_experiment(cfg)
@@ -40,9 +40,9 @@ def run(arguments: Sequence[str]) -> None:
     """Run one experiment, or a sweep with `-m`.
 
     Args:
-        arguments: of the command line, Hydra's overrides and flags; --help shows the groups.
+        arguments: Hydra's overrides and flags; --help shows the groups.
     """
-    with unaffected_by_output(), command_line.report_interrupt_briefly():
+    with ignore_output_errors(), command_line.report_interrupt_briefly():
         sys.argv[1:] = command_line.normalize_or_exit(arguments)
         with command_line.sweep_summary(), command_line.report_composition_briefly():
             _hydra_main()
@@ -51,7 +51,7 @@ def run(arguments: Sequence[str]) -> None:
 # `sparsefront compare` is `python compare.py`.
 
 
-@ending_with_its_reader()
+@exit_quietly_on_broken_pipe()
 def compare(arguments: Sequence[str]) -> int:
     """Run the comparison; returns the exit status: 0, or 1 with one message on stderr."""
     if any(argument in ("-h", "--help") for argument in arguments):
@@ -59,7 +59,7 @@ def compare(arguments: Sequence[str]) -> int:
         return 0
     try:
         request = parse(arguments)
-        from sparsefront.results.compare import answer  # here: help and slips do not wait for torch
+        from sparsefront.results.compare import answer  # here, so that --help and mistakes do not wait for torch
 
         answer(request)
     except InvalidSetting as error:
@@ -76,7 +76,7 @@ def compare(arguments: Sequence[str]) -> int:
     return 0
 
 
-# The other commands; COMMAND: as it is typed here.
+# All commands; COMMAND is replaced by the way it is typed here.
 
 PURPOSES = {
     "run": "one experiment -> one result; -m for a sweep: COMMAND pattern=tile_wise",
@@ -88,7 +88,7 @@ HELP = ("", "-h", "--help")
 
 
 def main() -> int | None:
-    """Run the command that `sys.argv` names; the exit status."""
+    """Run the command in `sys.argv`; returns the exit status."""
     name, rest = (sys.argv[1], sys.argv[2:]) if len(sys.argv) > 1 else ("", [])
     if name == "--version":
         print(f"sparsefront {importlib.metadata.version('sparsefront')}")

@@ -1,7 +1,4 @@
-"""What the processes of a distributed training tell each other; in a single process every function gives back what it got.
-
-A rank is such a process: each has the whole network and trains it on its own share of the batches.
-"""
+"""Collectives for data-parallel training, which also work in a single process without torch.distributed."""
 
 import torch
 import torch.distributed as dist
@@ -9,17 +6,17 @@ from torch import Tensor
 
 
 def world_size() -> int:
-    """How many ranks train together; 1 in a single process."""
+    """The number of ranks; 1 in a single process."""
     return dist.get_world_size() if _distributed() else 1
 
 
 def rank() -> int:
-    """This process's own rank, from 0."""
+    """This process's rank, from 0."""
     return dist.get_rank() if _distributed() else 0
 
 
 def all_reduce_sum(tensor: Tensor) -> Tensor:
-    """The sum over the ranks, with the same bits on every rank; a new tensor of the same shape, dtype and device."""
+    """The sum over ranks, bitwise equal on every rank; a new tensor of the same shape, dtype and device."""
     if not _distributed():
         return tensor
     summed = tensor.detach().clone(memory_format=torch.contiguous_format)
@@ -28,7 +25,7 @@ def all_reduce_sum(tensor: Tensor) -> Tensor:
 
 
 def broadcast(tensor: Tensor) -> Tensor:
-    """Rank 0's tensor on every rank; a new tensor of the same shape and dtype on the device of the one given."""
+    """Rank 0's tensor on every rank; a new tensor of the same shape and dtype on the argument's device."""
     if not _distributed():
         return tensor
     sent = tensor.detach().clone(memory_format=torch.contiguous_format)
@@ -37,7 +34,7 @@ def broadcast(tensor: Tensor) -> Tensor:
 
 
 def all_gather(content: object) -> list:
-    """What every rank gave, in their order; `content` can be pickled."""
+    """A list with every rank's `content`, which must be picklable, in rank order."""
     if not _distributed():
         return [content]
     contents: list = [None] * world_size()

@@ -1,4 +1,4 @@
-"""The exceptions for input that a user can fix and for SIGTERM, and text that others wrote as a terminal may show it."""
+"""Exceptions for input that a user can fix and for SIGTERM, and helpers for messages and untrusted text."""
 
 import difflib
 import re
@@ -6,25 +6,25 @@ import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-# Text that others wrote, as a terminal may show it: names of runs, messages, cells of tables.
+# Untrusted text for a terminal: names of runs, messages, cells of tables.
 
 MOST_DRAWN = 300  # characters of a line in a plot
-# What moves the cursor, rings, colors, or turns the order of letters round; and halves of characters, which cannot be encoded.
+# Control characters, bidirectional overrides, and surrogates, which cannot be encoded.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _CONTROL_IN_LINES = re.compile(_CONTROL.pattern.replace("\x00-\x1f", "\x00-\x09\x0b-\x1f"))
 
 
 def printable(text: object, *, lines: bool = False) -> str:
-    r"""Text without control characters: each stands as its escape, such as `\x1b`, `\r`, `\u202e`.
+    r"""Replace control characters by their escapes, such as `\x1b`, `\r`, `\u202e`.
 
     Args:
-        lines: line ends stay; else they are control characters, too.
+        lines: keep newlines; else they are escaped, too.
     """
     return (_CONTROL_IN_LINES if lines else _CONTROL).sub(_escaped, str(text))
 
 
 def plot_text(text: object) -> str:
-    """Text that matplotlib draws as it is: no control characters, no formula between dollar signs, no endless line."""
+    """Text for matplotlib: without control characters, formulas between dollar signs, and overlong lines."""
     lines = (line if len(line) <= MOST_DRAWN else f"{line[:MOST_DRAWN]}..." for line in str(text).split("\n"))
     return printable("\n".join(lines), lines=True).replace("$", r"\$")
 
@@ -38,10 +38,10 @@ class InvalidSetting(ValueError):
 
     Args:
         key: the configuration key as the user types it, or relative to its group (`validate` adds the group's name).
-        value: what was given.
-        allowed: in words, what is allowed instead, or why this value cannot work here.
+        value: the given value.
+        allowed: text: what is allowed instead, or why this value cannot work here.
 
-    `passing`: whether the same settings may work later, without any change to them.
+    `passing`: whether the cause is temporary, so that the same settings may work later.
     """
 
     passing = False
@@ -54,9 +54,9 @@ class InvalidSetting(ValueError):
         return printable(f"{self.key}={self.value}: {self.allowed}", lines=True)
 
     def within(self, group: str) -> "InvalidSetting":
-        """The same complaint with the key written from the root: `batch_size` in `measure` becomes `measure.batch_size`.
+        """The same error with the full key: `batch_size` in `measure` becomes `measure.batch_size`.
 
-        A key that names its group already, or is the group itself, stays what it is.
+        A key that includes a group already, or is the group itself, is unchanged.
         """
         if "." in self.key or self.key == group:
             return self
@@ -66,33 +66,33 @@ class InvalidSetting(ValueError):
 
 
 class Obstacle(InvalidSetting):
-    """Something outside the settings is in the way: a disk, a package, memory. `key` names it, and there is no value."""
+    """A problem outside the settings, such as a disk, a package or memory. `key` names it, and there is no value."""
 
     def __str__(self) -> str:
         return printable(f"{self.key}: {self.allowed}", lines=True)
 
 
 class PassingObstacle(Obstacle):
-    """One that says nothing about the settings of the run, such as a full disk: the same run may work later."""
+    """A temporary obstacle, such as a full disk: the same run may work later."""
 
     passing = True
 
 
 class NoRoom(InvalidSetting):
-    """A disk lacks room for what would be written to it; it may have it later. `key` is the setting that names the disk."""
+    """A disk lacks space, maybe temporarily. `key` is the setting that names the disk."""
 
     passing = True
 
 
 class Edited(Obstacle):
-    """A record, or what belongs to it, that is not what was stored; `key` names the part."""
+    """A record, or a file of it, was modified after it was stored; `key` names the part."""
 
     def __init__(self, part: str, how: str) -> None:
         super().__init__(part, None, how)
 
 
 class Terminated(SystemExit):
-    """SIGTERM ended a training. The exit status is 143, as shells tell it."""
+    """SIGTERM ended a training. The exit status is 143, as in shells."""
 
     def __init__(self) -> None:
         super().__init__(128 + signal.SIGTERM)
@@ -103,7 +103,7 @@ class Terminated(SystemExit):
 
 @contextmanager
 def keys_of(group: str) -> Iterator[None]:
-    """Complaints from inside leave with their keys written from the root (see `InvalidSetting.within`)."""
+    """Add the group to the keys of errors from inside (see `InvalidSetting.within`)."""
     try:
         yield
     except InvalidSetting as error:
@@ -114,7 +114,7 @@ def keys_of(group: str) -> Iterator[None]:
 
 
 class UnknownKey(InvalidSetting):
-    """A key that the chosen option of its group does not take."""
+    """A key that the chosen option of its group does not have."""
 
     def within(self, group: str) -> "InvalidSetting":
         rooted = super().within(group)
@@ -122,14 +122,14 @@ class UnknownKey(InvalidSetting):
 
 
 def closest(name: str, names: Sequence[str], most: int = 5) -> str:
-    """The names most like one that there is not, for a message: those that hold it first."""
+    """The names most similar to an unknown one, for a message; those that contain it first."""
     holding = [other for other in names if name and name in other]
     alike = difflib.get_close_matches(name, names, n=most, cutoff=0.0)
     return ", ".join(list(dict.fromkeys(holding + alike))[:most])
 
 
 def did_you_mean(name: str, names: Sequence[str]) -> str:
-    """`did you mean tile_wise? `, to be put before all names there are; empty where none is much like it."""
+    """A prefix such as `did you mean tile_wise? ` for a list of all names; empty where none is similar."""
     plain = {other.lower(): other for other in names}
     alike = difflib.get_close_matches(name.lower(), plain, n=1)
     holding = [other for other in plain if len(name) > 2 and name.lower() in other]
@@ -138,12 +138,12 @@ def did_you_mean(name: str, names: Sequence[str]) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an exception's message, since compilers add pages to it; its type where it says nothing."""
+    """The first line of an exception's message, since compilers add pages to it; its type if the message is empty."""
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def yaml_complaint(error: Exception) -> str:
-    """What a YAML parser says of a file, in one line, with the place."""
+    """A YAML parser's error in one line, with its position."""
     mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
     if mark is None or problem is None:
         return " ".join(str(error).split())
@@ -151,5 +151,5 @@ def yaml_complaint(error: Exception) -> str:
 
 
 def failure_reason(error: BaseException) -> str:
-    """The kind of exception and the first line of its message."""
+    """The exception's type and the first line of its message."""
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

@@ -1,7 +1,4 @@
-"""The GPU of this process: questions to its driver, and sharing it with other processes of the host.
-
-Trainings and evaluations run side by side, a timing runs alone.
-"""
+"""Driver queries, and sharing of a GPU between processes of a host: training runs in shared mode, timing exclusively."""
 
 import logging
 import os
@@ -23,20 +20,19 @@ import torch
 
 from sparsefront.progress import ALONE, WAITING, spent_on
 
-# Questions to the driver about the GPU in use, through its own tool `nvidia-smi`.
+# Driver queries through `nvidia-smi`.
 
 TIMEOUT_S = 10
 
 
 class GpuQuery:
-    """One field of one GPU, asked for in the background, so that the GPU can go on working until the answer is here.
+    """A query of one field of one GPU in the background, so that the GPU can work until the answer arrives.
 
-    The GPU is named by its PCI address, which CUDA knows of the device in use. So `CUDA_VISIBLE_DEVICES` is respected
-    whatever it holds (indices, UUIDs, names of MIG instances) and in whatever order CUDA counts; the tool itself ignores
-    that variable. A MIG instance has the address, and the clock, of the GPU that it is a part of.
+    The GPU is selected by its PCI address, which CUDA reports. This respects any `CUDA_VISIBLE_DEVICES` (indices, UUIDs, MIG
+    instances) and any order of devices, which the tool itself ignores. A MIG instance has the address and the clock of its GPU.
 
     Args:
-        field: one that `nvidia-smi --help-query-gpu` lists, such as clocks.sm.
+        field: from `nvidia-smi --help-query-gpu`, such as clocks.sm.
         device: of type cuda.
     """
 
@@ -61,7 +57,7 @@ class GpuQuery:
         return self._process is None or self._process.poll() is not None
 
     def answer(self, timeout_s: float = TIMEOUT_S) -> str | None:
-        """The field's value; None where there is no tool, no value, or nothing after `timeout_s` seconds more."""
+        """The field's value; None without the tool, without a value, or after `timeout_s` more seconds."""
         if self._process is None:
             return None
         try:
@@ -70,21 +66,21 @@ class GpuQuery:
             self._process.kill()
             self._process.communicate()
             return None
-        # One line, for one GPU was named. Anything else is no answer: another GPU's value is worse than none.
+        # One line for one GPU; anything else is rejected, since another GPU's value is worse than none.
         return text.strip() if self._process.returncode == 0 and len(text.strip().splitlines()) == 1 else None
 
 
 def pci_address(device: torch.device) -> str:
-    """domain:bus:device.function, as the driver's tool takes it."""
+    """domain:bus:device.function, as nvidia-smi expects it."""
     found = torch.cuda.get_device_properties(device)
     return f"{found.pci_domain_id:08x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
 
 
 def clock_under_load(calls: Sequence[Callable[[], object]], device: torch.device) -> float | None:
-    """SM clock in MHz of the GPU in use, read while it runs these calls in turn, one at a time as the timer does.
+    """SM clock in MHz, read while the GPU runs these calls one at a time in turn, as the timer does.
 
-    For use right after a timing, with what was timed: an idle GPU clocks down, and the tool that reads the clock would
-    disturb the timing itself. Returns None on a CPU, or where the driver does not tell.
+    Call it right after a timing, with the timed calls: an idle GPU clocks down, and nvidia-smi would disturb the timing itself.
+    Returns None on a CPU, or where the driver does not report it.
     """
     if device.type != "cuda":
         return None
@@ -98,14 +94,14 @@ def clock_under_load(calls: Sequence[Callable[[], object]], device: torch.device
     return float(clock) if clock and clock.isdigit() else None
 
 
-# A lock that many hold together or one holds alone, between the processes of a host.
+# A readers-writer lock between the processes of a host: shared or exclusive.
 #
-#     <folder>/<name>.turnstile   who wants it alone holds this one, alone, from then on until it is done; others pass through
-#     <folder>/<name>.lock        shared or alone
+#     <folder>/<name>.turnstile   held exclusively by a process that waits for exclusive access or has it
+#     <folder>/<name>.lock        held shared or exclusively
 #
-# A newcomer passes the turnstile first, so those that come later cannot keep out who waits to be alone. Those that
-# hold the lock look at the turnstile now and then (`wanted_alone`) and give it back. Both are locks of the operating
-# system (flock): they end with the process, however it ends. The files stay; they are empty.
+# Every process passes the turnstile first, so that later ones cannot starve one that waits for exclusive access. Shared holders
+# check the turnstile now and then (`exclusive_wanted`) and release the lock. Both use flock, which ends with the process, however
+# it ends. The empty files stay.
 #
 # Source: the turnstile of Downey, "The Little Book of Semaphores", 2016, section 4.2.5, the no-starve readers-writers
 # solution.
@@ -114,14 +110,14 @@ ANYBODY = 0o666  # the processes may belong to several users
 
 
 class Gate:
-    """One process's access to such a lock; at any time it holds it shared, alone or not at all.
+    """One process's handle of such a lock: held shared, exclusively, or not at all.
 
     Args:
-        folder: exists, or is made; on a file system of this host.
+        folder: on a local file system; created if missing.
         name: of the lock.
-        about_to_wait: gives what surrounds a wait, such as a context that tells of it.
+        about_to_wait: makes a context manager around each wait, such as one that logs it.
     Raises:
-        OSError: the folder or its files cannot be opened, or know no locks.
+        OSError: the folder or its files cannot be opened, or do not support locks.
     """
 
     def __init__(
@@ -130,33 +126,33 @@ class Gate:
         self._about_to_wait = about_to_wait
         self._turnstile, self._lock = _open(folder / f"{name}.turnstile"), _open(folder / f"{name}.lock")
         _gates.add(self)
-        _take(self._turnstile, alone=False)
+        _take(self._turnstile, exclusive=False)
         _release(self._turnstile)
 
     def enter_shared(self) -> None:
-        """Wait until nobody is alone, nor waits to be."""
-        self._wait_for(self._turnstile, alone=False)
-        # whoever is alone holds the turnstile until after it has released the lock: this never waits
-        self._wait_for(self._lock, alone=False)
+        """Acquire it shared; waits while a process has or awaits exclusive access."""
+        self._wait_for(self._turnstile, exclusive=False)
+        # an exclusive holder releases the lock before the turnstile: this never waits
+        self._wait_for(self._lock, exclusive=False)
         _release(self._turnstile)
 
-    def enter_alone(self) -> None:
-        """Wait until the others have left; newcomers wait from now on."""
-        self._wait_for(self._turnstile, alone=True)
+    def enter_exclusive(self) -> None:
+        """Acquire it exclusively; waits for all holders, while new ones wait at the turnstile."""
+        self._wait_for(self._turnstile, exclusive=True)
         try:
-            self._wait_for(self._lock, alone=True)
-        except BaseException:  # interrupted while it waited
+            self._wait_for(self._lock, exclusive=True)
+        except BaseException:  # interrupted while waiting
             _release(self._turnstile)
             raise
 
     def leave(self) -> None:
-        """Let others have it; without effect where this process holds nothing."""
+        """Release it; without effect if not held."""
         _release(self._lock)
         _release(self._turnstile)
 
-    def wanted_alone(self) -> bool:
-        """Whether a process waits to be alone. For one that holds it shared; costs two system calls."""
-        if not _take(self._turnstile, alone=False):
+    def exclusive_wanted(self) -> bool:
+        """Whether a process waits for exclusive access; for shared holders. Takes two system calls."""
+        if not _take(self._turnstile, exclusive=False):
             return True
         _release(self._turnstile)
         return False
@@ -166,28 +162,28 @@ class Gate:
             with suppress(OSError):
                 os.close(file)
 
-    def _wait_for(self, file: int, *, alone: bool) -> None:
-        if not _take(file, alone=alone):
+    def _wait_for(self, file: int, *, exclusive: bool) -> None:
+        if not _take(file, exclusive=exclusive):
             with self._about_to_wait():
-                _take(file, alone=alone, wait=True)
+                _take(file, exclusive=exclusive, wait=True)
 
 
 def _open(file: Path) -> int:
-    """For locks reading is enough; only so another user's file in a folder of all users can be opened."""
+    """Open a lock file read-only, which is enough for flock and works for another user's file in a shared folder."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):
         made = os.open(file, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, ANYBODY)
         with suppress(OSError):
-            os.chmod(file, ANYBODY)  # whatever the user's mask takes away
+            os.chmod(file, ANYBODY)  # regardless of the umask
         return made
     return os.open(file, os.O_RDONLY | os.O_CLOEXEC)
 
 
-def _take(file: int, *, alone: bool, wait: bool = False) -> bool:
+def _take(file: int, *, exclusive: bool, wait: bool = False) -> bool:
     import fcntl  # not on Windows
 
     try:
-        fcntl.flock(file, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(file, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         return False
     return True
@@ -203,7 +199,7 @@ _gates: "WeakSet[Gate]" = WeakSet()
 
 
 def _close_copies() -> None:
-    """A forked process, such as a loader's worker, has copies of the open files: with them it would hold on after its parent."""
+    """Close copies of the lock files in a forked process, such as a loader's worker, which would hold locks after its parent."""
     for gate in list(_gates):
         gate.close()
 
@@ -212,7 +208,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_close_copies)
 
 
-# How this process uses its GPUs: with others, alone, or not at all for a while. On a CPU nothing is locked.
+# Access modes of this process to its GPUs: shared, exclusive, or none. On a CPU nothing is locked.
 
 log = logging.getLogger(__name__)
 FOLDER = "SPARSEFRONT_GPU_LOCKS"  # environment variable
@@ -220,10 +216,10 @@ TELL_AFTER_S = 3.0
 
 
 @contextmanager
-def sharing(device: torch.device) -> Iterator[None]:
-    """Work on a GPU beside other processes, none of which times anything meanwhile; long work calls `give_way` now and then.
+def shared(device: torch.device) -> Iterator[None]:
+    """Use a GPU shared with other processes, none of which times meanwhile; long work should call `yield_gpu` now and then.
 
-    Also as a decorator. Inside itself, or inside `alone`, it changes nothing.
+    Also a decorator. No effect inside `shared` or `exclusive`.
 
     Args:
         device: of type cuda; without an index, the current one. A CPU is not locked.
@@ -233,19 +229,18 @@ def sharing(device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
-def alone(device: torch.device) -> Iterator[None]:
-    """Time on a GPU while no other process that goes by this lock runs anything there.
+def exclusive(device: torch.device) -> Iterator[None]:
+    """Use a GPU exclusively, for timing, among the processes that respect this lock.
 
-    What this process holds shared it gives back first, so that two which are about to time never wait for each other. Inside
-    itself it changes nothing.
+    Releases a shared lock first, so that two processes about to time do not deadlock. No effect inside `exclusive`.
     """
-    with _in_mode(device, "alone"):
+    with _in_mode(device, "exclusive"):
         yield
 
 
 @contextmanager
-def aside(device: torch.device) -> Iterator[None]:
-    """Give back what is held shared, while this process may wait for another one that might need the GPU."""
+def released(device: torch.device) -> Iterator[None]:
+    """Release a shared lock meanwhile, for work that does not need the GPU or waits for a process that may need it."""
     access = _access_to(device)
     if access is None or access.mode != "shared":
         yield
@@ -254,10 +249,10 @@ def aside(device: torch.device) -> Iterator[None]:
         yield
 
 
-def give_way(device: torch.device) -> None:
-    """Let a process that waits to time do so, and go on afterwards; at once where there is none. For between two batches."""
+def yield_gpu(device: torch.device) -> None:
+    """Yield the GPU to a process that waits to time, if there is one; call it between batches."""
     access = _access_to(device)
-    if access is not None and access.mode == "shared" and access.gate.wanted_alone():
+    if access is not None and access.mode == "shared" and access.gate.exclusive_wanted():
         access.switch_to(None)
         access.switch_to("shared")
 
@@ -265,7 +260,7 @@ def give_way(device: torch.device) -> None:
 @contextmanager
 def _in_mode(device: torch.device, mode: str) -> Iterator[None]:
     access = _access_to(device)
-    if access is None or access.mode in (mode, "alone"):
+    if access is None or access.mode in (mode, "exclusive"):
         yield
         return
     with access.switched_to(mode):
@@ -273,7 +268,7 @@ def _in_mode(device: torch.device, mode: str) -> Iterator[None]:
 
 
 class _Access:
-    """This process's mode on one GPU: shared, alone, or None."""
+    """This process's access mode to one GPU: shared, exclusive, or None."""
 
     def __init__(self, device: torch.device, gate: Gate) -> None:
         self.device, self.gate = device, gate
@@ -284,7 +279,7 @@ class _Access:
         before = self.mode
         self.switch_to(mode)
         try:
-            if mode == "alone":
+            if mode == "exclusive":
                 with spent_on(ALONE):
                     yield
             else:
@@ -294,18 +289,18 @@ class _Access:
 
     def switch_to(self, mode: str | None) -> None:
         if self.mode is not None:
-            finish_work(self.device)  # what is in its queue would run beside the next one's work
+            finish_work(self.device)  # queued work would overlap with the next holder's
             self.mode = None
             self.gate.leave()
         if mode == "shared":
             self.gate.enter_shared()
-        elif mode == "alone":
-            self.gate.enter_alone()
+        elif mode == "exclusive":
+            self.gate.enter_exclusive()
         self.mode = mode
 
 
 def finish_work(device: torch.device) -> None:
-    """Wait until a GPU has done what this process gave it; after an error that broke its context there is nothing to wait for."""
+    """Synchronize with a GPU; an error, such as of a broken context, is only logged."""
     if device.type != "cuda":
         return
     try:
@@ -315,7 +310,7 @@ def finish_work(device: torch.device) -> None:
 
 
 def lock_name(device: torch.device) -> str | None:
-    """Names the GPU, whatever number it has in this process; None where there is nothing to lock."""
+    """The GPU's UUID, independent of its index in this process; None where there is nothing to lock."""
     if device.type != "cuda" or not _found():
         return None
     index = torch.cuda.current_device() if device.index is None else device.index
@@ -331,7 +326,7 @@ def _uuid(index: int) -> str:
 
 
 def _access_to(device: torch.device) -> _Access | None:
-    """None where nothing is locked."""
+    """This process's access to a device; None where nothing is locked."""
     if (name := lock_name(device)) is None:
         return None
     if name not in _accesses:
@@ -340,10 +335,10 @@ def _access_to(device: torch.device) -> _Access | None:
 
 
 def _make_access(name: str, device: torch.device) -> _Access | None:
-    """None, with a warning, where there can be no locks."""
+    """Open the locks of a GPU; None, with a warning, where that fails."""
     folder = lock_folder()
     try:
-        return _Access(device, Gate(folder, name, _told))
+        return _Access(device, Gate(folder, name, _log_long_wait))
     except (OSError, ImportError) as error:
         log.warning("no lock for this GPU, so that other processes may disturb its timings: %s: %s", folder, error)
         return None
@@ -355,21 +350,21 @@ if hasattr(os, "register_at_fork"):
 
 
 def lock_folder() -> Path:
-    """Where this host's locks lie: `SPARSEFRONT_GPU_LOCKS`, else a folder of all users among the temporary ones."""
+    """Folder of this host's locks: `SPARSEFRONT_GPU_LOCKS`, else a folder for all users in the temporary directory."""
     if given := os.environ.get(FOLDER):
         return Path(given)
     folder = Path(tempfile.gettempdir()) / "sparsefront-gpu-locks"
     try:
         folder.mkdir()
         folder.chmod(stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO | stat.S_ISVTX)
-    except OSError:  # it is there already, or cannot be made, of which opening a lock tells
+    except OSError:  # it exists already, or cannot be made, which opening a lock will report
         pass
     return folder
 
 
 @contextmanager
-def _told() -> Iterator[None]:
-    """Waiting, with one line where that takes more than a moment."""
+def _log_long_wait() -> Iterator[None]:
+    """Around a wait: count it as waiting, and log a line if it takes longer than `TELL_AFTER_S`."""
     line = threading.Timer(TELL_AFTER_S, log.info, ["waiting for the GPU, which another process times or works on"])
     line.daemon = True
     line.start()
@@ -380,10 +375,10 @@ def _told() -> Iterator[None]:
         line.cancel()
 
 
-class GiveWay(pl.Callback):
-    """Lightning callback: before a batch of training or validation, lets a process that waits to time have the GPU.
+class YieldGpu(pl.Callback):
+    """Lightning callback that calls `yield_gpu` before each batch of training or validation.
 
-    Ranks of one training each look at their own GPU. One that pauses keeps the others waiting in their next exchange.
+    Each rank checks its own GPU; while one pauses, the others wait in their next collective.
 
     Args:
         device: that this process trains on.
@@ -393,7 +388,7 @@ class GiveWay(pl.Callback):
         self.device = device
 
     def on_train_batch_start(self, *_: Any) -> None:
-        give_way(self.device)
+        yield_gpu(self.device)
 
     def on_validation_batch_start(self, *_: Any) -> None:
-        give_way(self.device)
+        yield_gpu(self.device)

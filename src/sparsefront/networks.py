@@ -1,4 +1,4 @@
-"""What is asked of any network: finite weights, its calls while it runs, its train and eval modes, and fewer blocks."""
+"""Utilities for any network: state dicts, finite checks, hooks, train and eval modes, removal of blocks, dispatch modes."""
 
 import copy
 import hashlib
@@ -26,9 +26,7 @@ def layer_weight(layer: nn.Module) -> Tensor:
 
 
 def unwrapped(net: Any) -> Any:
-    """The network in `torch.compile`, DataParallel and DistributedDataParallel, in any nesting, so that its layers have the names
-    of its own; anything else as it is.
-    """
+    """Unwrap `torch.compile`, DataParallel and DistributedDataParallel, in any nesting; anything else is returned unchanged."""
     while isinstance(net, nn.Module):
         if isinstance(net, nn.DataParallel | nn.parallel.DistributedDataParallel):
             net = net.module
@@ -40,14 +38,14 @@ def unwrapped(net: Any) -> Any:
 
 
 def load_state(net: nn.Module, weights: Mapping[str, Tensor], *, strict: bool = True) -> tuple[list[str], list[str]]:
-    """`load_state_dict` of weights from a file, which keeps no versions of modules: they are taken to be of the network's own.
+    """`load_state_dict` of weights from a file without module versions, assuming the network's own.
 
-    Without a version some modules, such as torchvision's MNASNet, refuse theirs.
+    Without versions some modules, such as torchvision's MNASNet, reject their weights.
 
     Args:
-        strict: all keys must be there, and no others.
+        strict: as in `load_state_dict`.
     Returns:
-        keys that are missing, and keys that the network does not have.
+        missing and unexpected keys.
     Raises:
         RuntimeError: the weights do not fit.
     """
@@ -57,28 +55,28 @@ def load_state(net: nn.Module, weights: Mapping[str, Tensor], *, strict: bool = 
     return missing, unexpected
 
 
-# Tensors that must be finite, scores among them, and the first that is not.
+# Checks for finite tensors.
 
 
 class NonFinite(NamedTuple):
-    """A tensor with NaN or infinity: its name, and in words how many of each it holds."""
+    """A tensor with NaN or infinity: its name, and their counts as text."""
 
     name: str
     counts: str
 
 
 def first_non_finite(tensors: Mapping[str, Tensor]) -> NonFinite | None:
-    """The first tensor that holds NaN or infinity, in the order of the mapping; None where all are finite.
+    """The first tensor with NaN or infinity, in the order of the mapping; None where all are finite.
 
     Args:
-        tensors: any shape and device; those of integers and bools are always finite.
+        tensors: any shape, device and dtype; integers and bools are always finite.
     """
     for name, values in tensors.items():
         if values.numel() == 0 or not values.is_floating_point():
             continue
-        if values.element_size() == 1:  # torch orders no 8-bit floats
+        if values.element_size() == 1:  # torch cannot compare 8-bit floats
             values = values.float()
-        # The extremes carry NaN and infinity along: no temporary in the size of the tensor.
+        # aminmax propagates NaN and infinity, without a temporary of the tensor's size
         if not torch.isfinite(torch.stack(torch.aminmax(values.detach()))).all():
             nans, infinities = int(values.isnan().sum()), int(values.isinf().sum())
             return NonFinite(name, f"{nans} NaN and {infinities} infinite of {values.numel()}")
@@ -86,15 +84,12 @@ def first_non_finite(tensors: Mapping[str, Tensor]) -> NonFinite | None:
 
 
 def require_finite(scores: Mapping[str, Tensor]) -> None:
-    """Raise ValueError naming the first layer whose scores hold NaN or infinity.
+    """Raise ValueError naming the first layer whose scores have NaN or infinity.
 
-    A NaN compares false with every threshold, so it would be pruned or kept at random places without a sound.
+    A NaN compares false with every threshold, so that weights would silently be pruned or kept at random.
     """
     if (found := first_non_finite(scores)) is not None:
         raise ValueError(f"the importance of {found.name} is not finite: {found.counts} scores")
-
-
-# sha256 of named tensors: weights or masks.
 
 
 def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
@@ -106,30 +101,27 @@ def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
     return hashed.hexdigest()
 
 
-def network_in_words(net: nn.Module) -> str:
-    """What a network is built of: its modules, and shapes, dtypes and device of its tensors; the same of those that are alike."""
+def architecture_text(net: nn.Module) -> str:
+    """Text that is equal for networks of the same modules and of tensors with the same names, shapes, dtypes and devices."""
     tensors = (*net.named_parameters(), *net.named_buffers())
     return "\n".join(
         (repr(net), *(f"{name} {tensor.dtype} {list(tensor.shape)} {tensor.device}" for name, tensor in tensors))
     )
 
 
-# Hooks on modules, which are called with a module's own forward alone: what stands in for it would drop them.
+# Forward hooks.
 
 
 def has_forward_hooks(module: nn.Module) -> bool:
-    """Whether something sees or changes what this module is given or gives, its parts aside."""
+    """Whether the module itself has forward hooks or pre-hooks, which a replacement would drop."""
     return bool(module._forward_hooks or module._forward_pre_hooks)
-
-
-# Seeing how modules are called, and what they return, while a network runs.
 
 
 @contextmanager
 def before_forward(
     modules: Mapping[str, nn.Module], see: Callable[[str, tuple[Any, ...], dict[str, Any]], None]
 ) -> Iterator[None]:
-    """While open, `see(name, args, kwargs)` is called before every forward of these modules, with what they are given."""
+    """Call `see(name, args, kwargs)` before every forward of these modules inside the context."""
 
     def hook(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         see(name, args, kwargs)
@@ -144,7 +136,7 @@ def before_forward(
 def after_forward(
     modules: Mapping[str, nn.Module], see: Callable[[str, tuple[Any, ...], dict[str, Any], Any], None]
 ) -> Iterator[None]:
-    """While open, `see(name, args, kwargs, output)` is called after every forward of these modules."""
+    """Call `see(name, args, kwargs, output)` after every forward of these modules inside the context."""
 
     def hook(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         see(name, args, kwargs, output)
@@ -156,7 +148,7 @@ def after_forward(
 
 
 def first_argument(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
-    """The tensor that a layer with one input is called with, by position or by name."""
+    """The input of a layer with one argument, given by position or keyword."""
     return args[0] if args else next(iter(kwargs.values()))
 
 
@@ -171,19 +163,19 @@ def _removed(handles: Iterable[RemovableHandle]) -> Iterator[None]:
 
 
 def storage_of(tensor: Tensor) -> int | None:
-    """What identifies the memory of a strided tensor and its views; None of a sparse or nested one, which has several."""
+    """An identifier of a strided tensor's storage, shared by its views; None for sparse or nested tensors, which have several."""
     if tensor.layout != torch.strided or tensor.is_nested:
         return None
     return tensor.untyped_storage()._cdata
 
 
 class ReadTensors(TorchDispatchMode):
-    """While entered, notes which tensors, or views of them, any operation is given: also those that no module is called for.
+    """Records which tensors, or views of them, any operator reads, including reads outside of module calls.
 
     Args:
         tensors: name -> tensor, on any device.
     Attributes:
-        names: of those that were read.
+        names: of the tensors that were read.
     """
 
     supports_higher_order_operators = True
@@ -206,18 +198,18 @@ class ReadTensors(TorchDispatchMode):
 
 @contextmanager
 def keep_modes(net: nn.Module) -> Iterator[None]:
-    """Every module is then in the mode in which it was."""
+    """Restore the train or eval mode of every module afterwards."""
     modes = [(module, module.training) for module in net.modules()]
     try:
         yield
     finally:
         for module, training in modes:
-            module.training = training  # `train` would set those below it too
+            module.training = training  # `train` would also set submodules
 
 
 @contextmanager
-def modes_back_on_error(*nets: nn.Module) -> Iterator[None]:
-    """What ends with an exception leaves every module in the mode in which it was."""
+def restore_modes_on_error(*nets: nn.Module) -> Iterator[None]:
+    """Restore the train or eval mode of every module after an exception."""
     modes = [(module, module.training) for net in nets for module in net.modules()]
     try:
         yield
@@ -229,35 +221,36 @@ def modes_back_on_error(*nets: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def in_eval_mode(net: nn.Module) -> Iterator[None]:
-    """The whole network is in eval mode until then."""
+    """Put the whole network in eval mode, and restore its modes afterwards."""
     with keep_modes(net):
         net.eval()
         yield
 
 
-# Where a network keeps its masks. All that a training needs to know of them: it does not depend on how they are made.
+# The buffer with a layer's mask: the only dependency of training code on masks.
 
 BUFFER = "_sparsefront_mask"
 
 
 @torch.no_grad()
 def zero_pruned(module: nn.Module) -> None:
-    """Zero in place every weight below a module that its mask prunes."""
+    """Zero all pruned weights of a module and its submodules, in place."""
     for layer in module.modules():
         if hasattr(layer, BUFFER):
             layer.weight.masked_fill_(~getattr(layer, BUFFER), 0.0)
 
 
-# The network without some of its blocks. A list that is numbered is numbered anew; of one with names of its own, blocks of the
-# class that goes take the first names.
+# Removal of blocks. Numbered containers are renumbered; in containers with other names, remaining blocks of the removed class
+# take the first of that class's names.
 
 
 def names_left(net: nn.Module, blocks: Iterable[str], gone: Collection[str]) -> dict[str, str | None]:
-    """What remains of the lists that blocks are in, as `remove_blocks` takes it.
+    """The argument of `remove_blocks` for blocks to remove: name -> its name afterwards, None if removed.
 
     Args:
         net: the whole network.
-        blocks: that may go; `gone` are those that do.
+        blocks: that may be removed.
+        gone: those to remove.
     """
     left: dict[str, str | None] = {}
     for parent in dict.fromkeys(_parent(block) for block in blocks):
@@ -273,14 +266,14 @@ def names_left(net: nn.Module, blocks: Iterable[str], gone: Collection[str]) -> 
 
 
 def remove_blocks(net: nn.Module, blocks: Mapping[str, str | None]) -> None:
-    """Take blocks out of a network, in place; one without them stays as it is.
+    """Remove blocks from a network, in place; no effect if they were removed already.
 
-    What a network of transformers says of their number follows (its configurations are copied first, since another network may
-    have the same), so that `from_pretrained` opens what it saves.
+    Updates the number of layers in configurations of transformers (which are copied first, since networks may share them), so
+    that `from_pretrained` opens what the network saves.
 
     Args:
-        net: also on the meta device.
-        blocks: module -> its name afterwards, None of a block that goes; of all members of the lists that blocks are in.
+        net: on any device, meta included.
+        blocks: module -> its name afterwards, None if removed; for all members of the containers of blocks.
     Raises:
         InvalidSetting: blocks of another network.
     """
@@ -295,15 +288,15 @@ def remove_blocks(net: nn.Module, blocks: Mapping[str, str | None]) -> None:
         for place, (name, block) in enumerate(_members(owner, parent).items()):
             left = blocks[name]
             if left is not None:
-                _renumber(block, place, len(moved))
+                _update_layer_idx(block, place, len(moved))
                 moved[left.rpartition(".")[2]] = block
         owner._modules.clear()
         owner._modules.update(moved)
-        _recount(net, net.get_submodule(_parent(parent)), stays)
+        _update_block_counts(net, net.get_submodule(_parent(parent)), stays)
 
 
 def has_blocks(net: nn.Module, blocks: Mapping[str, str | None]) -> bool:
-    """Whether a network still has all blocks; False of the one that is left without some.
+    """Whether a network still has all blocks; False if some were removed.
 
     Raises:
         InvalidSetting: blocks of another network.
@@ -330,8 +323,8 @@ def _members(owner: nn.Module | None, parent: str) -> dict[str, nn.Module]:
     return {f"{parent}.{key}".removeprefix("."): block for key, block in members.items() if block is not None}
 
 
-def _renumber(block: nn.Module, before: int, now: int) -> None:
-    """Layers of transformers know their place, by which caches of keys and values are kept."""
+def _update_layer_idx(block: nn.Module, before: int, now: int) -> None:
+    """Update `layer_idx` of transformers' layers, the index of their KV cache."""
     for module in block.modules():
         if vars(module).get("layer_idx") == before:
             module.layer_idx = now
@@ -340,18 +333,18 @@ def _renumber(block: nn.Module, before: int, now: int) -> None:
 NUMBERS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "depth")
 
 
-def _recount(net: nn.Module, owner: nn.Module, stays: list[bool]) -> None:
-    """What modules and configurations say of the number of blocks.
+def _update_block_counts(net: nn.Module, owner: nn.Module, stays: list[bool]) -> None:
+    """Update the number of blocks in modules and configurations.
 
     Args:
-        owner: of the list that they were in.
-        stays: of each block that was in it.
+        owner: module with the blocks' container.
+        stays: whether each block remains.
     """
     before, now = len(stays), sum(stays)
     for name in NUMBERS:
         if vars(owner).get(name) == before:
             setattr(owner, name, now)
-    # by what the owner was made from, as far as it has it; other parts of a network count blocks of their own
+    # the owner's own configuration, if it has one: other parts of a network may have other numbers of blocks
     given = getattr(owner, "config", None) or getattr(net, "config", None)
     if given is None or not hasattr(given, "save_pretrained"):
         return
@@ -368,29 +361,29 @@ def _recount(net: nn.Module, owner: nn.Module, stays: list[bool]) -> None:
 
 
 class AlwaysClamped(TorchFunctionMode):
-    """Around a forward that is recorded or exported, which cannot wait for values.
+    """For a forward that is recorded or exported, which cannot inspect values: makes tests for non-finite values true.
 
-    BART, Marian and DETR clamp what they return in float16, where not all of it is finite. Inside, they are told that it is not:
-    to clamp values that are finite changes none below the largest of float16 less 1,000.
+    BART, Marian and DETR clamp float16 outputs if any is not finite. Inside they always clamp, which only changes values within
+    1,000 of float16's maximum.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        asked = getattr(args[0], "_asked", None) if args else None
+        asked = getattr(args[0], "_finite_test", None) if args else None
         if func is Tensor.__bool__ and asked is not None:
             return asked == "isinf.any"
         found = func(*args, **(kwargs or {}))
         if (name := getattr(func, "__name__", "")) in ("isfinite", "isinf"):
-            found._asked = name
+            found._finite_test = name
         elif (asked, name) in (("isfinite", "all"), ("isinf", "any")):
-            found._asked = f"{asked}.{name}"
+            found._finite_test = f"{asked}.{name}"
         return found
 
 
 def decomposed(function: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The result of an operator that is made of others, by those others; NotImplemented of any other operator.
+    """Run a composite operator through its parts; NotImplemented for other operators.
 
-    Inference mode hands such operators over whole. As C++ takes them apart, on a GPU an LSTM into cuDNN's operator:
-    PyTorch's own decompositions in Python fail for the steps of a decoder there.
+    Inference mode does not decompose such operators. Uses the C++ kernels, which on a GPU call cuDNN for an LSTM: PyTorch's
+    Python decompositions fail for the steps of a decoder there.
     """
     key = torch._C.DispatchKey.CompositeImplicitAutograd
     if torch._C._dispatch_has_kernel_for_dispatch_key(function.name(), key):

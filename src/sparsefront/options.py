@@ -1,6 +1,4 @@
-"""Options by their names: those of a package, those that files name, and the packages that some of them need. And the names of
-the program's own commands, as this process was started.
-"""
+"""Look up options by name, in our packages and in files; names of the program's commands; packages that options need."""
 
 import importlib
 import importlib.util
@@ -15,18 +13,18 @@ from typing import Any, TypeVar
 
 from sparsefront.errors import InvalidSetting, Obstacle, did_you_mean, first_line
 
-# The options of a package: every class that its modules define with a `name` of its own; and classes that files name.
+# Options of a package: every class in its modules that defines `name`; and classes named in files.
 
 OWN = "sparsefront"
 CONF = (Path(__file__).parent / "conf").resolve()
-"""Our groups of options: a link into the repository, a folder of the package where it is installed."""
+"""Our configuration groups: a link into the repository, or a folder of the installed package."""
 TARGET = "_target_"
-"""The key under which a configuration, and a record of an option, names the class."""
+"""The key of the class in a configuration, and in an option's record."""
 
 
 @cache
 def option_classes(package: str) -> dict[str, type]:
-    """Name of an option -> its class, in the order of the modules' names.
+    """Name of an option -> its class, sorted by module name.
 
     Args:
         package: dotted name, such as sparsefront.patterns; all of its modules are imported.
@@ -45,7 +43,7 @@ def option_classes(package: str) -> dict[str, type]:
 
 
 def options_where(package: str, holds: Callable[[Any], bool]) -> list[str]:
-    """Names of the options of a package that have a property with their default settings, for messages."""
+    """Names of a package's options for which `holds` is true with default settings, for messages."""
     found = []
     for name, kind in option_classes(package).items():
         if not any(p.default is p.empty for p in inspect.signature(kind).parameters.values()) and holds(kind()):
@@ -54,12 +52,12 @@ def options_where(package: str, holds: Callable[[Any], bool]) -> list[str]:
 
 
 def option_class(package: str, attribute: str) -> type:
-    """The option's class by the name of the class, for the `__getattr__` of a package.
+    """An option's class by its class name, for the `__getattr__` of a package.
 
     Raises:
-        AttributeError: no option has this class; the message lists those there are.
+        AttributeError: no option has this class; the message lists the classes.
     """
-    if not attribute[:1].isupper():  # `from package import module` asks so too
+    if not attribute[:1].isupper():  # `from package import module` calls `__getattr__`, too
         raise AttributeError(f"module {package!r} has no attribute {attribute!r}")
     classes = {found.__name__: found for found in option_classes(package).values()}
     if attribute not in classes:
@@ -69,16 +67,15 @@ def option_class(package: str, attribute: str) -> type:
 
 
 def trusted_class(name: object, base: type, *, trust: Iterable[str] = (), key: str = TARGET) -> type:
-    """The class that a file names, for files that somebody else may have written: nothing is called, and no module is
-    imported but sparsefront's own and those that the caller trusts.
+    """The class named in an untrusted file: nothing is called, and only modules of sparsefront and of `trust` are imported.
 
     Args:
-        name: as the file has it, package.module.Class.
-        base: what the class must derive from, such as `patterns.base.Pattern`.
-        trust: packages or modules that may be imported besides, which runs their code.
+        name: from the file, package.module.Class.
+        base: required base class, such as `patterns.base.Pattern`.
+        trust: other packages or modules that may be imported, which runs their code.
         key: of the name, for the message.
     Raises:
-        InvalidSetting: no name of a class, one from a package that is not trusted, or one that does not derive from `base`.
+        InvalidSetting: no class name, a package that is not trusted, or a class that does not derive from `base`.
     """
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", name, flags=re.ASCII):
         raise InvalidSetting(key, shortened(name), "is no full name of a class, package.module.Class")
@@ -92,7 +89,7 @@ def trusted_class(name: object, base: type, *, trust: Iterable[str] = (), key: s
         raise InvalidSetting(key, shortened(name), allowed)
     try:
         found = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # of the trusted package's own module, of any kind
+    except Exception as error:  # importing a trusted module may fail in any way
         said = f"cannot be imported ({type(error).__name__}: {first_line(error)})"
         raise InvalidSetting(
             key, shortened(name), f"{said}; its package must be installed, or be on PYTHONPATH"
@@ -103,24 +100,24 @@ def trusted_class(name: object, base: type, *, trust: Iterable[str] = (), key: s
 
 
 def is_trusted(module: str, trust: Iterable[str] = ()) -> bool:
-    """Whether a module is sparsefront's, or is or lies below one that is trusted."""
+    """Whether a module belongs to sparsefront or to a trusted package or module."""
     return any(f"{module}.".startswith(f"{package}.") for package in (OWN, *trust) if package)
 
 
-def classes_named_in(value: Any) -> Iterator[Any]:
-    """What stands under `_target_`, at any depth of plain containers."""
+def target_values(value: Any) -> Iterator[Any]:
+    """Yield all values of `_target_` keys, at any depth of plain containers."""
     if isinstance(value, dict):
         for key, entry in value.items():
             if key == TARGET:
                 yield entry
-            yield from classes_named_in(entry)
+            yield from target_values(entry)
     elif isinstance(value, list | tuple):
         for entry in value:
-            yield from classes_named_in(entry)
+            yield from target_values(entry)
 
 
 def shortened(name: object, most: int = 200) -> str:
-    """A text from a file, for a message."""
+    """Truncate a text from a file, for a message."""
     text = str(name)
     return text if len(text) <= most else f"{text[:most]}..."
 
@@ -129,16 +126,16 @@ Option = TypeVar("Option")
 
 
 def option(argument: str, given: object, kind: type[Option], **settings: object) -> Option:
-    """The option that an argument means.
+    """Convert an argument to an option.
 
     Args:
-        argument: its name; `kind` lies in the package that holds all options of its sort.
-        given: an option as it is, or the name of one, made with its defaults and `settings`.
-        kind: the base class, such as `patterns.base.Pattern`.
-        settings: of an option given by name; those that are None, or that the option does not take, are left out.
+        argument: name of the argument, for messages.
+        given: an option, or the name of one, to build with its defaults and `settings`.
+        kind: the base class, such as `patterns.base.Pattern`, in the package of its options.
+        settings: for an option given by name; None values are dropped.
     Raises:
-        InvalidSetting: another type, an unknown name, settings beside an option that has its own, or settings that the
-            option does not take.
+        InvalidSetting: another type, an unknown name, settings that contradict a given option, or settings that the option does
+            not have.
     """
     package = kind.__module__.rpartition(".")[0]
     set_here = {name: value for name, value in settings.items() if value is not None}
@@ -161,11 +158,11 @@ def option(argument: str, given: object, kind: type[Option], **settings: object)
         made = found(**set_here)
     except TypeError as error:
         raise InvalidSetting(argument, given, f"needs settings: give a {found.__name__}(...) ({error})") from error
-    assert isinstance(made, kind)  # every option of the package is one
+    assert isinstance(made, kind)  # by the convention of option packages
     return made
 
 
-# The program's commands, for messages that name one.
+# The program's commands, for messages.
 
 IN_REPOSITORY = {
     "run": "python run.py",
@@ -176,8 +173,8 @@ IN_REPOSITORY = {
 
 
 def program_command(name: str) -> str:
-    """A command as it is typed here: `sparsefront run` or `python -m sparsefront run` where the process was started so, else
-    `python run.py` in the repository and `sparsefront run` of an installation.
+    """A command as a user types it here: `sparsefront run` or `python -m sparsefront run` if the process was started so, else
+    `python run.py` in the repository and `sparsefront run` for an installation.
 
     Args:
         name: run, compare, verify or cache.
@@ -191,26 +188,26 @@ def program_command(name: str) -> str:
 
 
 def install_extra(extra: str) -> str:
-    """What installs an extra of the program: from the checkout, or beside an installation."""
+    """The command that installs an extra, in the checkout or for an installation."""
     if CONF.is_relative_to(Path(__file__).resolve().parent):
         return f'pip install "{OWN}[{extra}]"'
     return f'pip install -e ".[{extra}]" in the checkout'
 
 
-# Python packages that only some settings need: missed before a run starts, not when it would use them.
+# Python packages that only some settings need, checked before a run starts.
 
-# packages that are installed under another name than they are imported by
+# import name -> name on PyPI, where they differ
 PIP_NAMES = {"sklearn": "scikit-learn", "pytorch_lightning": "pytorch-lightning"}
 OURS = ("sparsefront", "sparsefront_kernels")
 
 
 def require_package(package: str, *, key: str, value: object, instead: str) -> None:
-    """Require the package of a setting; it is looked for, not imported.
+    """Check that a setting's package is installed, without importing it.
 
     Args:
-        package: its name, for import and for pip alike.
+        package: its name, the same for import and pip.
         key, value: the setting that needs it.
-        instead: what to choose without it.
+        instead: the alternative, for the message.
     Raises:
         InvalidSetting: it is not installed; says how to install it, and `instead`.
     """
@@ -220,7 +217,7 @@ def require_package(package: str, *, key: str, value: object, instead: str) -> N
 
 
 def missing_package(error: ModuleNotFoundError) -> Obstacle | None:
-    """The same in one line, with what installs it; None for a module of ours, whose absence is a bug."""
+    """The error in one line, with the command to install the package; None for our own modules, whose absence is a bug."""
     package = (error.name or "").partition(".")[0]
     if not package or package in OURS:
         return None

@@ -1,4 +1,4 @@
-"""The stages of one run in order, from a configuration to its result."""
+"""Run the stages of one configuration in order."""
 
 from omegaconf import DictConfig
 
@@ -26,10 +26,10 @@ def run_experiment(config: DictConfig) -> float | tuple[float, ...] | None:
     Args:
         config: composed by Hydra.
     Returns:
-        the result's values named by `optimize`: one number, or a tuple for a multi-objective sweeper; None where `stages` ends
-        before the report, and on a machine that trains for another one.
+        the result's values named by `optimize`: one number, or a tuple for a multi-objective sweeper; None if `stages` ends
+        before the report, and on a machine that only lends its ranks.
     Raises:
-        InvalidSetting: before anything is downloaded or trained, wherever the configuration cannot work.
+        InvalidSetting: the configuration cannot work; raised before anything is downloaded or trained.
     """
     with bars_as_configured(config):
         experiment = validate(config)
@@ -52,17 +52,17 @@ def run_experiment(config: DictConfig) -> float | tuple[float, ...] | None:
 
 
 def _run_stages(experiment: Experiment, store: ArtifactStore, keys: StageKeys) -> Result | None:
-    """Each stage in turn, up to the last one that is asked for; None where that is not the report."""
+    """Run each stage up to the last requested one; None if that is not the report."""
     note_work()
     warn_where_nothing_wins(experiment)
-    code_commit()  # now: what is checked out while this trains is not what runs
+    code_commit()  # cached now, since another commit may be checked out during training
     pruned = recovered = exported = continued = None
     with report.open_loggers(experiment, keys) as loggers:
         trained = dense.run(experiment, store, keys.dense, loggers)
         if experiment.continues_to("prune"):
             pruned = prune.run(experiment, store, keys, trained, make_search)
         if experiment.continues_to("recover"):
-            # One of the points that share the control trains it first; the others recover meanwhile and find it finished.
+            # Of the points that share the control, one trains it first while the others recover; they find it finished.
             control.begin(experiment, store, keys.control, trained, loggers)
             recovered = recover.run(experiment, store, keys.recover, trained, pruned, loggers)
             continued = control.run(experiment, store, keys.control, trained, recovered, loggers)

@@ -1,4 +1,4 @@
-"""Processes that work side by side on one machine, and end with the one that started them."""
+"""Worker processes that end with their parent, and jobs in parallel."""
 
 import multiprocessing
 import os
@@ -13,27 +13,26 @@ from multiprocessing import connection
 from types import FrameType
 from typing import Generic, TypeVar
 
-# Processes in which a study works on several points side by side, and which end with it, however it ends.
+# A pool of processes that end with their parent, however it ends.
 
-TERMINATED = 128 + signal.SIGTERM  # exit status of a program that SIGTERM ended, as shells tell it
+TERMINATED = 128 + signal.SIGTERM  # exit status after SIGTERM, as in shells
 TO_COMPILE = "TORCHINDUCTOR_COMPILE_THREADS"
 WATCHING = "ends with its parent"  # name of a thread
-LOOK_EVERY_S = 1.0  # for a parent that nothing tells of
+LOOK_EVERY_S = 1.0  # poll interval for a parent without a sentinel
 
 
 @contextmanager
 def worker_processes(count: int) -> Iterator[ProcessPoolExecutor]:
-    """A pool of spawned processes that live as long as the block.
+    """A pool of spawned processes that live as long as the context.
 
-    SIGTERM in the block, as `timeout` and schedulers send it, raises SystemExit with status 143. A block that is left by an
-    exception ends the processes at once, in the midst of their work; otherwise what was submitted is finished. Where this process
-    is killed, they end too.
+    SIGTERM inside, as `timeout` and schedulers send it, raises SystemExit with status 143. An exception kills the processes
+    at once; otherwise submitted work is finished. If this process is killed, they end too.
 
-    They draw no progress bars, and where they are several, each has one thread for its arithmetic; this process's environment
-    says so as long as the block lasts, since they read it when they import.
+    They show no progress bars, and with several of them each has one compute thread; this is set in this process's environment
+    inside the context, which they inherit.
 
     Args:
-        count: of the processes, each of which works on one task at a time.
+        count: number of processes, each of which works on one task at a time.
     """
     told = {"OMP_WAIT_POLICY": "PASSIVE", "TQDM_DISABLE": "1"}
     if count > 1:
@@ -48,10 +47,10 @@ def worker_processes(count: int) -> Iterator[ProcessPoolExecutor]:
         yield pool
         pool.shutdown()
     except BaseException:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # `timeout` sends it to the whole group
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # `timeout` signals the whole process group
         pool.shutdown(wait=False, cancel_futures=True)
         for process in set(multiprocessing.active_children()) - others:
-            process.kill()  # in a training SIGTERM would end only that
+            process.kill()  # SIGTERM in a training would only end the training
         raise
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -62,19 +61,19 @@ def worker_processes(count: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def end_with_parent() -> None:
-    """From now on this process ends, in the midst of its work, once the process of multiprocessing or joblib that started it has
-    ended. Without that one that waits for work, or works, outlives a parent that is killed. A second call does nothing.
+    """End this process as soon as its parent of multiprocessing or joblib has ended: workers would otherwise outlive
+    a killed parent. A second call does nothing.
     """
     if not any(thread.name == WATCHING for thread in threading.enumerate()):
-        threading.Thread(target=_wait_for_the_end_of_the_parent, name=WATCHING, daemon=True).start()
+        threading.Thread(target=_exit_with_parent, name=WATCHING, daemon=True).start()
 
 
-def _wait_for_the_end_of_the_parent() -> None:
+def _exit_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None, "a program that nobody started this way"
     if parent.sentinel is not None:
         connection.wait([parent.sentinel])
-    else:  # of joblib on POSIX, where an orphan gets another parent
+    else:  # joblib on POSIX, where an orphan gets another parent
         while os.getppid() == parent.pid:
             time.sleep(LOOK_EVERY_S)
     os._exit(1)
@@ -84,9 +83,7 @@ def _exit(number: int, frame: FrameType | None) -> None:
     raise SystemExit(TERMINATED)
 
 
-# Jobs that several processes do side by side: trainings share a GPU well, and what is timed has it to itself.
-#
-# What has begun is finished, and nothing begins once the time is over, so that a study goes on in its next call.
+# Parallel jobs. Jobs that have started are finished, and none starts after the time limit: a study continues in its next call.
 
 Job = TypeVar("Job", bound=Hashable)
 Found = TypeVar("Found")
@@ -97,8 +94,8 @@ class Done(Generic[Job, Found]):
     """A job that ended.
 
     Args:
-        found: what its work returned; None where it failed.
-        error: why it failed; None where it did not.
+        found: its return value; None if it failed.
+        error: its exception; None if it succeeded.
     """
 
     job: Job
@@ -115,15 +112,15 @@ def side_by_side(
     after: Mapping[Job, Job] | None = None,
     ends_at: float = float("inf"),
 ) -> Iterator[Done[Job, Found]]:
-    """Do the jobs, in their order as far as they need not wait.
+    """Run jobs in parallel, in order except for those that have to wait.
 
     Args:
-        work: of one job; it and the job are pickled where `pool` has processes.
-        workers: jobs that run at once.
-        after: job -> another that it waits for, where that one is in `jobs`. If it fails, this one is left for the next call.
-        ends_at: `time.monotonic()` after which nothing begins any more.
+        work: runs one job; both are pickled if `pool` has processes.
+        workers: number of jobs to run at once.
+        after: job -> another in `jobs` that it waits for. If that one fails, this one is not run.
+        ends_at: `time.monotonic()` after which no job starts.
     Returns:
-        the jobs as they end. Those that never began are in none.
+        the jobs as they end, without those that never started.
     """
     waiting, after, missing = list(jobs), dict(after or {}), set(jobs)
     running: dict[Future, Job] = {}

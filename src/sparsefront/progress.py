@@ -1,4 +1,4 @@
-"""What a program says while it runs: progress bars, numbers with their nouns, and a clock that leaves waits out."""
+"""Progress bars, output that cannot fail a run, plurals in messages, and a clock that excludes waiting."""
 
 import os
 import select
@@ -13,35 +13,28 @@ from typing import Any, TextIO
 from omegaconf import DictConfig, OmegaConf
 from tqdm import tqdm
 
-# A number with its noun: `1 layer`, `2 layers`.
-
 
 def counted(number: int | str, noun: str) -> str:
-    """`1 run`, `2 runs`, `0.5 epochs`.
-
-    Args:
-        number: as it is to be read.
-        noun: of one thing; of several it ends in s.
-    """
+    """A number with its noun, with a plural s: `1 run`, `2 runs`, `0.5 epochs`."""
     return f"{number} {noun}" + ("" if str(number) == "1" else "s")
 
 
 def reasons_text(reasons: Mapping[str, str]) -> str:
-    """How many have which reason, the commonest first: `2 × it has no mask; 1 × ...`."""
+    """Counts of distinct reasons, most common first: `2 × it has no mask; 1 × ...`."""
     return "; ".join(f"{count} × {why}" for why, count in Counter(reasons.values()).most_common())
 
 
-# Output that cannot be shown: a run goes on without it, since what it stores is its result.
+# A run continues if its output cannot be shown, since its result is stored.
 
 
-class _Shown:
-    """A text stream that raises nothing: what its encoding lacks becomes `?`, and what cannot be written at all is dropped."""
+class _SafeStream:
+    """A text stream whose writes never raise: unencodable characters become `?`, and failed writes are dropped."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        with suppress(OSError, ValueError):  # a pipe without its reader, a full disk, a closed stream
+        with suppress(OSError, ValueError):  # a broken pipe, a full disk, a closed stream
             try:
                 self._stream.write(text)
             except UnicodeEncodeError:
@@ -66,28 +59,24 @@ def _encodable(text: str, stream: TextIO) -> str:
 
 
 @contextmanager
-def unaffected_by_output() -> Iterator[None]:
-    """Around work whose result does not depend on what it says: output that cannot be shown fails nothing inside.
-
-    What the encoding of a terminal lacks becomes `?`; after a reader has gone, or with a full disk, nothing is shown.
-    """
+def ignore_output_errors() -> Iterator[None]:
+    """Make stdout and stderr inside the context ignore errors: a broken pipe, a full disk, unencodable characters (`?`)."""
     with ExitStack() as streams:
         for stream, redirect in ((sys.stdout, redirect_stdout), (sys.stderr, redirect_stderr)):
-            if stream is None:  # closed before the program began
+            if stream is None:  # closed before the program started
                 stream = streams.enter_context(open(os.devnull, "w", encoding="utf-8"))
-            streams.enter_context(redirect(stream if isinstance(stream, _Shown) else _Shown(stream)))
+            streams.enter_context(redirect(stream if isinstance(stream, _SafeStream) else _SafeStream(stream)))
         yield
 
 
-# A program whose output is read no further, as in `python compare.py | head`, ends quietly.
+# A program whose output is no longer read, as in `python compare.py | head`, ends quietly.
 
-READER_GONE = 1  # exit status; rich, which prints the tables, ends a program with the same
+READER_GONE = 1  # exit status, as of rich, which prints the tables
 
 
 @contextmanager
-def ending_with_its_reader() -> Iterator[None]:
-    """Around a program, or as the decorator of its `main`: nothing is said where standard output is a pipe that nobody reads,
-    and what a terminal's encoding lacks becomes `?`.
+def exit_quietly_on_broken_pipe() -> Iterator[None]:
+    """Context or decorator for a `main`: exit quietly if stdout is a broken pipe; unencodable characters become `?`.
 
     Raises:
         SystemExit: with READER_GONE.
@@ -100,11 +89,11 @@ def ending_with_its_reader() -> Iterator[None]:
             yield
         finally:
             if sys.stdout is not None:
-                sys.stdout.flush()  # here, since Python would complain of it at its end
+                sys.stdout.flush()  # here, since Python would report the error at exit
     except BrokenPipeError:
         if not _reader_is_gone():  # another pipe than standard output
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still buffered
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for buffered output
         raise SystemExit(READER_GONE) from None
 
 
@@ -112,23 +101,23 @@ def _reader_is_gone() -> bool:
     poll = select.poll()
     try:
         poll.register(sys.stdout.fileno(), 0)
-    except OSError:  # what stands in for standard output may be no file
+    except OSError:  # a replaced sys.stdout may have no file
         return False
     return any(events & select.POLLERR for _, events in poll.poll(0))
 
 
-# What a process spends its time on, and a clock that stands still while it waits for others.
+# Accounting of a process's time, and a clock that stops while it waits for others.
 
 WAITING, TRAINING, PRUNING, EVALUATION = "waiting", "training", "pruning", "evaluation"
 TIMING = "timing"
-"""Latencies: choosing kernels, compiling and searching execution modes included."""
+"""Latency measurements, including the choice of kernels, compilation and the search for execution modes."""
 ALONE = "alone"
-"""The part of `TIMING` that no other process may run beside."""
+"""The part of `TIMING` with exclusive use of the GPU."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """Seconds of `time.monotonic`, which the processes of a host share. `detail` tells spans of a kind apart."""
+    """An interval of `time.monotonic`, which all processes of a host share. `detail` distinguishes spans of one kind."""
 
     kind: str
     start: float
@@ -142,7 +131,7 @@ class Span:
 
 @dataclass(eq=False)
 class _Block:
-    """A block that this process is in. `resumed`: when it began, or the last block inside it ended."""
+    """An open `spent_on` block. `resumed`: when it began, or its last inner block ended."""
 
     kind: str
     detail: str
@@ -155,13 +144,13 @@ _recorders: list[list[Span]] = []
 
 
 def working_time() -> float:
-    """Seconds of a clock that stands still while this process waits for others; only differences mean something."""
+    """Seconds of a clock that stops while this process waits for others; only differences are meaningful."""
     return time.perf_counter() - _waited_s
 
 
 @contextmanager
 def spent_on(kind: str, detail: str = "") -> Iterator[None]:
-    """Account for the block; one inside it counts for itself. Time in `WAITING` is none of `working_time`. For one thread."""
+    """Account the time of a block, without inner blocks; `WAITING` does not count in `working_time`. Not thread-safe."""
     global _waited_s
     block = _Block(kind, detail, _interrupt())
     _open.append(block)
@@ -180,7 +169,7 @@ def spent_on(kind: str, detail: str = "") -> Iterator[None]:
 
 @contextmanager
 def recorded() -> Iterator[list[Span]]:
-    """Gives the list of what this process spends its time on in the block; what is in no `spent_on` is in no span."""
+    """Record the spans of all `spent_on` blocks inside the context."""
     spans: list[Span] = []
     _recorders.append(spans)
     try:
@@ -190,7 +179,7 @@ def recorded() -> Iterator[list[Span]]:
 
 
 def _interrupt() -> float:
-    """Close the span of the block that another one begins in; returns when."""
+    """Close the current block's span before an inner block; returns the time."""
     now = time.monotonic()
     if _open:
         _note(_open[-1], now)
@@ -202,7 +191,7 @@ def _note(block: _Block, now: float) -> None:
         spans.append(Span(block.kind, block.resumed, now, block.detail))
 
 
-_shown: bool | None = None  # nobody said
+_shown: bool | None = None  # None: not set by `showing`
 
 
 def bar(
@@ -213,11 +202,11 @@ def bar(
     unit: str = "it",
     leave: bool = False,
 ) -> tqdm:
-    """A bar on stderr; where bars are not shown it only counts.
+    """A tqdm bar on stderr, disabled unless `shown()`.
 
     Args:
-        total: steps until the end; None = the length of the iterable.
-        leave: it stays at its end, instead of vanishing.
+        total: number of steps; None = the length of the iterable.
+        leave: keep the bar when it ends.
     """
     return tqdm(
         iterable, desc=description, total=total, unit=unit, leave=leave, disable=not shown(), dynamic_ncols=True
@@ -225,8 +214,8 @@ def bar(
 
 
 def shown() -> bool:
-    """Whether this process shows bars: the first rank does, on a terminal or in a notebook unless `showing` says it."""
-    from sparsefront import distributed  # here: it imports torch, and settings import this module
+    """Whether this process shows bars: only rank 0, on a terminal or in a notebook unless `showing` overrides that."""
+    from sparsefront import distributed  # here, since it imports torch, and settings import this module
 
     wanted = (sys.stderr.isatty() or "ipykernel" in sys.modules) if _shown is None else _shown
     return wanted and distributed.rank() == 0
@@ -234,7 +223,7 @@ def shown() -> bool:
 
 @contextmanager
 def showing(wanted: bool | None) -> Iterator[None]:
-    """Bars inside, or none; None: where they can be watched."""
+    """Show bars inside the context, or not; None: on a terminal or in a notebook."""
     global _shown
     before, _shown = _shown, wanted
     try:
@@ -245,18 +234,18 @@ def showing(wanted: bool | None) -> Iterator[None]:
 
 @contextmanager
 def bars_as_configured(config: DictConfig) -> Iterator[None]:
-    """A run whose bars obey `trainer.progress_bar`; without a terminal none: each of their steps would be a line of a file."""
+    """Show bars by `trainer.progress_bar`, and only on a terminal: in a file each step would be a line."""
     wanted = OmegaConf.select(config, "trainer.progress_bar") is True
     with showing(wanted and sys.stdout.isatty() and sys.stderr.isatty()):
         yield
 
 
 @contextmanager
-def like_ours(library: Any) -> Iterator[None]:
-    """The bars of one of Hugging Face's libraries inside: shown only where ours are.
+def sync_progress_bars(library: Any) -> Iterator[None]:
+    """Disable the bars of a Hugging Face library inside the context unless ours are shown.
 
     Args:
-        library: its module with `are_progress_bars_disabled`, `disable_progress_bars` and `enable_progress_bars`.
+        library: module with `are_progress_bars_disabled`, `disable_progress_bars` and `enable_progress_bars`.
     """
     if shown() or library.are_progress_bars_disabled():
         yield

@@ -1,4 +1,4 @@
-"""What a measurement was made with: the facts without which its numbers cannot be compared."""
+"""Provenance of a measurement: hardware, versions and commit."""
 
 import os
 import platform
@@ -16,9 +16,9 @@ from sparsefront.gpu import GpuQuery
 
 @dataclass(frozen=True)
 class Provenance:
-    """`time` is ISO 8601 in UTC. `commit` carries "-dirty" where tracked files were changed; outside a checkout it is what the
-    environment variable SPARSEFRONT_COMMIT says (for code that was copied to a GPU machine), or None. GPU facts are None on
-    a CPU, `processor` and `threads` on a GPU. No machine is named.
+    """`time` is ISO 8601 in UTC. `commit` ends in "-dirty" if tracked files were changed; outside a checkout it is the
+    environment variable SPARSEFRONT_COMMIT (for code copied to a GPU machine), or None. GPU fields are None on a CPU,
+    `processor` and `threads` on a GPU. Host names are not recorded.
     """
 
     time: str
@@ -36,7 +36,7 @@ class Provenance:
 
 
 def provenance(device: torch.device) -> Provenance:
-    """Facts about this moment, this process and the device that it measures on; for the maker of a measurement to keep."""
+    """The provenance of a measurement made now, in this process, on this device."""
     found = versions("triton", "pytorch-lightning", "transformers")
     on_gpu = device.type == "cuda"
     return Provenance(
@@ -56,16 +56,16 @@ def provenance(device: torch.device) -> Provenance:
 
 @lru_cache
 def code_commit() -> str | None:
-    """The checkout that holds this code, or what the environment says of a copy.
+    """The commit of this code's checkout, or SPARSEFRONT_COMMIT; None outside a checkout.
 
-    Read once: asked for when a process starts, it names what was imported, whatever is checked out since.
+    Cached: called when a process starts, it names the imported code even if another commit is checked out later.
     """
     if "SPARSEFRONT_COMMIT" in os.environ:
         return os.environ["SPARSEFRONT_COMMIT"]
     git = ("git", "-C", str(Path(__file__).parent))
-    if _asked(*git, "ls-files", "--error-unmatch", Path(__file__).name) is None:
-        return None  # installed below a checkout of something else, or below none
-    return _asked(*git, "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty")
+    if _command_output(*git, "ls-files", "--error-unmatch", Path(__file__).name) is None:
+        return None  # installed inside another checkout, or outside any
+    return _command_output(*git, "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty")
 
 
 CPU_INFO = Path("/proc/cpuinfo")
@@ -73,24 +73,24 @@ NAMES = ("model name", "Model", "Hardware", "cpu model")  # x86; ARM boards; old
 
 
 def processor_facts(device: torch.device) -> dict[str, str | int]:
-    """`processor` and `threads` (those that one operator of PyTorch may use now) of a CPU; empty for another device."""
+    """`processor` and `threads` (`torch.get_num_threads`) for a CPU; empty for other devices."""
     return {"processor": processor_name(), "threads": torch.get_num_threads()} if device.type == "cpu" else {}
 
 
 @lru_cache
 def processor_name() -> str:
-    """As the operating system names it ("Intel(R) Xeon(R) Platinum 8480+"); else the kind of machine (x86_64, arm64)."""
+    """The operating system's name of the CPU ("Intel(R) Xeon(R) Platinum 8480+"), else its architecture (x86_64, arm64)."""
     if CPU_INFO.exists():
         lines = dict(line.split(":", 1) for line in CPU_INFO.read_text(encoding="utf-8").splitlines() if ":" in line)
         facts = {name.strip(): value.strip() for name, value in lines.items()}
         named = next((facts[name] for name in NAMES if facts.get(name)), None)
     else:
-        named = _asked("sysctl", "-n", "machdep.cpu.brand_string")
+        named = _command_output("sysctl", "-n", "machdep.cpu.brand_string")
     return named or platform.processor() or platform.machine()
 
 
-def _asked(*command: str) -> str | None:
-    """What a command answers; None where it fails or says nothing."""
+def _command_output(*command: str) -> str | None:
+    """A command's output; None where it fails or is empty."""
     try:
         return (
             subprocess.run(

@@ -1,4 +1,4 @@
-"""The names that `import sparsefront as sf` offers, each imported when it is first used."""
+"""The public names of sparsefront, imported lazily."""
 
 import importlib
 import importlib.metadata
@@ -29,11 +29,11 @@ ORIGINS = {
 }
 """Name -> the module that defines it."""
 PACKAGES = ("allocation", "importance", "patterns", "recovery", "schedule")
-"""Packages that offer their options as attributes: `sf.patterns.TileWise(64)`."""
+"""Packages with options as attributes: `sf.patterns.TileWise(64)`."""
 
 
 def __getattr__(name: str) -> object:
-    """The `__getattr__` of package sparsefront: imports a public name and keeps it there."""
+    """The `__getattr__` of package sparsefront: imports a public name and caches it there."""
     package = sys.modules["sparsefront"]
     value: ModuleType | object
     if name in ORIGINS:

@@ -1,4 +1,4 @@
-"""Runs of the program from Python, and what finished ones left, which somebody else may have written."""
+"""Run the program from Python (`sf.run`), and load finished, possibly untrusted runs (`sf.load_run`)."""
 
 import html
 import os
@@ -34,16 +34,16 @@ from sparsefront.results.candidates import speedup_interval, too_few_repeats
 from sparsefront.results.record import Result
 from sparsefront.results.run_folder import LINK, PATH_FILE, RESULT_FILE, make_writable, recorded_overrides
 
-# The configuration that a stored run recorded, composed again: as data that somebody else may have written.
+# Compose the configuration that a stored run recorded, as untrusted data.
 #
-# Of a run's folder only `.hydra/overrides.yaml` is read. An override of it may choose an option of our own conf/ or
-# set a key of one, and nothing else: `hydra.*` with its search path, and where the run kept its files, are left out;
-# no path is followed; a value is plain, without a resolver. What they compose names classes of sparsefront alone,
-# unless the caller trusts a package (`settings.typed_settings`).
+# Only `.hydra/overrides.yaml` of a run's folder is read. Its overrides may choose an option of our own conf/ or set a key of one,
+# and nothing else: `hydra.*` with its search path, and the run's own paths, are dropped; no path is followed; values are plain,
+# without resolvers. The composed classes belong to sparsefront, unless the caller trusts a package
+# (`settings.typed_settings`).
 
-# of the run, and not of what it measured
+# keys of the run itself, not of what it measured
 LEFT_OUT = ("cache_dir", "results_dir", "logger", "stages", "reuse", "optimize", "report", "hydra")
-# of the options that read files; a result holds their last part alone, since it names no machine
+# keys of options that read files; a result has only the last part of these paths, since it names no machine
 PATHS = (
     "model.path",
     "dataset.path",
@@ -52,16 +52,16 @@ PATHS = (
     "allocation.table",
     "recovery.teacher",
 )
-RESOLVER = re.compile(r"\$\{[^}]*:")  # ${oc.env:HOME} and the like; ${seed} names another key
+RESOLVER = re.compile(r"\$\{[^}]*:")  # such as ${oc.env:HOME}; ${seed} only refers to another key
 
 
 def composable_overrides(folder: Path, given: Sequence[str], *, need_paths: bool = True) -> list[str]:
-    """What composes the experiment of a stored run: what it recorded, checked, then the overrides given here.
+    """The overrides that compose a stored run's experiment: its recorded ones, checked, then those given here.
 
     Args:
         folder: of the run.
-        given: the user's own; they replace recorded ones of the same key, and their search path is looked through.
-        need_paths: recorded paths are needed where they are not given; otherwise they are left out.
+        given: the user's own; they replace recorded ones of the same key, and may set a search path.
+        need_paths: whether recorded paths must be given here; otherwise they are dropped.
     Raises:
         InvalidSetting: a recorded override that sets more than options and their keys, or a path that is not given here.
     """
@@ -70,7 +70,7 @@ def composable_overrides(folder: Path, given: Sequence[str], *, need_paths: bool
     taken, paths = [], []
     for text in recorded_overrides(folder) or []:
         key = _key(text)
-        if _head(key) in LEFT_OUT or key in replaced or ("trainer" in replaced and _head(key) == "trainer"):
+        if _first_part(key) in LEFT_OUT or key in replaced or ("trainer" in replaced and _first_part(key) == "trainer"):
             continue
         _require_plain(text, folders)
         if key not in PATHS:
@@ -85,26 +85,26 @@ def composable_overrides(folder: Path, given: Sequence[str], *, need_paths: bool
 
 
 def _require_plain(text: str, folders: Iterable[Path]) -> None:
-    """Raise unless an override chooses an option that is there, or sets a key of one, to a plain value."""
+    """Raise InvalidSetting unless an override chooses an existing option, or sets a key of one to a plain value."""
     try:
         override = OverridesParser.create().parse_override(text)
     except HydraException:
-        raise _refused(text, "is no override") from None
+        raise _invalid_override(text, "is no override") from None
     key = override.key_or_group
     if override.package is not None or not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", key, flags=re.ASCII):
-        raise _refused(text, "sets more than a key")
-    if _head(key) not in (*ROOT_KEYS, *OPTIONAL):
-        raise _refused(text, f"is no setting of a run; the root takes {', '.join(ROOT_KEYS)}")
+        raise _invalid_override(text, "sets more than a key")
+    if _first_part(key) not in (*ROOT_KEYS, *OPTIONAL):
+        raise _invalid_override(text, f"is no setting of a run; the root takes {', '.join(ROOT_KEYS)}")
     if override.is_sweep_override():
-        raise _refused(text, "is a sweep, and a result is of one point")
+        raise _invalid_override(text, "is a sweep, and a result is of one point")
     if RESOLVER.search(text):
-        raise _refused(text, "asks for a resolver")
+        raise _invalid_override(text, "asks for a resolver")
     if key in GROUPS and not override.is_delete():
         _require_options(text, key, override, folders)
 
 
 def _require_options(text: str, group: str, override: Override, folders: Iterable[Path]) -> None:
-    """Of names such as `../../elsewhere` Hydra would read the file."""
+    """Raise InvalidSetting for unknown options: for a name such as `../../elsewhere` Hydra would read the file."""
     value = override.value()
     names = value if isinstance(value, list) else [value]
     known = options_of(group, folders)
@@ -112,10 +112,10 @@ def _require_options(text: str, group: str, override: Override, folders: Iterabl
         if str(name) not in known:
             own = f"{group} has no such option here; there are {', '.join(known)}"
             remedy = "one of the author's own is found with hydra.searchpath=[file://DIR], and its class with trust=[PACKAGE]"
-            raise _refused(text, f"{own}; {remedy}")
+            raise _invalid_override(text, f"{own}; {remedy}")
 
 
-def _refused(text: str, why: str) -> InvalidSetting:
+def _invalid_override(text: str, why: str) -> InvalidSetting:
     key, _, value = text.partition("=")
     return InvalidSetting(shortened(key), shortened(value), f"(recorded in .hydra/overrides.yaml) {why}")
 
@@ -124,16 +124,16 @@ def _key(text: str) -> str:
     return text.partition("=")[0].lstrip("+~")
 
 
-def _head(key: str) -> str:
-    """Of a key or a group: `hydra` of hydra/launcher and of hydra.run.dir."""
+def _first_part(key: str) -> str:
+    """The first part of a key or group: `hydra` of hydra/launcher and of hydra.run.dir."""
     return re.split(r"[./@]", key, maxsplit=1)[0]
 
 
-# From overrides to a configuration, and one run of it, in this process and without the command line.
+# Compose and run a configuration in this process, without the command line.
 
 
 def run_overrides(overrides: Sequence[str], config_dir: Path) -> Path:
-    """One run from Python, as `python run.py OVERRIDES` does it, but for its log file.
+    """Run one configuration as `python run.py OVERRIDES` does, without its log file.
 
     Args:
         config_dir: the folder of the configuration, conf/ of the repository.
@@ -162,9 +162,9 @@ def run_overrides(overrides: Sequence[str], config_dir: Path) -> Path:
 
 @contextmanager
 def configured(overrides: Sequence[str], config_dir: Path) -> Iterator[tuple[DictConfig, Path]]:
-    """A composed configuration of one run, while Hydra's own settings are those of this run.
+    """Compose the configuration of one run, and set HydraConfig to it inside the context.
 
-    Gives it with the folder that the run would write to, which is not made.
+    Yields it with the folder that the run would write to, which is not created.
 
     Raises:
         InvalidSetting: a configuration that cannot be composed.
@@ -184,7 +184,7 @@ def configured(overrides: Sequence[str], config_dir: Path) -> Iterator[tuple[Dic
 
 
 def _composed(overrides: Sequence[str], config_dir: Path) -> tuple[DictConfig, Path]:
-    """The configuration, Hydra's own part included, and the folder of the run."""
+    """The configuration, including Hydra's own part, and the folder of the run."""
     plain = normalize_arguments(overrides)
     try:
         with initialize_config_dir(str(config_dir), version_base="1.3", job_name="run"):
@@ -192,23 +192,20 @@ def _composed(overrides: Sequence[str], config_dir: Path) -> tuple[DictConfig, P
         return config, Path(config.hydra.run.dir).absolute()
     except YAMLError as error:
         raise InvalidSetting("overrides", " ".join(overrides), f"is no YAML: {yaml_complaint(error)}") from error
-    except (
-        HydraException,
-        ValueError,
-    ) as error:  # ValueError: of hydra/output=null, and of an interpolation of nothing
+    except (HydraException, ValueError) as error:  # ValueError: hydra/output=null, and an empty interpolation
         said = f"{error} ({first_line(error.__cause__)})" if error.__cause__ else str(error)
         raise InvalidSetting("overrides", " ".join(overrides), " ".join(said.split())) from error
 
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """What a run left.
+    """A finished run.
 
     Args:
         folder: of its results.
-        record: its result; None where `stages` ended before the report.
-        overrides: of a run of this process all that made it; of another one what replaces or adds to those that it recorded.
-        trust: packages besides sparsefront whose classes the run may name; None: this process made it, of any.
+        record: its result; None if `stages` ended before the report.
+        overrides: for a run of this process all of them; for a loaded one those that replace or extend the recorded ones.
+        trust: third-party packages whose classes the run may name; None: made by this process, any package.
     """
 
     folder: Path
@@ -217,20 +214,20 @@ class FinishedRun:
     trust: tuple[str, ...] | None = ()
 
     def __str__(self) -> str:
-        """Accuracy, latency, speedup and sparsity, a line each, and the folder."""
+        """Accuracy, latency, speedup and sparsity, one per line, and the folder."""
         rows = self._table()
         left, middle = (max(len(row[column]) for row in rows) for column in (0, 1))
         lines = [f"{name:<{left}}  {value:>{middle}}  {note}".rstrip() for name, value, note in rows]
         return printable("\n".join([*lines, str(self.folder)]), lines=True)
 
     def _repr_html_(self) -> str:
-        """The same for a notebook."""
+        """`str` as HTML, for a notebook."""
         rows = (tuple(map(html.escape, map(printable, row))) for row in self._table())
         cells = "".join(f"<tr><th>{name}</th><td>{value}</td><td>{note}</td></tr>" for name, value, note in rows)
         return f"<table>{cells}</table><code>{html.escape(printable(self.folder))}</code>"
 
     def _table(self) -> list[tuple[str, str, str]]:
-        """What was measured: name, value and a note of each."""
+        """Rows of the measurements: name, value and note."""
         if self.record is None:
             return [("result", "none", "stages ended before the report")]
         quality, speed, sparsity = self.record.quality, self.record.speed, self.record.sparsity
@@ -272,7 +269,7 @@ class FinishedRun:
 
     @cached_property
     def masks(self) -> Masks:
-        """Its masks. Raises as `network`."""
+        """The masks of `network`. Raises as `network`."""
         return self._loaded[1]
 
     @cached_property
@@ -282,17 +279,17 @@ class FinishedRun:
         if checkpoint is None:
             allowed = "holds no checkpoint: the run pruned nothing, or its checkpoint was removed since"
             raise InvalidSetting("run_folder", self.folder, allowed)
-        with configured(self._composed_of(), CONF) as (config, _):
+        with configured(self._loading_overrides(), CONF) as (config, _):
             model = build_settings("model", config.model, base=Model, trust=self.trust)
             dataset = build_settings("dataset", config.dataset, base=Dataset, trust=self.trust)
             pattern = build_settings("pattern", config.pattern, base=Pattern, trust=self.trust)
-        with torch.random.fork_rng(devices=[]), keys_of("dataset"):  # what is drawn is overwritten
+        with torch.random.fork_rng(devices=[]), keys_of("dataset"):  # the random initialization is overwritten
             net = model.architecture(dataset.info, checkpoint)
         trust = modules_of(pattern) if self.trust is None else self.trust
         return net.eval(), load(checkpoint, net, trust=sorted(trust))
 
-    def _composed_of(self) -> list[str]:
-        """A network that is loaded needs no weights to begin with, and most need no data."""
+    def _loading_overrides(self) -> list[str]:
+        """Overrides that compose the run, without recorded paths: loading needs no initial weights, and rarely data."""
         if self.trust is None:
             return list(self.overrides)
         return composable_overrides(self.folder, self.overrides, need_paths=False)
@@ -302,10 +299,10 @@ def run(*overrides: str, config_dir: Path | str = CONF) -> FinishedRun:
     """Compose a configuration and run it in this process, as `python run.py OVERRIDES` does.
 
     Args:
-        overrides: Hydra's, such as "pattern=n_m", "sparsity=0.5"; one run, no sweep.
+        overrides: of Hydra, such as "pattern=n_m", "sparsity=0.5"; one run, no sweep.
         config_dir: the folder of the configuration, conf/ of the repository.
     Returns:
-        its record, and on demand its network and masks.
+        the run with its record, and on demand its network and masks.
     Raises:
         InvalidSetting: a configuration that cannot be composed or cannot work; names the key, its value and what is allowed.
     """
@@ -324,15 +321,14 @@ def _require_texts(overrides: Sequence[object]) -> None:
 
 
 def load_run(run_folder: Path | str, *overrides: str, trust: Sequence[str] = ()) -> FinishedRun:
-    """A finished run: `record`, and read when they are asked for `network` and `masks`. Nothing in its folder runs as code, and
-    no path that it recorded is followed.
+    """Load a finished run: its `record`, and on demand its `network` and `masks`. No code from its folder is executed, and no
+    recorded path is followed.
 
     Args:
-        run_folder: what the run wrote below `results_dir`.
-        overrides: what holds here instead of what the run recorded, such as "dataset.path=DIR" for a data set whose folder
-            says how many classes there are.
-        trust: packages of other people whose classes the run may name, such as ["mylab.patterns"]: importing them runs their
-            code.
+        run_folder: the run's folder below `results_dir`.
+        overrides: replace recorded ones, such as "dataset.path=DIR" for a data set whose folder determines the number of
+            classes.
+        trust: third-party packages whose classes the run may name, such as ["mylab.patterns"]: importing them runs their code.
     Raises:
         InvalidSetting: no finished run in this folder, or one that cannot be read.
     """
@@ -355,7 +351,7 @@ def _record_in(folder: Path) -> Result | None:
 
 
 def linked_checkpoint(folder: Path) -> Path | None:
-    """The folder of the run's export; None where it is not there."""
+    """The folder of the run's export; None if it does not exist."""
     link, written = folder / LINK, folder / PATH_FILE
     path = Path(written.read_text(encoding="utf-8").strip()) if written.is_file() else link
     return path if path.is_dir() else None

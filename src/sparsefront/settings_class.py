@@ -1,4 +1,4 @@
-"""Settings that declare what each field may hold: pydantic checks them, and one line says what it rejects."""
+"""Settings classes validated by pydantic, with error messages of one line."""
 
 import dataclasses
 import functools
@@ -19,20 +19,20 @@ from typing_extensions import TypedDict
 
 from sparsefront.errors import InvalidSetting, UnknownKey, did_you_mean
 
-# Types of settings that several classes share; `pydantic` itself has PositiveInt, NonNegativeFloat and the like.
+# Shared types of settings; `pydantic` itself has PositiveInt, NonNegativeFloat and the like.
 
 Item = TypeVar("Item")
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
-"""In [0, 1): of zeros, or of something that must not be used up."""
+"""In [0, 1), such as a sparsity, which must not be 1."""
 LearningRate = Annotated[float, Field(gt=0, le=1000)]
-"""A peak rate; beyond the bound no training converges, and weights soon overflow."""
+"""A peak learning rate; beyond the bound no training converges, and weights soon overflow."""
 Share = Annotated[float, Field(ge=0, le=1)]
 """In [0, 1]."""
 ListOf = Annotated[list[Item], Strict(False)]
-"""`ListOf[int]`: from Python a tuple will do as well."""
+"""`ListOf[int]`: a list; from Python also a tuple."""
 OneOrMore = Annotated[list[Item], Strict(False), Field(min_length=1)]
-"""`OneOrMore[int]`: the same, not empty."""
+"""`OneOrMore[int]`: a non-empty `ListOf`."""
 
 
 def _compiles(expression: str) -> str:
@@ -47,14 +47,14 @@ Expression = Annotated[str, AfterValidator(_compiles)]
 """A regular expression, as text."""
 
 
-# What a type hint allows, in plain words: `a whole number of at least 1 or null`.
+# Type hints as text for messages: `a whole number of at least 1 or null`.
 
 NOUNS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}
 SEVERAL = {"a whole number": "whole numbers", "a number": "numbers", "text": "texts"}
 
 
-def in_words(hint: Any) -> str:
-    """What a value of this type may be.
+def describe_type(hint: Any) -> str:
+    """Describe the values that a type hint allows.
 
     Args:
         hint: of a field, with its `Annotated` constraints. A description in `Field(description=...)` is added in brackets.
@@ -63,7 +63,7 @@ def in_words(hint: Any) -> str:
     if origin is Annotated:
         return _annotated(arguments[0], arguments[1:])
     if origin in (Union, types.UnionType):
-        return " or ".join(in_words(option) for option in arguments)
+        return " or ".join(describe_type(option) for option in arguments)
     if origin is Literal:
         return _listed(map(str, arguments))
     if origin in (list, tuple):
@@ -72,10 +72,10 @@ def in_words(hint: Any) -> str:
 
 
 def _several(hint: Any) -> str:
-    """Items of a list."""
+    """Describe the items of a list, in plural."""
     if get_origin(hint) is Literal:
         return f"names out of {', '.join(map(str, get_args(hint)))}"
-    words = in_words(hint)
+    words = describe_type(hint)
     for one, several in SEVERAL.items():
         words = words.replace(one, several, 1)
     return words
@@ -84,7 +84,7 @@ def _several(hint: Any) -> str:
 def _annotated(base: Any, notes: Iterable[Any]) -> str:
     fields = [note for note in notes if isinstance(note, FieldInfo)]
     constraints = [*(note for field in fields for note in field.metadata), *notes]
-    words = in_words(base)
+    words = describe_type(base)
     if any(isinstance(note, MinLen) for note in constraints):
         words = words.replace("a list of", "a list of one or more", 1)
     if bounds := _whole_bounds(constraints) if base is int else _bounds(constraints):
@@ -95,7 +95,7 @@ def _annotated(base: Any, notes: Iterable[Any]) -> str:
 
 
 def _bounds(constraints: Iterable[Any]) -> str:
-    """`of at least 0 and below 1`, `from 0 to 1`."""
+    """Constraints as text: `of at least 0 and below 1`, `from 0 to 1`."""
     limits = dict(_limits(constraints))
     if limits.keys() == {"of at least", "at most"}:
         return f"from {limits['of at least']} to {limits['at most']}"
@@ -103,7 +103,7 @@ def _bounds(constraints: Iterable[Any]) -> str:
 
 
 def _whole_bounds(constraints: Iterable[Any]) -> str:
-    """The same of whole numbers, of which 1 is the least above 0."""
+    """`_bounds` for integers, with exclusive bounds made inclusive."""
     whole = {Gt: lambda note: Ge(note.gt + 1), Lt: lambda note: Le(note.lt - 1)}
     return _bounds([whole[type(note)](note) if type(note) in whole else note for note in constraints])
 
@@ -128,33 +128,35 @@ def _listed(names: Iterable[str]) -> str:
 
 Class = TypeVar("Class", bound=type)
 
-# A whole number passes for a float, and nothing else for anything else. Unknown arguments are errors.
+# No conversions except from int to float. Unknown arguments are errors.
 STRICT = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid", arbitrary_types_allowed=True)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def settings_class(*, kw_only: bool = False) -> Callable[[Class], Class]:
-    """Make a class a frozen dataclass whose values are checked against the types of its fields.
+    """Class decorator: a frozen dataclass whose values are validated against the types of its fields.
 
-    A type says all that one field may hold: `PositiveInt`, `Literal["l1", "l2"]`, `Annotated[float, Field(ge=0, lt=1)]`.
-    What several fields must obey together stays a check in `__post_init__`, which runs once each field is right.
+    Constraints of a single field belong to its type: `PositiveInt`, `Literal["l1", "l2"]`, `Annotated[float, Field(ge=0, lt=1)]`.
+    Constraints between fields are checked in `__post_init__`, which runs after each field is valid.
 
     Raises, when an instance is made:
-        InvalidSetting: the first field that is wrong, its value, and what its type allows.
-        TypeError: an argument that is missing or unknown.
+        InvalidSetting: the first invalid field, its value, and what its type allows.
+        TypeError: a missing or unknown argument.
     """
 
     def decorate(kind: Class) -> Class:
         made = dataclass(frozen=True, kw_only=kw_only, config=STRICT)(kind)
-        made.__init__ = _in_one_line(made.__init__, inspect.signature(made), made)
+        made.__init__ = _with_short_errors(made.__init__, inspect.signature(made), made)
         del made.__signature__  # a plain dataclass that derives from this one would inherit it
         return made
 
     return decorate
 
 
-def _in_one_line(checked_init: Callable[..., None], signature: inspect.Signature, kind: type) -> Callable[..., None]:
-    """`__init__` with InvalidSetting instead of pydantic's error."""
+def _with_short_errors(
+    checked_init: Callable[..., None], signature: inspect.Signature, kind: type
+) -> Callable[..., None]:
+    """Wrap `__init__` to raise InvalidSetting instead of pydantic's error."""
 
     @functools.wraps(checked_init)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -170,58 +172,58 @@ def _in_one_line(checked_init: Callable[..., None], signature: inspect.Signature
 
 
 def rejection(error: ValidationError, given: Mapping[str, Any], hints: Mapping[str, Any]) -> Exception:
-    """The first thing that pydantic rejected, as an error of ours.
+    """Convert the first error of pydantic's ValidationError.
 
     Args:
         given: name of a setting -> its value, in the order of the class's parameters.
         hints: name of a setting -> its type, with `Annotated` constraints.
     Returns:
-        InvalidSetting; or, as it is, the error of a check of the class itself.
+        InvalidSetting; or an error raised in `__post_init__`, unchanged.
     """
     found = error.errors(include_url=False)
     first, cause = found[0], found[0].get("ctx", {}).get("error")
     if not first["loc"] and isinstance(cause, Exception):
         return cause
-    place = first["loc"][0]  # of an argument by position, its number
+    place = first["loc"][0]  # a name, or the index of a positional argument
     key = place if isinstance(place, str) else list(given)[place]
     if isinstance(cause, ValueError):
         return InvalidSetting(key, first["input"], str(cause))
-    allowed = in_words(hints[key])
+    allowed = describe_type(hints[key])
     if any(other["type"] == "finite_number" for other in found):
         finite = allowed.replace("a number", "a finite number").replace("of numbers", "of finite numbers")
         return InvalidSetting(key, given[key], f"must be {finite}, not NaN or infinity")
     return InvalidSetting(key, given[key], f"must be {allowed}")
 
 
-# Plain values, as a file of settings holds them, against the types that they should have.
+# Validation of plain values, such as from a configuration file.
 
 
 def checked_values(values: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str, Any]:
-    """The values as their types have them: of plain containers, a float from a whole number, a tuple from a list.
+    """Validate plain values and convert them to their types: an int to a float, a list to a tuple.
 
     Args:
-        values: name -> a plain value, as JSON could hold it.
-        hints: name -> type; those of other names are left alone.
+        values: name -> JSON-able value.
+        hints: name -> type, for all names in `values`.
     Raises:
-        InvalidSetting: the first value that does not fit; says what its type allows.
+        InvalidSetting: the first invalid value, and what its type allows.
     """
     declared = with_config(STRICT)(TypedDict("Values", {name: hints[name] for name in values}))  # type: ignore[misc]
     try:
-        # Strict about JSON: from Python no list would pass for a tuple, and no text for a path.
+        # Via JSON: pydantic's strict mode for Python values would reject a list for a tuple, and text for a path.
         return TypeAdapter(declared).validate_json(json.dumps(dict(values)))
     except ValidationError as error:
         raise rejection(error, values, hints) from None
 
 
 def checked_arguments(kind: type, values: Mapping[str, Any], *, taker: str | None = None) -> dict[str, Any]:
-    """What a class may be made with: every value checked by the type of its parameter, before the class is called.
+    """Validate the arguments of a class by the types of its parameters, before the class is called.
 
     Args:
-        kind: its parameters may have no types, as of a user's own class; then any value will do.
-        taker: what takes them, for messages; None: the class, by its name.
+        kind: the class; parameters without types, as in a user-defined class, accept any value.
+        taker: name of the class for messages; None: its own name.
     Raises:
-        UnknownKey: a value for no parameter.
-        InvalidSetting: a parameter without a value and without a default, or a value that does not fit.
+        UnknownKey: a value without a parameter.
+        InvalidSetting: a required parameter without a value, or an invalid value.
     """
     accepted = parameters_of(kind)
     _require_known(accepted, values, taker or kind.__name__)
@@ -232,10 +234,10 @@ def checked_arguments(kind: type, values: Mapping[str, Any], *, taker: str | Non
 
 
 def checked_against(declared: Mapping[str, Any], values: Mapping[str, Any], *, taker: str) -> dict[str, Any]:
-    """The same where only names and types are known: whether one is missing is not looked at.
+    """`checked_arguments` for known names and types only; missing arguments are not detected.
 
     Args:
-        declared: name -> type hint, `Any` where it is not known.
+        declared: name -> type hint, `Any` if unknown.
     """
     _require_known(declared, values, taker)
     return checked_values(values, declared)
@@ -249,7 +251,7 @@ def _require_known(accepted: Mapping[str, Any], values: Mapping[str, Any], taker
 
 
 def parameters_of(kind: type) -> dict[str, Any]:
-    """What a class takes: name -> type hint, `Any` where it has none."""
+    """The parameters of a class: name -> type hint, `Any` where it has none."""
     holder = kind if dataclasses.is_dataclass(kind) else kind.__init__  # type: ignore[misc]
     hints = typing.get_type_hints(holder, include_extras=True)
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -258,6 +260,6 @@ def parameters_of(kind: type) -> dict[str, Any]:
 
 
 def _missing(kind: type, accepted: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:
-    """Parameters without a default that no value is given for."""
+    """Required parameters without a value."""
     parameters = inspect.signature(kind).parameters
     return [name for name in accepted if parameters[name].default is inspect.Parameter.empty and name not in values]

@@ -1,4 +1,4 @@
-"""python -m sparsefront.splits KEY=VALUE ...: which rows of a data set are held out, as JSON."""
+"""Print which rows of a data set are held out, as JSON: python -m sparsefront.splits KEY=VALUE ..."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ from sparsefront.config.settings import build_settings
 from sparsefront.data.base import DROPPED, Dataset, Division
 from sparsefront.errors import InvalidSetting, keys_of
 from sparsefront.options import CONF
-from sparsefront.progress import ending_with_its_reader
+from sparsefront.progress import exit_quietly_on_broken_pipe
 from sparsefront.runs import configured
 
 HELP = """\
@@ -34,7 +34,7 @@ Status 2: the settings cannot be used, as the one line on stderr tells.
 
 
 def described(dataset: Dataset, division: Division) -> dict[str, Any]:
-    """What the program prints, JSON-able."""
+    """The JSON-able content to print."""
     return {
         "dataset": dataset.name,
         "task": getattr(dataset, "task", None),
@@ -62,7 +62,7 @@ def _groups(groups: np.ndarray, held: np.ndarray) -> dict[str, int]:
     }
 
 
-@ending_with_its_reader()
+@exit_quietly_on_broken_pipe()
 def main(arguments: Sequence[str]) -> int:
     """Run the command; returns the exit status."""
     if not arguments or {"-h", "--help"} & {*arguments}:

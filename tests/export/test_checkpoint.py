@@ -258,8 +258,8 @@ def test_weights_are_packed_where_they_lie(monkeypatch):
             raise RuntimeError("Expected all tensors to be on the same device")
         return (mask, stored, "storage") if isinstance(weight, OnGpu) else (mask, weight, "storage")
 
-    monkeypatch.setattr(packed_layers, "_checked_and_stored", checked_and_stored)
+    monkeypatch.setattr(packed_layers, "_check_and_store", checked_and_stored)
     weight, mask = OnGpu("weight"), OnGpu("mask")
     for expected in (("mask", stored, "storage"), ("mask", "weight", "storage")):  # the second one fails there
-        assert packed_layers._where_it_lies("layer", weight, mask) == expected
+        assert packed_layers._pack_on_own_device("layer", weight, mask) == expected
     assert seen == [(weight, mask), (weight, mask), ("weight", "mask")]

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from sparsefront import gpu
-from sparsefront.gpu import alone, give_way, sharing
+from sparsefront.gpu import exclusive, shared, yield_gpu
 
 CPU = torch.device("cpu")
 BATCH_S, TIMING_S = 0.004, 0.04
@@ -18,40 +18,40 @@ gpu.lock_name = lambda device: "stand-in"  # for a GPU, of which there is none
 
 def train(file: Path, seconds: float) -> None:
     """Batch after batch, as a training does it."""
-    with sharing(CPU), file.open("w") as out:
+    with shared(CPU), file.open("w") as out:
         ends = time.monotonic() + seconds
         while time.monotonic() < ends:
-            give_way(CPU)
+            yield_gpu(CPU)
             _work(out, BATCH_S)
 
 
 def measure(file: Path, seconds: float) -> None:
     """Timings from within work that is shared; the waits for them too."""
-    with sharing(CPU), file.open("w") as out:
+    with shared(CPU), file.open("w") as out:
         ends = time.monotonic() + seconds
         while time.monotonic() < ends:
             asked = time.monotonic()
-            with alone(CPU):
+            with exclusive(CPU):
                 _work(out, TIMING_S, waited=time.monotonic() - asked)
             time.sleep(0.02)
 
 
 def hold_alone(file: Path, seconds: float) -> None:
-    with alone(CPU):
+    with exclusive(CPU):
         file.write_text("held")
         time.sleep(seconds)
 
 
 def hold_shared(file: Path, seconds: float) -> None:
     """Without giving way."""
-    with sharing(CPU):
+    with shared(CPU):
         file.write_text("held")
         time.sleep(seconds)
 
 
 def fork_while_alone(file: Path, seconds: float) -> None:
     """As a loader's worker is started; leaves the process id of the child."""
-    with alone(CPU):
+    with exclusive(CPU):
         if (child := os.fork()) == 0:
             time.sleep(seconds)
             os._exit(0)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sparsefront import gpu
-from sparsefront.gpu import alone, aside, give_way, sharing
+from sparsefront.gpu import exclusive, released, shared, yield_gpu
 from sparsefront.progress import ALONE, TRAINING, WAITING, recorded
 
 pytest.importorskip("fcntl", reason="locks of POSIX systems")
@@ -55,22 +55,22 @@ def mode() -> str | None:
 
 def test_a_cpu_is_not_locked(tmp_path, monkeypatch):
     monkeypatch.setenv(gpu.FOLDER, str(tmp_path / "locks"))
-    with sharing(CPU), alone(CPU), aside(CPU):
-        give_way(CPU)
+    with shared(CPU), exclusive(CPU), released(CPU):
+        yield_gpu(CPU)
     assert not (tmp_path / "locks").exists()
 
 
 def test_blocks_inside_each_other(locks):
-    with sharing(CPU):
-        with sharing(CPU), alone(CPU), alone(CPU), sharing(CPU), aside(CPU):
-            assert mode() == "alone"
+    with shared(CPU):
+        with shared(CPU), exclusive(CPU), exclusive(CPU), shared(CPU), released(CPU):
+            assert mode() == "exclusive"
         assert mode() == "shared"
-        with aside(CPU):
+        with released(CPU):
             assert mode() is None
-            with sharing(CPU):
+            with shared(CPU):
                 assert mode() == "shared"
             assert mode() is None
-        with pytest.raises(KeyError), alone(CPU):
+        with pytest.raises(KeyError), exclusive(CPU):
             raise KeyError
         assert mode() == "shared"
     assert mode() is None
@@ -78,24 +78,24 @@ def test_blocks_inside_each_other(locks):
 
 def test_what_an_earlier_name_of_the_device_holds_counts(locks):
     """cuda and cuda:0 are one GPU."""
-    with sharing(CPU), alone(torch.device("cpu", 0)):
-        assert mode() == "alone"
+    with shared(CPU), exclusive(torch.device("cpu", 0)):
+        assert mode() == "exclusive"
 
 
 def test_giving_way_costs_next_to_nothing(locks):
-    with sharing(CPU):
+    with shared(CPU):
         start = time.process_time()
         for _ in range(1000):
-            give_way(CPU)
+            yield_gpu(CPU)
         assert (time.process_time() - start) / 1000 < 2e-4
 
 
 def test_a_folder_without_locks_is_told_and_done_without(locks, caplog):
     locks.write_text("no folder")
-    with alone(CPU):
+    with exclusive(CPU):
         pass
-    with sharing(CPU):
-        give_way(CPU)
+    with shared(CPU):
+        yield_gpu(CPU)
     assert [record.message.partition(":")[0] for record in caplog.records] == [
         "no lock for this GPU, so that other processes may disturb its timings"
     ]
@@ -104,7 +104,7 @@ def test_a_folder_without_locks_is_told_and_done_without(locks, caplog):
 def test_a_long_wait_is_told_in_one_line(timer_elsewhere, monkeypatch, caplog):
     monkeypatch.setattr(gpu, "TELL_AFTER_S", 0.05)
     wait_until(timer_elsewhere().exists)
-    with caplog.at_level(logging.INFO), recorded() as spans, alone(CPU):
+    with caplog.at_level(logging.INFO), recorded() as spans, exclusive(CPU):
         pass
     assert [record.message for record in caplog.records] == [
         "waiting for the GPU, which another process times or works on"
@@ -130,7 +130,7 @@ def test_a_training_gives_way_and_counts_no_wait(timer_elsewhere, tmp_path):
         def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
             if batch_idx == 0:
                 self.held = timer_elsewhere()
-                wait_until(gpu._access_to(CPU).gate.wanted_alone)
+                wait_until(gpu._access_to(CPU).gate.exclusive_wanted)
                 assert mode() == "shared" and not self.held.exists()
 
         def on_train_batch_start(self, trainer, module, batch, batch_idx):

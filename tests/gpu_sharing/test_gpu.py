@@ -15,12 +15,12 @@ from sparsefront.measure.timers import time_interleaved
 
 pytestmark = pytest.mark.gpu
 WORK = (
-    "import sys, time, pathlib, torch; from sparsefront.gpu import give_way, sharing\n"
+    "import sys, time, pathlib, torch; from sparsefront.gpu import shared, yield_gpu\n"
     "device = torch.device('cuda'); x = torch.randn(4096, 4096, device=device); file = pathlib.Path(sys.argv[1])\n"
-    "with sharing(device):\n"
+    "with shared(device):\n"
     "    ends = time.monotonic() + 60\n"
     "    while time.monotonic() < ends:\n"
-    "        give_way(device); torch.mm(x, x); torch.cuda.synchronize(); file.touch()\n"
+    "        yield_gpu(device); torch.mm(x, x); torch.cuda.synchronize(); file.touch()\n"
 )
 
 

@@ -11,7 +11,7 @@ import torch
 from program_server import Program
 
 from sparsefront import gpu
-from sparsefront.gpu import alone, sharing
+from sparsefront.gpu import exclusive, shared
 
 pytest.importorskip("fcntl", reason="locks of POSIX systems")
 SCRIPT = Path(__file__).with_name("processes.py")
@@ -90,7 +90,7 @@ def test_a_killed_process_holds_nothing(start, how):
     wait_for(waits)
     waiting.kill()
     waiting.wait()
-    assert seconds_until_held(sharing) < 30, "and not the 600 s"
+    assert seconds_until_held(shared) < 30, "and not the 600 s"
 
 
 def test_a_timer_that_is_killed_while_it_waits_opens_the_turnstile(start):
@@ -99,13 +99,13 @@ def test_a_timer_that_is_killed_while_it_waits_opens_the_turnstile(start):
     gate = gpu._access_to(CPU).gate
     waiting, waits = start("hold_alone", 600)
     ends = time.monotonic() + 60
-    while not gate.wanted_alone():
+    while not gate.exclusive_wanted():
         assert time.monotonic() < ends
         time.sleep(0.01)
     assert not waits.exists()
     waiting.kill()
     waiting.wait()
-    assert seconds_until_held(sharing) < 30, "with the other one that shares"
+    assert seconds_until_held(shared) < 30, "with the other one that shares"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
@@ -116,6 +116,6 @@ def test_a_forked_child_does_not_hold_on_after_its_parent(start):
     try:
         process.kill()
         process.wait()
-        assert seconds_until_held(alone) < 30, "and not the 600 s"
+        assert seconds_until_held(exclusive) < 30, "and not the 600 s"
     finally:
         os.kill(child, signal.SIGKILL)

@@ -8,7 +8,7 @@ from sparsefront_kernels import FORMATS, entry
 from torch import nn
 
 from sparsefront.inference import autotune
-from sparsefront.inference.autotune import Autotuned, add_endings, time_candidates
+from sparsefront.inference.autotune import Autotuned, add_epilogue_times, time_candidates
 from sparsefront.inference.network_modules import SparseConv2d
 from sparsefront.masks.weight_view import as_matrix
 from sparsefront.measure.timers import KernelTime
@@ -111,7 +111,7 @@ def test_what_follows_a_convolution_counts(monkeypatch, adds_shortcut):
     monkeypatch.setattr(autotune, "time_layer", time_layer)
     tuned = Autotuned("dense_conv2d", {"takes": takes, "leaves": leaves})
     tuned.latencies_us |= {"dense_conv2d": 6.5, "takes": 6.0, "leaves": 5.0}
-    add_endings(tuned, layer, torch.randn(2, 8, 5, 5), adds_shortcut=adds_shortcut)
+    add_epilogue_times(tuned, layer, torch.randn(2, 8, 5, 5), adds_shortcut=adds_shortcut)
     assert tuned.latencies_us == {"dense_conv2d": 9.5, "takes": 7.0, "leaves": 8.0}
     assert seen == [(False, int(adds_shortcut)), (True, int(adds_shortcut))]
     assert tuned.fastest(dense_allowed=True) == "takes"
@@ -167,7 +167,7 @@ def test_a_convolution_that_fails_with_what_follows_is_not_used(monkeypatch):
     monkeypatch.setattr(autotune, "time_layer", time_layer)
     found = Autotuned("dense_conv2d", {"takes": takes}, errors={"takes": 0.0})
     found.latencies_us |= {"dense_conv2d": 6.5, "takes": 6.0}
-    add_endings(found, layer, torch.randn(2, 8, 5, 5), adds_shortcut=False)
+    add_epilogue_times(found, layer, torch.randn(2, 8, 5, 5), adds_shortcut=False)
     assert found.latencies_us == {"dense_conv2d": 9.5}
     assert found.unsupported == {"takes": "with ReLU: RuntimeError: no such ending"}
     assert found.fastest(dense_allowed=True) is None

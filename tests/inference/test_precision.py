@@ -15,9 +15,9 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.inference.fusion.block_pass import fused_dense_graph
 from sparsefront.inference.fusion.fused import FusedBlock
 from sparsefront.inference.fusion.fused_product import FusedProduct
-from sparsefront.inference.fusion.handed_over import HandsOver, Quantizes
 from sparsefront.inference.fusion.prepared_block import ProductSpec
 from sparsefront.inference.fusion.products import FusedCorrectnessCheck
+from sparsefront.inference.fusion.quantized_activations import Quantizes, QuantizesOutput
 from sparsefront.inference.fusion.sites import ProductWeight
 from sparsefront.inference.precision import LAST, Precision, activation_amax, unsupported_reason
 from sparsefront.inference.swap import load_sparse, save_choices
@@ -120,8 +120,8 @@ def test_the_dense_graph_multiplies_quantised_operands(precision, bert):
     kernels = {part.kernel_name for part in fused.modules() if isinstance(part, FusedProduct)}
     assert kernels == {f"dense_{precision.removesuffix('_static')}_reference"}
     assert not any(block.feature_major for block in fused.modules() if isinstance(block, FusedBlock))
-    handed_over = sum(isinstance(part, HandsOver) for part in fused.modules())
-    assert handed_over == (2 if precision == "fp8" else 0)
+    output_scales = sum(isinstance(part, QuantizesOutput) for part in fused.modules())
+    assert output_scales == (2 if precision == "fp8" else 0)
     names = [name for name in linears(bert) if name != "classifier"]
     expected = emulation(bert, names, precision, ranges)
     assert apart(fused, expected, TOKENS) < CLOSE < apart(fused, bert, TOKENS) * (1 if precision != "int8" else 10)
@@ -145,7 +145,7 @@ def test_blocks_run_in_fp8_and_hand_over_what_they_compute(bert):
     assert set(report.kernels) == {"blocked_fp8_reference"}
     inside = [name for name in linears(bert) if ".layer." in name]
     assert report.low_precision_layers == dict.fromkeys([*inside, "bert.pooler.dense"], "fp8") | {"classifier": LAST}
-    assert sum(isinstance(part, HandsOver) for part in net.modules()) == 2
+    assert sum(isinstance(part, QuantizesOutput) for part in net.modules()) == 2
     assert sum(isinstance(part, Quantizes) and part.alone for part in net.modules()) == 2  # what attention gives
     down = [name for name in inside if name.endswith("output.dense") and "attention" not in name]
     expected = emulation(bert, [name for name in linears(bert) if name != "classifier"], "fp8", grouped=down)

@@ -10,7 +10,7 @@ from sparsefront.data.base import DataInfo
 from sparsefront.errors import InvalidSetting
 from sparsefront.inference.fusion.block_pass import fused_dense_graph
 from sparsefront.inference.fusion.fused_product import FusedProduct
-from sparsefront.inference.fusion.handed_over import HandsOver
+from sparsefront.inference.fusion.quantized_activations import QuantizesOutput
 from sparsefront.inference.precision import activation_amax, emulation
 from sparsefront.inference.swap import load_sparse, save_choices
 from sparsefront.measure.correctness import LOW_PRECISION_ERROR_LIMIT, output_error
@@ -65,7 +65,7 @@ def test_blocks_are_swapped_and_built_again(kernel, case, tmp_path):
     assert report.quantization_error is None or report.quantization_error < LOW_PRECISION_ERROR_LIMIT
     if kernel != "auto":
         assert set(report.kernels) == {kernel}
-        assert sum(isinstance(part, HandsOver) for part in swapped.modules()) == 2
+        assert sum(isinstance(part, QuantizesOutput) for part in swapped.modules()) == 2
     save_choices(report, tmp_path / "export")
     again = Bert(size="tiny").build(INFO).eval()
     where = {"device": CUDA, "dtype": torch.float16}

@@ -34,8 +34,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     def layer(module, x, *more):
         return KernelTime(work_us(module))
 
-    monkeypatch.setattr(product_choice, "time_where_it_is", layer)
-    monkeypatch.setattr(table, "time_where_it_is", layer)
+    monkeypatch.setattr(product_choice, "time_on_any_device", layer)
+    monkeypatch.setattr(table, "time_on_any_device", layer)
     monkeypatch.setattr(Timing, "network_us", lambda self, net: network_us(net))
     monkeypatch.setattr(Timing, "in_turn", lambda self, net, dense: Measured(network_us(net), dense))
     monkeypatch.setattr(Timing, "dense", lambda self, net: (network_us(net), ("eager",)))

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from sparsefront.allocation.assignment import Item, Option
-from sparsefront.latency_search.evaluating import FLOOR, CandidateMasks, weighed
+from sparsefront.latency_search.evaluating import FLOOR, CandidateMasks, weighted
 from sparsefront.patterns.element_wise import ElementWise
 
 ERRORS = {0.25: 0.1, 0.5: 0.3, 0.75: 0.6}
@@ -27,7 +27,7 @@ def loss(made: dict[str, torch.Tensor]) -> float:
 
 
 def test_each_error_counts_by_the_rise_of_the_loss():
-    found = weighed(items(), masks(), loss)
+    found = weighted(items(), masks(), loss)
     matters, little, helps = ([option.error for option in item.options] for item in found)
     weight = (0.5 + 0.75) / (0.3 + 0.6)  # of the options that are tried
     assert little == pytest.approx([0.0, *(weight * error for error in ERRORS.values())])
@@ -37,9 +37,9 @@ def test_each_error_counts_by_the_rise_of_the_loss():
 
 
 def test_a_loss_that_tells_nothing_leaves_errors_as_they_are():
-    assert weighed(items(), masks(), lambda made: 1.0) == items()
+    assert weighted(items(), masks(), lambda made: 1.0) == items()
 
 
 def test_an_item_that_no_option_changes():
     dense = [Item(("matters",), None, [Option(None, 0.0)]), *items()[1:]]
-    assert weighed(dense, masks(), loss)[0] == dense[0]
+    assert weighted(dense, masks(), loss)[0] == dense[0]

@@ -10,7 +10,7 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaModel, ViTConfig, ViTModel, masking_utils
 
 from sparsefront.measure import end_to_end, execution_mode
-from sparsefront.measure.attention import in_math_path, no_mask_stays_none, without_full_masks
+from sparsefront.measure.attention import math_path_report, skip_mask_creation, without_full_masks
 from sparsefront.measure.execution_mode import FastestMode, fastest_execution_mode
 from sparsefront.measure.fastest import Execution
 from sparsefront.measure.settings import Measure
@@ -69,7 +69,7 @@ def test_no_mask_is_built_while_a_network_is_recorded(make, masks_of, of_before,
     monkeypatch.setattr(execution_mode, "_replayed", lambda call, *_, **__: calls.setdefault("recorded", call))
     monkeypatch.setattr(execution_mode, "call_in_mode", lambda *given: calls.setdefault(given[0], real(*given)))
     monkeypatch.setattr(execution_mode, "time_interleaved", lambda ready, **more: dict.fromkeys(ready, [1.0]))
-    monkeypatch.setattr(execution_mode, "give_way", lambda device: None)
+    monkeypatch.setattr(execution_mode, "yield_gpu", lambda device: None)
     modes, cuda = ["cuda_graph"], torch.device("cuda")
     fastest_execution_mode(net, inputs, execution_modes=modes, device=cuda, dtype=torch.float32)
     assert masks_of(calls["recorded"]) == [None, None]
@@ -115,19 +115,19 @@ def test_a_decoder_that_counts_its_positions_is_given_no_mask_of_packed_texts(ma
     net = LlamaModel(LlamaConfig(vocab_size=50, attn_implementation="sdpa", use_cache=False, **SMALL)).eval()
     ids = torch.arange(26).reshape(2, 13)
     assert all(mask is not None for mask in masks_of(lambda: net(ids))), "as it is without our care"
-    with no_mask_stays_none():
+    with skip_mask_creation():
         assert masks_of(lambda: net(ids)) == [None, None]
     packed = torch.arange(13)[None] % 5
-    with no_mask_stays_none(packed=True):
+    with skip_mask_creation(packed=True):
         assert all(mask is not None for mask in masks_of(lambda: net(ids, position_ids=packed)))
 
 
 def test_transformers_asks_again_afterwards():
     known = masking_utils.is_tracing
-    with no_mask_stays_none():
+    with skip_mask_creation():
         assert not masking_utils.is_tracing() and not masking_utils.is_tracing(None)
         first = masking_utils.is_tracing
-    with pytest.raises(RuntimeError), no_mask_stays_none():
+    with pytest.raises(RuntimeError), skip_mask_creation():
         assert masking_utils.is_tracing is first, "compiled code is of this one"
         raise RuntimeError
     assert masking_utils.is_tracing is known
@@ -144,15 +144,15 @@ def test_attention_in_the_math_path_is_named():
     x = torch.randn(2, 3, 5, 8)
     told = "1 of 1 attentions run in PyTorch's math path, which is slow: "
     told += "1 x float32 [2, 3, 5, 8] with a bool mask [5, 5] of strides [5, 1]"
-    assert in_math_path(Heads(), {"x": x}) == told
+    assert math_path_report(Heads(), {"x": x}) == told
     attention = torch.fx.symbolic_trace(Heads())
     for node in attention.graph.nodes:  # as graphs of blocks call it
         if node.target is F.scaled_dot_product_attention:
             node.target = torch.ops.aten.scaled_dot_product_attention.default
     attention.recompile()
-    assert in_math_path(attention, {"x": x}) == told
+    assert math_path_report(attention, {"x": x}) == told
     net, inputs = vit()
-    assert in_math_path(net, inputs) is None
+    assert math_path_report(net, inputs) is None
 
 
 def test_a_network_whose_attention_is_slow_is_named(monkeypatch, caplog):
@@ -160,7 +160,7 @@ def test_a_network_whose_attention_is_slow_is_named(monkeypatch, caplog):
     net, inputs = Heads().eval(), {"x": torch.randn(2, 3, 5, 8)}
     for device, told in ((CPU, 0), (torch.device("cuda"), 1)):
         monkeypatch.setattr(end_to_end, "_device", lambda inputs, device=device: device)
-        monkeypatch.setattr(end_to_end, "sharing", lambda device: nullcontext())
+        monkeypatch.setattr(end_to_end, "shared", lambda device: nullcontext())
         way = Execution(FastestMode("eager", net, lambda: None))
         monkeypatch.setattr(end_to_end, "fastest_execution", lambda *given, way=way, **more: way)
         end_to_end.find_execution(net, inputs, Measure(device="cpu"))

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from sparsefront import gpu
-from sparsefront.gpu import alone, sharing
+from sparsefront.gpu import exclusive, shared
 from sparsefront.measure.execution_mode import compile_unshared, first_call
 
 CPU = torch.device("cpu")
@@ -41,11 +41,11 @@ def modes(tmp_path, monkeypatch) -> list:
 def test_only_the_first_run_takes_the_lock_by_itself(modes):
     net, x = nn.Linear(4, 3), torch.randn(2, 4)
     compiled = compile_unshared(net)
-    with torch.inference_mode(), sharing(CPU):
+    with torch.inference_mode(), shared(CPU):
         first_call(lambda: compiled(x), CPU)
-        with alone(CPU):
+        with exclusive(CPU):
             torch.testing.assert_close(compiled(x), net(x))
-    assert modes == [("generates", None), ("runs", "shared"), ("runs", "alone")]
+    assert modes == [("generates", None), ("runs", "shared"), ("runs", "exclusive")]
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")

@@ -8,7 +8,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 from sparsefront.measure import end_to_end, execution_mode, fastest
-from sparsefront.measure.end_to_end import find_dense, rebuild_dense, time_alone, time_beside, time_pair
+from sparsefront.measure.end_to_end import find_dense, rebuild_dense, time_against_dense, time_alone, time_pair
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.speedup import latency_over_batches, speedup_of
 from sparsefront.measure.timers import summarise, time_interleaved
@@ -92,7 +92,7 @@ def test_a_network_is_timed_beside_all_that_a_pair_is_timed_beside(monkeypatch):
     dense, fused, sparse = Layers(2, scale=0.0).eval(), Layers(24, scale=0.0).eval(), WithKernel(2, scale=0.0).eval()
     time_pair(dense, sparse, inputs, settings, fuse=lambda net, inputs: fused)
     execution = find_dense(dense, inputs, settings, lambda net, inputs: fused)
-    pruned, beside = time_beside(sparse, execution, inputs, settings)
+    pruned, beside = time_against_dense(sparse, execution, inputs, settings)
     assert pruned.n == beside.n == 6
     assert beside.median_ms < execution.fused.fastest.median_ms / 2, "of the dense versions the fastest counts"
     assert turns == [{"dense", "fused_dense", "sparse"}] * 2
@@ -106,7 +106,7 @@ def test_what_was_compiled_for_dense_is_kept_while_networks_are_timed_beside_it(
     dense = find_dense(Layers(1).eval(), inputs, settings)
     assert len(forgotten) == 1
     for _ in range(2):
-        time_beside(Layers(1).eval(), dense, inputs, settings)
+        time_against_dense(Layers(1).eval(), dense, inputs, settings)
     assert len(forgotten) == 1
 
 
@@ -219,7 +219,7 @@ def test_compiled_dense_versions_are_made_again_and_stay():
     versions = time_alone(nets[0], inputs, settings).versions
     assert versions == ("compile",)
     dense = rebuild_dense(nets[1], inputs, settings, versions)
-    time_beside(nets[2], dense, inputs, settings)
+    time_against_dense(nets[2], dense, inputs, settings)
     compiled = counters["stats"]["unique_graphs"]
     dense.fastest.call()
     assert counters["stats"]["unique_graphs"] == compiled > 0 and dense.versions == versions

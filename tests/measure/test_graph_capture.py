@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sparsefront.measure import graph_capture
-from sparsefront.measure.graph_capture import CopiedBefore, _ConstantsAreCopied, record
+from sparsefront.measure.graph_capture import CopiedBefore, _ConstantsViaCpu, record
 
 
 class Devices:
@@ -83,7 +83,7 @@ def devices(monkeypatch):
     for name in ("Stream", "CUDAGraph", "current_device", "current_stream", "synchronize", "stream", "graph"):
         monkeypatch.setattr(torch.cuda, name, getattr(made, name))
     monkeypatch.setattr(torch.cuda, "device", made.at)
-    monkeypatch.setattr(graph_capture, "_end_recording_of_random_numbers", lambda: made.waits.append("random"))
+    monkeypatch.setattr(graph_capture, "_end_rng_capture", lambda: made.waits.append("random"))
     graph_capture._recording_stream.cache_clear()
     yield made
     graph_capture._recording_stream.cache_clear()
@@ -178,7 +178,7 @@ def test_positions_that_a_network_counts_on_the_processor_are_copied_before(infe
         written = torch.empty(3, dtype=torch.int64, device="meta").copy_(torch.arange(3))
         return there, written, torch.tensor(0.5, device="meta")
 
-    with torch.inference_mode(inference), CopiedBefore() as copies, _ConstantsAreCopied():
+    with torch.inference_mode(inference), CopiedBefore() as copies, _ConstantsViaCpu():
         counted(0)
         copies.recording = True
         assert [tensor.device.type for tensor in counted(0)] == ["meta"] * 3

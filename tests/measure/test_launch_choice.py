@@ -17,7 +17,7 @@ from sparsefront.measure.problems import LayerInput
 from sparsefront.measure.timers import (
     MOST,
     assume_launch,
-    assume_none,
+    forget_launch,
     launch_in_use,
     launch_of,
     untried_launches,
@@ -109,13 +109,13 @@ def test_what_is_taken_back_leaves_no_trace(tunable):
     layer = layer_with(tunable)
     problem = Problem(10, 6, 8, torch.float32, torch.device("cpu"))
     assume_launch(layer, problem, Launch(5))
-    assume_none(layer, problem)
+    forget_launch(layer, problem)
     assert launch_of(layer, problem) == Launch(0)
     choice = untried_launches(layer, layer(torch.randn(10, 6)))
     choice.use(Launch(3))
     choice.use_none()
     assert launch_of(layer, problem) == Launch(0)
-    assume_none(layer_with(None), problem)
+    forget_launch(layer_with(None), problem)
 
 
 def test_a_table_that_cannot_be_written_is_a_warning(tunable, monkeypatch, caplog):

@@ -11,7 +11,7 @@ from torch import nn
 from sparsefront.measure import execution_mode, fastest, search_time
 from sparsefront.measure.execution_mode import EXECUTION_MODES, FastestMode, NothingRuns
 from sparsefront.measure.fastest import fastest_execution
-from sparsefront.measure.search_time import SearchTime, begun, searching
+from sparsefront.measure.search_time import SearchTime, searching, timed_work
 from sparsefront.measure.variants import VARIANTS
 
 CPU = torch.device("cpu")
@@ -75,7 +75,7 @@ def test_only_what_is_asked_for_is_tried(net, inputs):
 def test_others_may_use_the_gpu_before_each_variant_and_mode(net, inputs, monkeypatch):
     steps = []
     for module, step in ((execution_mode, "mode"), (fastest, "variant")):
-        monkeypatch.setattr(module, "give_way", lambda device, step=step: steps.append(step))
+        monkeypatch.setattr(module, "yield_gpu", lambda device, step=step: steps.append(step))
     find(net, inputs, execution_modes=["eager"], variants=["fused_qkv"])
     assert steps == ["mode", "variant", "mode"]
 
@@ -201,7 +201,7 @@ def test_forms_are_left_out_before_the_compiler(net, inputs, pretend_gpu, monkey
     monkeypatch.setattr(search_time, "working_time", lambda: clock[0])
     with searching(SearchTime(25.0)):
         for kind, seconds in (("compile", 10.0), ("variant", 3.0)):
-            with begun(kind):
+            with timed_work(kind):
                 clock[0] += seconds
         modes = ["eager", "compile_cuda_graph"]
         found = find(net, inputs, device=device, execution_modes=modes, variants=["fused_qkv"])

@@ -8,8 +8,9 @@ from sparsefront_kernels import cuda_library
 from torch import nn
 
 import sparsefront as sf
+from sparsefront.inference.fusion.block_pass import fused_dense_graph
 from sparsefront.measure import end_to_end, fastest, search_time
-from sparsefront.measure.search_time import SearchTime, begun, part, searching, too_late
+from sparsefront.measure.search_time import SearchTime, part, searching, timed_work, too_late
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
 
@@ -30,7 +31,7 @@ def test_nothing_begins_that_would_not_end_in_time(clock):
     assert too_late("anything", "compile") is None, "without a search there is no limit"
     with searching(SearchTime(60.0)) as search:
         assert too_late("first", "compile") is None
-        with begun("compile"):
+        with timed_work("compile"):
             clock(25.0)
         with part(0.5, "dense"):
             assert too_late("variant", "variant") is None, "of another kind, of which none was seen"
@@ -49,12 +50,12 @@ def test_nothing_begins_that_would_not_end_in_time(clock):
 
 def test_the_last_one_tells_how_long_the_next_takes(clock):
     with searching(SearchTime(60.0)):
-        with begun("layer"):
+        with timed_work("layer"):
             clock(5.0)
-            with begun("library"):
+            with timed_work("library"):
                 clock(40.0)
         assert too_late("second", "layer") is None and too_late("other", "library") is not None
-        with begun("layer"):
+        with timed_work("layer"):
             clock(8.0)
         assert too_late("third", "layer").startswith("not tried: about 8 s are needed, 7 s")
 
@@ -114,6 +115,15 @@ def test_another_benchmark_of_these_shapes_searches_nothing(searches):
     assert len(searches) == 1
     compared(x=torch.randn(5, 8))
     assert len(searches) == 2
+
+
+def test_later_processes_find_the_search_of_the_dense_network():
+    def key(fuse):
+        return end_to_end._search_key(nn.Linear(8, 4), {"input": X}, sf.Measure(), fuse)
+
+    assert "0x" not in key(fused_dense_graph), "an address is another one in each process"
+    own = [lambda net, inputs: net for _ in range(2)]
+    assert len(set(map(key, (fused_dense_graph, None, *own)))) == 4
 
 
 def test_what_a_benchmark_leaves_out_is_said(searches):

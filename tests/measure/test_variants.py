@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend
 
 from sparsefront.measure import attention
-from sparsefront.measure.attention import ASKED, BACKENDS, WithAttentionBackend, unsupported_reason
+from sparsefront.measure.attention import BACKENDS, SUPPORT_CHECKS, WithAttentionBackend, unsupported_reason
 from sparsefront.measure.variants import VARIANTS, DoesNotApply, make_variant
 from sparsefront.models.attention import SelfAttention
 
@@ -75,11 +75,11 @@ def test_pytorch_is_asked_which_attentions_a_backend_takes(monkeypatch):
     answers = {"no masks": lambda call: call.attn_mask is None, "all": lambda call: True, "none": lambda call: False}
     found = {}
     for name, takes in answers.items():
-        monkeypatch.setitem(attention.ASKED, "sdpa_flash", takes)
+        monkeypatch.setitem(attention.SUPPORT_CHECKS, "sdpa_flash", takes)
         found[name] = unsupported_reason(Masked(), inputs, "sdpa_flash")
     none = "takes no float32 attention of [1, 2, 4, 8] on this device"
     assert found == {"no masks": "takes no attention masks", "all": None, "none": none}
-    assert ASKED.keys() == BACKENDS.keys()
+    assert SUPPORT_CHECKS.keys() == BACKENDS.keys()
 
 
 class Seen(nn.Module):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sparsefront.config.command_line import job
-from sparsefront.progress import READER_GONE, bar, ending_with_its_reader, showing, unaffected_by_output
+from sparsefront.progress import READER_GONE, bar, exit_quietly_on_broken_pipe, ignore_output_errors, showing
 from sparsefront.results.record import record_digest
 from sparsefront.results.store import write_result_json
 from sparsefront.results.tables import print_run
@@ -74,7 +74,7 @@ def test_a_program_into_a_closed_pipe_ends_quietly(tmp_path, make_result, progra
 
 
 def test_another_pipe_that_breaks_is_told(capfd):
-    with pytest.raises(BrokenPipeError), ending_with_its_reader():
+    with pytest.raises(BrokenPipeError), exit_quietly_on_broken_pipe():
         raise BrokenPipeError
 
 
@@ -122,7 +122,7 @@ def test_output_that_cannot_be_written_fails_no_run(make_result, composed, monke
 
 
 def test_what_fails_beside_the_output_still_fails():
-    with pytest.raises(BrokenPipeError), unaffected_by_output():
+    with pytest.raises(BrokenPipeError), ignore_output_errors():
         raise BrokenPipeError
 
 

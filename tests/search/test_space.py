@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("optuna", minversion="4.5", reason="optuna is not installed: it comes with the extra `sweep`")
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.search.space import in_overrides, parse_space, points_of_each_option
+from sparsefront.search.space import covering_points, in_overrides, parse_space
 
 SPACE = ["sparsity=interval(0.5,0.95)", "pattern=n_m,tile_wise", "granularity=range(8,65,8)", "seed=3"]
 
@@ -59,7 +59,7 @@ def test_each_option_is_composed_before_the_first_point():
     space, _ = parse_space(
         ["pattern=n_m,tile_wise,block", "model=a,b", "granularity=8,16", "sparsity=interval(0.5,0.9)"]
     )
-    points = points_of_each_option(space)
+    points = covering_points(space)
     assert [point["pattern"] for point in points] == ["n_m", "tile_wise", "block"]
     assert {point["model"] for point in points} == {"a", "b"}
     assert all(point["granularity"] == 8 and point["sparsity"] == 0.5 for point in points), "numbers are no options"

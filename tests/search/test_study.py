@@ -158,7 +158,7 @@ def test_one_that_is_killed_while_it_takes_a_point_back_neither_loses_nor_double
 def test_a_point_that_is_left_is_asked_for_again(tmp_path):
     here = study(tmp_path)
     asked = here.ask()
-    here.leave(asked)
+    here.release(asked)
     again = study(tmp_path).ask()
     assert again.number == asked.number and again.trial.params == asked.trial.params
 

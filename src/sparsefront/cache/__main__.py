@@ -9,7 +9,7 @@ from pathlib import Path
 from sparsefront.artifacts.durable import denied
 from sparsefront.errors import InvalidSetting, printable
 from sparsefront.options import program_command
-from sparsefront.progress import ending_with_its_reader
+from sparsefront.progress import exit_quietly_on_broken_pipe
 
 # The command line; COMMAND: as it was started.
 
@@ -110,7 +110,7 @@ def _complete(options: argparse.Namespace) -> None:
         raise InvalidSetting("--cache-dir", options.cache_dir, "no such folder; it is cache_dir of the runs")
 
 
-@ending_with_its_reader()
+@exit_quietly_on_broken_pipe()
 def main(arguments: Sequence[str]) -> int:
     """Run the command; returns the exit status: 0, or 1 with a message."""
     options = parse(arguments)

@@ -39,7 +39,7 @@ from sparsefront.errors import (
 )
 from sparsefront.options import missing_package
 from sparsefront.processes import end_with_parent
-from sparsefront.progress import unaffected_by_output
+from sparsefront.progress import ignore_output_errors
 from sparsefront.results.run_folder import discard_if_empty, make_writable, occupied, record_failure
 
 # What stops a run from outside of it (a full disk, a missing package, too little memory), told in one line.
@@ -270,7 +270,7 @@ def job() -> Iterator[Path]:
     _let_waiting_threads_sleep()
     _end_with_joblib()
     try:
-        with unaffected_by_output(), occupied(directory), _counted():
+        with ignore_output_errors(), occupied(directory), _counted():
             yield directory
     except BaseException as error:
         rejected = isinstance(error, InvalidSetting)

@@ -17,14 +17,14 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from sparsefront.config.schema import CONTROLS, GROUPS, STAGES, Config
 from sparsefront.errors import InvalidSetting, UnknownKey, closest, did_you_mean, first_line, keys_of
-from sparsefront.options import TARGET, classes_named_in, program_command, trusted_class
+from sparsefront.options import TARGET, program_command, target_values, trusted_class
 from sparsefront.results.record import result_fields
 from sparsefront.settings_class import (
     Fraction,
     OneOrMore,
     checked_arguments,
     checked_values,
-    in_words,
+    describe_type,
     parameters_of,
     rejection,
 )
@@ -88,7 +88,7 @@ def typed_settings(
     values = {key: value for key, value in values.items() if key not in KEYS_OF_THE_RUN.get(group, ())}
     target = _target_class(group, values.pop(TARGET), base, trust)
     if trust is not None:
-        for nested in classes_named_in(values):  # of candidates of a pattern
+        for nested in target_values(values):  # of candidates of a pattern
             trusted_class(nested, base, trust=trust, key=f"{group}.{TARGET}")
     with keys_of(group):
         # A class that is no settings class, as one of a user's own may be, would take any type.
@@ -217,7 +217,7 @@ def require_root_type(key: str, value: Any, typed: str) -> None:
         OmegaConf.structured(Config)[key] = value
     except OmegaConfBaseException as error:
         hints = get_type_hints(Config) | ROOT_TYPES
-        raise InvalidSetting(key, typed, f"must be {in_words(hints[key])}") from error
+        raise InvalidSetting(key, typed, f"must be {describe_type(hints[key])}") from error
 
 
 def check_types(config: DictConfig, choices: dict[str, str], folders: Sequence[Path]) -> None:

@@ -139,7 +139,7 @@ def _asking_hub(hub_id: str, *, missing: str) -> Iterator[None]:
     import datasets
 
     try:
-        with progress.like_ours(datasets.utils), progress.like_ours(hub_utils):
+        with progress.sync_progress_bars(datasets.utils), progress.sync_progress_bars(hub_utils):
             yield
     except Exception as error:  # the libraries below raise some thirty kinds; each means that there is no data
         reason = first_line(error)

@@ -1,1 +1,1 @@
-"""A pruned network on disk: plain weights that any tool loads, and beside them the masks and the compressed layers."""
+"""Save and load pruned networks: plain weights that any tool loads, plus masks and compressed layers."""

@@ -1,15 +1,14 @@
-"""Writing and reading an export: safetensors and JSON only, nothing is ever unpickled.
+"""Write and read exports: safetensors and JSON only, nothing is ever unpickled.
 
     model.safetensors       plain state dict with exact zeros where a mask is False
-    masks.safetensors       layer -> one bit a weight, 1 = keep; see `pruning.mask_spec`
-    compressed.safetensors  "<layer>.<tensor>" -> the tensors of the layer's canonical format; a layer whose format is dense
-                            has none here: its weight is in model.safetensors
-    blocks.json             of a pattern that took whole blocks out: block -> its name in model.safetensors, null of one that went
-    manifest.json           pattern, canonical format per layer, layers that stayed dense and why
+    masks.safetensors       layer -> one bit per weight, 1 = keep; see `pruning.mask_spec`
+    compressed.safetensors  "<layer>.<tensor>" -> the tensors of the layer's canonical format; none for dense layers, whose
+                            weights are in model.safetensors
+    blocks.json             only if blocks were removed: block -> its name in model.safetensors, null if removed
+    manifest.json           pattern, canonical format per layer, and why other layers stayed dense
 
-`load_state_dict` and `from_pretrained` take the first as it is; the others lie beside it. The folder needs nothing outside
-it, wherever it is copied: in the store model.safetensors is a second name (a hard link) of the recovered weights, so it takes
-no room there; do not write into it, write a new file.
+`load_state_dict` and `from_pretrained` read the first file. The folder is self-contained and may be copied. In the store
+model.safetensors is a hard link to the recovered weights, which takes no extra space: do not modify it in place.
 """
 
 import dataclasses
@@ -51,22 +50,21 @@ def write_export(
     model: Model | None = None,
     weights: Path | None = None,
 ) -> Manifest:
-    """Write a pruned network into a directory that exists.
+    """Write a pruned network into an existing directory.
 
     Args:
         net: weights already zero where their mask is False.
-        masks: layer -> bool, [N, K] or shaped as the weight, True = keep. Of a pattern that took whole blocks out they name the
-            layers as they were before.
+        masks: layer -> bool, [N, K] or shaped as the weight, True = keep. If blocks were removed, keys are names before that.
         pattern: decides how layers are stored; None: the structure of each mask does.
-        sparsity: the target of the whole network, for the record, and of every layer that `sparsities` does not name.
-        permutations: layer -> the order in which its mask obeys the pattern; absent where that is its own.
-        sparsities: layer -> its own final sparsity, where the allocation gave it one. What a pattern stores may depend on
-            it (the window of n:m); a layer of sparsity 0 is stored dense.
-        patterns: layer -> its own pattern, where layers have one; the others are stored as `pattern` says.
+        sparsity: target of the whole network, for the manifest, and of every layer without an entry in `sparsities`.
+        permutations: layer -> permutation in which its mask obeys the pattern; absent for the identity.
+        sparsities: layer -> its own final sparsity, if the allocation assigned one. The storage may depend on it (the window of
+            n:m); a layer of sparsity 0 is stored dense.
+        patterns: layer -> its own pattern, if layers have different ones; others use `pattern`.
         dense_reasons: prunable layers without a mask -> why.
-        model: adds what its own library wants beside the weights. Without it a network of transformers gets its config.json.
-        weights: a safetensors file that holds the net's state dict as it is, with metadata {"format": "pt"}: the export
-            shares it where the file system can, rather than write the weights a second time.
+        model: adds the files of its own library. Without it a network of transformers gets its config.json.
+        weights: a safetensors file with the net's state dict and metadata {"format": "pt"}, to hard-link instead of writing the
+            weights again, if the file system can.
     Raises:
         ValueError: a pruned weight is not zero, a mask has another shape than its weight, or the pattern's format
             cannot store a mask; the layer is named.
@@ -105,12 +103,12 @@ def write_export(
 
 
 def plain_state_dict(net: nn.Module) -> dict[str, Tensor]:
-    """The state dict on the CPU, every key with memory of its own: safetensors rejects tensors that share any.
+    """The state dict on the CPU without shared storage, which safetensors rejects.
 
-    A weight with two names (tied, or of a module with two parents) is thus written twice: strict loading finds both.
+    A weight with two names (tied, or of a module with two parents) is written twice, so that strict loading finds both.
 
     Raises:
-        InvalidSetting: an entry that is no tensor, such as what `get_extra_state` of a module gives.
+        InvalidSetting: an entry that is no tensor, such as from a module's `get_extra_state`.
     """
     own: dict[str, Tensor] = {}
     taken: set[int] = set()
@@ -127,7 +125,7 @@ def plain_state_dict(net: nn.Module) -> dict[str, Tensor]:
 
 @dataclasses.dataclass(frozen=True)
 class Export:
-    """An export on disk; tensors are read when they are asked for."""
+    """An export on disk; tensors are read lazily."""
 
     directory: Path
     manifest: Manifest
@@ -137,7 +135,7 @@ class Export:
         """layer -> bool [N, K], True = keep.
 
         Raises:
-            ValueError: masks of other layers than the manifest's, or of other shapes.
+            ValueError: the masks' layers differ from the manifest's.
         """
         stored = load_masks(self.directory / MASKS)
         if differ := stored.keys() ^ self.manifest.layers.keys():
@@ -155,17 +153,17 @@ class Export:
 
     @property
     def spec(self) -> MaskSpec:
-        """What of the masks' spec a network without some of its blocks needs."""
+        """The masks' spec with its `blocks` alone."""
         return MaskSpec(blocks=self.blocks)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """All weights and buffers, on the CPU, in the type that they were exported in."""
+        """All weights and buffers, on the CPU, in their exported dtypes."""
         return load_file(self.directory / MODEL)
 
     def format(self, layer: str) -> SparseFormat:
         """The layer in its canonical format, on the CPU."""
         record = self.manifest.layers[layer]
-        if record.family == DENSE:  # exports of version 1 store it a second time
+        if record.family == DENSE:  # also in compressed.safetensors in exports of version 1
             with safe_open(self.directory / MODEL, framework="pt") as weights:
                 values = stored_matrix(record, weights.get_tensor(f"{layer}.weight"))
                 return FORMATS[DENSE].from_tensors({"values": values}, record.meta)
@@ -178,7 +176,7 @@ class Export:
 
 
 def stored_matrix(record: LayerRecord, weight: Tensor) -> Tensor:
-    """[N, K] of a layer's weight as the state dict has it."""
+    """A layer's weight from the state dict as [N, K]."""
     return weight.t().contiguous() if record.transposed else as_matrix(weight)
 
 
@@ -186,7 +184,7 @@ def read_export(directory: Path) -> Export:
     """Open what `write_export` wrote.
 
     Raises:
-        InvalidSetting: a file is missing, or convolutions are stored in the order of earlier versions (key `path`).
+        InvalidSetting: a file is missing, or convolutions have the column order of earlier versions (key `path`).
         ValueError: another format version, or a manifest that cannot be read.
     """
     for name in (MODEL, MASKS, COMPRESSED, MANIFEST):
@@ -203,8 +201,8 @@ def read_export(directory: Path) -> Export:
 
 
 @contextmanager
-def damage_named() -> Iterator[None]:
-    """What fails in the block for a damaged export is a ValueError of one line, whichever library noticed it."""
+def damage_as_value_error() -> Iterator[None]:
+    """Convert any library's error about a damaged export to a ValueError with one line."""
     try:
         yield
     except (InvalidSetting, MemoryError):
@@ -223,9 +221,7 @@ def damage_named() -> Iterator[None]:
 
 
 def _require_same_order(export: Export) -> None:
-    """Raise InvalidSetting where a layer is stored with columns that lie otherwise since `TAP_BY_TAP`: several taps and
-    channels.
-    """
+    """Raise InvalidSetting for layers whose column order changed with `TAP_BY_TAP`: those with several taps and channels."""
     stored = [name for name, record in export.manifest.layers.items() if record.family != DENSE]
     with safe_open(export.directory / MODEL, framework="pt") as weights:
         shapes = {name: weights.get_slice(f"{name}.weight").get_shape() for name in stored}
@@ -241,5 +237,5 @@ def _require_same_order(export: Export) -> None:
 
 
 def _save(tensors: dict[str, Tensor], path: Path) -> None:
-    # Formats may store several views of one buffer; each goes to disk as a tensor of its own.
+    # Formats may store several views of one buffer; each is saved as a separate tensor.
     save_tensors(path, {name: tensor.contiguous() for name, tensor in tensors.items()}, {"format": "pt"})

@@ -19,16 +19,16 @@ from sparsefront.patterns.base import Pattern, label
 
 log = logging.getLogger(__name__)
 
-# What an export says about itself: its pattern and how each pruned layer is stored; kernels are chosen at the swap.
+# The manifest: pattern and storage of each pruned layer; kernels are chosen in the swap.
 
-# A manifest may come from anyone: JSON of these types, and of no others.
+# A manifest may come from anyone, so that its JSON is checked strictly.
 _STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
-# 2: masks of one bit a weight, and dense layers in model.safetensors alone. Exports of version 1 are read as well.
-# 3: columns of a convolution tap by tap, channels inside (see `masks.weight_view`); before, channel by channel, taps inside.
-#    Earlier exports are read as well where both orders are one.
+# 2: masks have one bit per weight, and dense layers are in model.safetensors alone. Version 1 can still be read.
+# 3: columns of a convolution are ordered by tap, then channel (see `masks.weight_view`); before, by channel, then tap. Earlier
+#    exports can still be read if both orders are the same.
 FORMAT_VERSION = 3
-TAP_BY_TAP = 3  # the first version with this order
+TAP_BY_TAP = 3  # the first version ordered by tap
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,14 @@ class LayerRecord:
     """One pruned layer.
 
     Args:
-        family: its storage, one of the kernel package's formats.
-        parameters: what the format was made with.
-        meta: what the format needs beside its tensors to be read back.
+        family: storage format, one of the kernel package's.
+        parameters: arguments of the format's `from_dense`.
+        meta: non-tensor state of the format.
         shape: [N, K] of the weight as a matrix.
-        nnz: weights kept, as the mask counts them.
+        nnz: weights kept by the mask.
         density: nnz / (N * K).
-        pattern: its own, in a network of several patterns; None where it is that of the manifest, or the layer is dense.
-        transposed: whether its weight in the state dict is [K, N], as that of a Conv1D.
+        pattern: its own, in a network of several patterns; None if it is the manifest's, or the layer is dense.
+        transposed: whether its weight in the state dict is [K, N], as in a Conv1D.
     """
 
     family: str
@@ -62,10 +62,10 @@ class Manifest:
     """The whole export.
 
     Args:
-        pattern: its name; None where it is not known.
+        pattern: its name; None if unknown.
         pattern_parameters: its settings.
-        sparsity: the target of the whole network.
-        layers: the pruned ones.
+        sparsity: target of the whole network.
+        layers: pruned layers.
         dense_layers: prunable layer -> why it stayed dense.
         pattern_class: package.module.Class of the pattern; None in exports of earlier versions.
     """
@@ -84,10 +84,10 @@ class Manifest:
 
     @classmethod
     def from_json(cls, content: Any) -> "Manifest":
-        """The manifest that `to_json` gave.
+        """Parse the output of `to_json`.
 
         Raises:
-            ValueError: another format version, an entry that is missing or that there is not, or one of another type.
+            ValueError: another format version, a missing or unknown entry, or one of another type.
         """
         version = content.get("format_version") if isinstance(content, dict) else None
         if version not in range(1, FORMAT_VERSION + 1):
@@ -99,17 +99,17 @@ class Manifest:
             raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
 
 
-# A masked weight in the format that its pattern names.
+# A masked weight in its pattern's format.
 
 
 def store(
     weight: Tensor, mask: Tensor, storage: tuple[str, dict[str, Any]], permutation: Permutation | None = None
 ) -> SparseFormat:
-    """A weight in the family and with the parameters that a pattern's `storage` names.
+    """Store a weight in the family and with the parameters from a pattern's `storage`.
 
     Args:
         weight, mask: [N, K] in the network's order; the mask is bool, True = keep.
-        permutation: the order in which the mask obeys its pattern, which the format then holds; None: its own.
+        permutation: in which the mask obeys its pattern, stored in the format; None: the identity.
     Raises:
         ValueError: the mask does not have the family's structure.
     """
@@ -118,11 +118,11 @@ def store(
     return FORMATS[family].from_dense(weight, mask, **parameters, **orders)
 
 
-DENSE = "dense"  # the one format that is the weight itself
+DENSE = "dense"  # the family that stores the weight itself
 
 
 class PackedWeights(Protocol):
-    """Pruned layers in their formats, wherever they are kept: `PackedLayers`, or an `Export` on disk."""
+    """Pruned layers in their formats: `PackedLayers` in memory, or an `Export` on disk."""
 
     @property
     def manifest(self) -> Manifest: ...
@@ -142,7 +142,7 @@ class PackedWeights(Protocol):
 
 
 def masks_stored_dense(packed: PackedWeights) -> dict[str, Tensor]:
-    """layer -> bool [N, K], of layers that are stored as they are; empty where none of them is pruned."""
+    """layer -> bool [N, K], for layers that are stored dense; empty if none of them is pruned."""
     stored = [name for name, record in packed.manifest.layers.items() if record.family == DENSE]
     if all(packed.manifest.layers[name].density == 1 for name in stored):
         return {}
@@ -151,7 +151,7 @@ def masks_stored_dense(packed: PackedWeights) -> dict[str, Tensor]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PackedLayers:
-    """A `PackedWeights` in memory; the state dict is the network's own, not a copy."""
+    """`PackedWeights` in memory; the state dict shares the network's tensors."""
 
     manifest: Manifest
     masks: dict[str, Tensor]
@@ -176,8 +176,8 @@ def pack_layers(
     patterns: Mapping[str, Pattern] | None = None,
     dense_reasons: Mapping[str, str] | None = None,
 ) -> PackedLayers:
-    """Store every masked layer as its pattern says, none of a pattern that takes whole blocks: what it leaves is dense. Arguments
-    and errors as of `export.checkpoint.write_export`.
+    """Store every masked layer in its pattern's format, dense for a pattern that removes blocks. Arguments and errors as in
+    `export.checkpoint.write_export`.
     """
     layers: dict[str, LayerRecord] = {}
     kept_of: dict[str, Tensor] = {}
@@ -192,7 +192,7 @@ def pack_layers(
         layer_pattern = (patterns or {}).get(name, pattern)
         own = (sparsities or {}).get(name), (permutations or {}).get(name)
         given = as_matrix(weight), as_matrix(mask), layer_pattern, sparsity, *own
-        kept, stored, (family, parameters) = _where_it_lies(name, *given)
+        kept, stored, (family, parameters) = _pack_on_own_device(name, *given)
         kept_of[name], formats[name] = kept, stored
         nnz, shape = int(kept.sum()), (kept.shape[0], kept.shape[1])
         density = nnz / kept.numel()
@@ -213,20 +213,20 @@ def pack_layers(
 Packed = tuple[Tensor, SparseFormat, tuple[str, dict[str, Any]]]
 
 
-def _where_it_lies(name: str, weight: Tensor, mask: Tensor, *more: Any) -> Packed:
-    """`_checked_and_stored` on the weight's device, whence all comes to the CPU: a GPU takes milliseconds for what takes a
-    processor seconds. A pattern of the user's own may know no other device than the CPU.
+def _pack_on_own_device(name: str, weight: Tensor, mask: Tensor, *more: Any) -> Packed:
+    """`_check_and_store` on the weight's device, which is faster on a GPU (milliseconds instead of seconds), with the result on
+    the CPU. Falls back to the CPU for user-defined patterns that only support it.
     """
     if weight.device.type != "cpu":
         try:
-            kept, stored, storage = _checked_and_stored(name, weight, mask.to(weight.device), *more)
+            kept, stored, storage = _check_and_store(name, weight, mask.to(weight.device), *more)
             return kept.cpu(), stored.to("cpu"), storage
         except RuntimeError as error:
             log.warning("%s is packed on the CPU, which takes longer: %s", name, first_line(error))
-    return _checked_and_stored(name, weight.cpu(), mask.cpu(), *more)
+    return _check_and_store(name, weight.cpu(), mask.cpu(), *more)
 
 
-def _checked_and_stored(
+def _check_and_store(
     name: str,
     weight: Tensor,
     mask: Tensor,
@@ -235,7 +235,7 @@ def _checked_and_stored(
     own: float | None,
     permutation: Permutation | None,
 ) -> Packed:
-    """The mask, the weight in its format, and what `storage_of` says of it; arguments and errors as of `pack_layers`."""
+    """The mask, the weight in its format, and its `storage_of`; arguments and errors as in `pack_layers`."""
     _check_zeros(name, weight, mask)
     _check_structure(name, pattern, mask, sparsity if own is None else own, permutation)
     storage = storage_of(pattern, mask, sparsity, own)
@@ -243,7 +243,7 @@ def _checked_and_stored(
 
 
 def storage_of(pattern: Pattern | None, mask: Tensor, sparsity: float, own: float | None) -> tuple[str, dict[str, Any]]:
-    """Family and parameters of a layer with this mask; `own`: its own sparsity, where the allocation assigned one."""
+    """Family and parameters of a layer with this mask; `own`: its own sparsity, if the allocation assigned one."""
     if pattern is None:
         return mask_structure(mask)
     if own == 0:
@@ -263,7 +263,7 @@ def _store(
 def _check_structure(
     name: str, pattern: Pattern | None, mask: Tensor, sparsity: float, permutation: Permutation | None
 ) -> None:
-    """A recovery, or a user, may have changed the mask since the pattern made it."""
+    """Check the mask against its pattern: a recovery, or a user, may have changed it."""
     if pattern is None or sparsity == 0:
         return
     try:

@@ -1,4 +1,4 @@
-"""A pruned network in a folder, and back: `sf.save` and `sf.load`."""
+"""Save a pruned network in a folder and load it: `sf.save` and `sf.load`."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from sparsefront.export.checkpoint import (
     MASKS,
     MODEL,
     Export,
-    damage_named,
+    damage_as_value_error,
     read_export,
     write_export,
 )
@@ -50,19 +50,19 @@ def save(
 ) -> Export:
     """Write weights, masks and compressed layers: safetensors and JSON only.
 
-    model.safetensors is a plain state dict that any tool loads; see `export.checkpoint` for the other files. Of a network of
-    transformers config.json lies beside, so that `from_pretrained(folder)` opens it. A save that is killed, or fails, leaves
-    the folder as it was.
+    model.safetensors is a plain state dict that any tool loads; see `export.checkpoint` for the other files. For a network of
+    transformers config.json is written too, so that `from_pretrained(folder)` opens it. If saving fails or is killed, the folder
+    is unchanged.
 
     Args:
-        folder: made where it is missing; an export in it is replaced, and other files in it stay.
-        net: masked, and not swapped: its pruned weights are zero.
+        folder: created if missing; an export in it is replaced, and other files in it stay.
+        net: masked, with pruned weights zero, and not swapped.
         masks: from `prune` or `recover`, or any dict of layer name -> bool mask.
-        model: adds what its own library wants beside the weights.
-        weights: a safetensors file with the network's state dict, shared where the file system can.
+        model: adds the files of its own library.
+        weights: a safetensors file with the network's state dict, hard-linked if the file system can.
         tokenizer: of transformers; its files are written too.
     Raises:
-        InvalidSetting: no masks, or masks of other layers than the network's; or a folder that cannot be made.
+        InvalidSetting: no masks, or masks that do not fit the network; or a folder that cannot be made.
         ValueError: a pruned weight is not zero, or a mask breaks its pattern; names the layer.
     """
     net, directory = unwrapped(net), folder_path("folder", folder)
@@ -106,10 +106,10 @@ def save(
 
 
 def folder_path(argument: str, given: object) -> Path:
-    """The path that an argument means.
+    """Convert an argument to a Path.
 
     Raises:
-        InvalidSetting: something else than a path.
+        InvalidSetting: it is no path.
     """
     if not isinstance(given, str | os.PathLike) or not str(given) or "\0" in str(given):
         raise InvalidSetting(
@@ -118,14 +118,14 @@ def folder_path(argument: str, given: object) -> Path:
     return Path(given)
 
 
-# Which files are of one save, so that a mixture of two is seen.
+# Checksums of the files of one save, which detect a mixture of two.
 
 SAVED = "saved.json"  # name -> size and sha256 of each file of the save
 READ = (MODEL, MASKS, COMPRESSED, MANIFEST, SPARSITIES, PATTERNS, BLOCKS, PERMUTATIONS)
 
 
 def _saved_before(directory: Path) -> set[str]:
-    """Files that an earlier save wrote: those that every save may write, and those that it says it wrote."""
+    """Files of an earlier save: those that every save may write, and those in its `saved.json`."""
     try:
         named = read_json_bounded(directory / SAVED)
     except ValueError:
@@ -135,7 +135,7 @@ def _saved_before(directory: Path) -> set[str]:
 
 
 def _require_one_save(directory: Path) -> None:
-    """Raise ValueError unless the files that `load` reads are of one save; nothing is known of those of earlier versions."""
+    """Raise ValueError unless the files that `load` reads belong to one save; earlier versions have no checksums."""
     if not (directory / SAVED).is_file():
         return
     saved = read_json_bounded(directory / SAVED)
@@ -150,27 +150,27 @@ def _require_one_save(directory: Path) -> None:
 
 
 def load(folder: Path | str, net: nn.Module, *, trust: Sequence[str] = (), narrower: bool = True) -> Masks:
-    """Read what `save` wrote, or a run exported: the weights into `net`, in place. Nothing in the folder runs as code.
+    """Load the output of `save`, or a run's export, into `net`, in place. No code from the folder is executed.
 
     Args:
-        net: the architecture that was saved; its device and dtype stay. Of a network that blocks were taken out of, the one
-            before, which loses them here, or the one after, as `from_pretrained` opens it.
-        narrower: of a network that whole heads and features were pruned of (pattern channel, axis=width), take them out here too
-            (`sf.narrow`): what is left is dense. False: its layers stay as they were, with zeros.
-        trust: packages of other people whose patterns the export may name, such as ["mylab.patterns"]: importing them runs
-            their code. Patterns of sparsefront need none.
+        net: the saved architecture; its device and dtype stay. If blocks were removed from it, with them (they are removed here)
+            or without, as `from_pretrained` opens it.
+        narrower: if whole heads and features were pruned (pattern channel, axis=width), remove them (`sf.narrow`), which leaves
+            a dense network. False: layers keep their shapes, with zeros.
+        trust: third-party packages whose patterns the export may name, such as ["mylab.patterns"]: importing them runs their
+            code. Patterns of sparsefront need none.
     Returns:
         the masks, shaped like the weights and on their device, with their pattern; those of narrower layers keep every weight.
     Raises:
-        InvalidSetting: no export in the folder, a damaged one, a mixture of two, one of another architecture (names the first
-            few differences), or one that names a pattern of a package that is not in `trust`. The network is then as it was.
+        InvalidSetting: no export in the folder, a damaged one, a mixture of two, another architecture (names the first few
+            differences), or a pattern of a package that is not in `trust`. The network is then unchanged.
     """
     net = unwrapped(net)
     require_network(net)
     require_packages(trust)
     directory = folder_path("folder", folder)
     try:
-        with damage_named():
+        with damage_as_value_error():
             export = read_export(directory)
             weights, pattern = export.state_dict(), _pattern(export.manifest, trust)
             spec = MaskSpec.load(export.directory, trust=trust)
@@ -189,7 +189,7 @@ def load(folder: Path | str, net: nn.Module, *, trust: Sequence[str] = (), narro
     if narrower and pattern is not None and pattern.tied:
         taken = narrow(net, masks).layers
         masks |= {name: torch.ones_like(weight_of(net, name), dtype=torch.bool) for name in taken}
-        pattern = None if taken else pattern  # from here on the structure of the masks says it
+        pattern = None if taken else pattern  # the remaining masks no longer have the pattern
     return Masks(
         masks,
         pruning=None if pattern is None else PruningSettings(pattern, export.manifest.sparsity),
@@ -200,7 +200,7 @@ def load(folder: Path | str, net: nn.Module, *, trust: Sequence[str] = (), narro
 
 
 def require_packages(trust: object) -> None:
-    """Raises InvalidSetting for anything else than a list of packages."""
+    """Raise InvalidSetting if `trust` is no list of packages."""
     if isinstance(trust, str) or not isinstance(trust, Collection) or not all(isinstance(one, str) for one in trust):
         raise InvalidSetting("trust", trust, 'is a list of packages, such as ["mylab.patterns"]')
 
@@ -234,11 +234,11 @@ def _masks_for(net: nn.Module, export: Export, weights: Mapping[str, Tensor], sp
 
 
 def _pattern(manifest: Manifest, trust: Sequence[str]) -> Pattern | None:
-    """The pattern that made the export; None where it is not known. Its class may be a user's own."""
+    """The export's pattern, of a user-defined class too; None if unknown."""
     if manifest.pattern is None:
         return None
     named = manifest.pattern_class
-    if named is None:  # of an earlier version, which had ours alone
+    if named is None:  # an earlier version, which had only our own patterns
         kind = option_classes("sparsefront.patterns").get(manifest.pattern)
         if kind is None:
             raise InvalidSetting("pattern", manifest.pattern, "is no pattern of this version")

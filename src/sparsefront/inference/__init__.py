@@ -1,1 +1,1 @@
-"""From an exported checkpoint to a network that calls kernels; every choice is recorded, with why other kernels were not used."""
+"""Swap kernels into a pruned network; every choice is recorded, with the reasons against other kernels."""

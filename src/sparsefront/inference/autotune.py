@@ -1,4 +1,4 @@
-"""Autotune one layer: every kernel that can run it, checked for correctness, then timed."""
+"""Autotune one layer: check every kernel that can run it for correctness, then time it."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -13,21 +13,21 @@ from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
-from sparsefront.gpu import alone, give_way
+from sparsefront.gpu import exclusive, yield_gpu
 from sparsefront.inference.network_modules import DENSE_CONV2D, DENSE_LINEAR, SparseConv2d
 from sparsefront.measure.correctness import CorrectnessCheck
 from sparsefront.measure.problems import LayerInput
 from sparsefront.measure.timers import Check, time_layer, unchecked
 
-# Which kernels could run a layer: every family that can store its mask, every kernel that takes its problem.
+# Candidates of a layer: every family that can store its mask, every kernel that supports its problem.
 
-TAKES_ANY_PATTERN = ("csr", "semi_structured")  # need no parameters of the pattern: their from_dense says what fits
-READS_IN_ORDER = ("semi_structured",)  # of these, those that take the order of inputs in which n:m windows were made
+TAKES_ANY_PATTERN = ("csr", "semi_structured")  # need no parameters of the pattern: their from_dense checks the mask
+READS_IN_ORDER = ("semi_structured",)  # of these, families that take the input permutation of n:m windows
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A kernel in one of its layouts, and the weight as it reads it."""
+    """A kernel in one of its layouts, and the weight in its format."""
 
     entry: KernelEntry
     layout: str
@@ -35,13 +35,13 @@ class Candidate:
 
     @property
     def label(self) -> str:
-        """What results call it."""
+        """Its name in results."""
         return self.entry.label(self.layout)
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """What could run, and label -> why it cannot for every other kernel and layout that was wanted."""
+    """Usable candidates, and label -> reason for every other wanted kernel and layout."""
 
     usable: list[Candidate]
     unsupported: dict[str, str]
@@ -59,17 +59,17 @@ def find_candidates(
     Args:
         canonical: the layer in its pattern's own format; other formats are made on its device.
         mask: bool [N, K] on the same device, True = keep.
-        problem: of the layer, row-major; asked in each wanted layout, since the layer transposes where needed.
+        problem: of the layer, row-major; checked in each wanted layout, since the layer transposes where needed.
         wants: (kernel, layout) -> whether to try it at all.
-        low: kernels in low precision, which are tried before those of 16 bits.
+        low: low-precision kernels, which are tried before 16-bit ones.
     """
-    formats: dict[str, SparseFormat | str] = {}  # or why the family cannot store the mask
+    formats: dict[str, SparseFormat | str] = {}  # family -> format, or why it cannot store the mask
     usable, unsupported = [], {}
     kernels = (*low, *entries())
     wanted = ((kernel, layout) for kernel in kernels for layout in kernel.layouts if wants(kernel, layout))
     for kernel, layout in wanted:
         if kernel.family not in formats:
-            formats[kernel.family] = _held(kernel.family, canonical, mask)
+            formats[kernel.family] = _to_family(kernel.family, canonical, mask)
         stored = formats[kernel.family]
         if isinstance(stored, str):
             unsupported[kernel.label(layout)] = stored
@@ -80,7 +80,7 @@ def find_candidates(
     return Candidates(usable, unsupported)
 
 
-def _held(family: str, canonical: SparseFormat, mask: Tensor) -> SparseFormat | str:
+def _to_family(family: str, canonical: SparseFormat, mask: Tensor) -> SparseFormat | str:
     if family == canonical.family:
         return canonical
     if family == DenseFormat.family:
@@ -93,26 +93,26 @@ def _held(family: str, canonical: SparseFormat, mask: Tensor) -> SparseFormat | 
         orders["input_order"] = order
     try:
         return FORMATS[family].from_dense(canonical.to_dense(), mask, **orders)
-    except ValueError as error:  # how a format says that a mask does not have its structure
+    except ValueError as error:  # the format does not support the mask's structure
         return str(error)
 
 
-HOPELESS = 5.0  # times the fastest so far: such kernels are timed once
-NEARLY_FASTEST = 1.1  # times the fastest of a layer: such kernels may be the fastest of another that is like it
+HOPELESS = 5.0  # times the fastest so far: slower kernels are timed once
+NEARLY_FASTEST = 1.1  # times the fastest of a layer: kernels up to this may be the fastest of a similar layer
 
 
 @dataclass
 class Autotuned:
-    """What was found for one layer.
+    """The result of autotuning one layer.
 
     Args:
-        dense: what the dense layer is called: dense_linear or dense_conv2d.
-        modules: kernel -> the layer that calls it; only kernels whose result is right.
-        errors: kernel -> relative error against the fp64 product, in low precision that of the quantised operands.
-        quantization_errors: kernel in low precision -> likewise, of the operands before quantisation.
+        dense: name of the dense layer: dense_linear or dense_conv2d.
+        modules: kernel -> the layer that calls it; only kernels whose result is correct.
+        errors: kernel -> relative error against the fp64 product, in low precision that of the quantized operands.
+        quantization_errors: low-precision kernel -> relative error against the fp64 product of the unquantized operands.
         unsupported: kernel -> why it cannot be used.
         latencies_us: kernel -> microseconds, `dense` included; empty on a CPU.
-        notes: kernel -> what to know about its time.
+        notes: kernel -> remarks on its time.
     """
 
     dense: str
@@ -124,25 +124,25 @@ class Autotuned:
     notes: dict[str, str] = field(default_factory=dict)
 
     def fastest(self, *, dense_allowed: bool) -> str | None:
-        """The kernel to use; the first one that is right where nothing was timed; None for the dense layer."""
+        """The kernel to use, the first correct one if nothing was timed; None for the dense layer."""
         sparse = min(self.modules, key=lambda kernel: self.latencies_us.get(kernel, 0.0), default=None)
         if sparse is None or not dense_allowed or self.dense not in self.latencies_us:
             return sparse
         return sparse if self.latencies_us[sparse] < self.latencies_us[self.dense] else None
 
     def fast(self) -> tuple[str, ...]:
-        """Kernels that may be the fastest of a layer like this one, the fastest first; none where nothing was timed."""
+        """Kernels that may be the fastest of a similar layer, fastest first; empty if nothing was timed."""
         timed = sorted((time, kernel) for kernel, time in self.latencies_us.items() if kernel in self.modules)
         return tuple(kernel for time, kernel in timed if time <= NEARLY_FASTEST * timed[0][0])
 
     def reject(self, kernel: str, reason: str) -> None:
-        """A kernel whose result is right, but which cannot be used after all."""
+        """Make a correct kernel unsupported."""
         self.unsupported[kernel] = reason
         for known in (self.modules, self.errors, self.quantization_errors, self.latencies_us, self.notes):
             known.pop(kernel, None)
 
     def note(self, kernel: str, text: str) -> None:
-        """One more thing to know about its time."""
+        """Add a remark on a kernel's time."""
         self.notes[kernel] = "; ".join(filter(None, (self.notes.get(kernel), text)))
 
     def why_dense(self) -> str:
@@ -167,40 +167,39 @@ def autotune_layer(
     adds_shortcut: bool | None = None,
     x_scale: float | None = None,
 ) -> Autotuned:
-    """Check every candidate; on a CUDA device time those that are right, and the dense layer.
+    """Check every candidate; on a CUDA device time the correct ones and the dense layer.
 
     Args:
         layer: with the masked weight, on the device and in the dtype that are measured.
         timed: False where the kernel was chosen before.
-        adds_shortcut: of a convolution that ReLU follows: whether a shortcut is added in between; None: nothing follows.
-        x_scale: of candidates in low precision, the static scale of what the layer receives.
+        adds_shortcut: for a convolution followed by ReLU, whether a shortcut is added in between; None: no ReLU follows.
+        x_scale: static input scale of low-precision candidates.
     """
     tuned = Autotuned(dense_name(layer), unsupported=dict(candidates.unsupported))
     amax = None if x_scale is None else x_scale * LARGEST["fp8"]
     check = CorrectnessCheck(layer, received.input_shape, amax)
     for candidate in candidates.usable:
-        give_way(layer.weight.device)
+        yield_gpu(layer.weight.device)
         _check(tuned, check, layer, candidate, x_scale if candidate.entry.precision != "none" else None)
     if layer.weight.is_cuda and timed:
         time_candidates(tuned, layer, check.x, check.evaluate)
         if isinstance(layer, nn.Conv2d) and adds_shortcut is not None:
-            add_endings(tuned, layer, check.x, adds_shortcut=adds_shortcut)
+            add_epilogue_times(tuned, layer, check.x, adds_shortcut=adds_shortcut)
     return tuned
 
 
 def time_candidates(tuned: Autotuned, layer: nn.Linear | nn.Conv2d, x: Tensor, check: Check = unchecked) -> None:
-    """Note the times of the dense layer and of what is right; a convolution's with images as the swapped network has them.
+    """Time the dense layer and the correct kernels, and record their times in `tuned`.
 
-    Sparse convolutions read and give images whose channels are last in memory, so that those between them are laid out so. The
-    dense one may have either layout: the faster one counts. A kernel that cannot be timed, or is wrong with all of its launch
-    parameters, moves to what is unsupported.
+    Convolutions are timed with channels-last images, as in the swapped network; for the dense one the faster of both memory
+    formats counts. A kernel that cannot be timed, or is wrong with all of its launch parameters, becomes unsupported.
 
     Args:
-        check: as of `time_layer`.
+        check: as in `time_layer`.
     """
     images = isinstance(layer, nn.Conv2d)
     by_channel = x.to(memory_format=torch.channels_last) if images else x
-    with alone(x.device):  # once for all of them: each time, every other process has to stop
+    with exclusive(x.device):  # once for all kernels, since every other process has to stop for it
         dense = [time_layer(layer, x)]
         if images:
             dense.append(time_layer(copy.deepcopy(layer).to(memory_format=torch.channels_last), by_channel))
@@ -209,7 +208,7 @@ def time_candidates(tuned: Autotuned, layer: nn.Linear | nn.Conv2d, x: Tensor, c
             fastest_us = min(timed.latency_us for timed in times.values())
             try:
                 times[kernel] = time_layer(module, by_channel, at_most_us=HOPELESS * fastest_us, check=check)
-            except Exception as raised:  # as where it is checked: another one does the work
+            except Exception as raised:  # a kernel may fail in any way; others remain
                 tuned.reject(kernel, failure_reason(raised))
     for kernel, timed in times.items():
         tuned.latencies_us[kernel] = timed.latency_us
@@ -224,36 +223,36 @@ def time_candidates(tuned: Autotuned, layer: nn.Linear | nn.Conv2d, x: Tensor, c
             tuned.note(kernel, f"what pixels see is copied into rows first: {copies}")
 
 
-def add_endings(tuned: Autotuned, layer: nn.Conv2d, x: Tensor, *, adds_shortcut: bool) -> None:
-    """Add to the times of kernels what ReLU behind the convolution takes: little where it goes into the kernel, else a pass.
+def add_epilogue_times(tuned: Autotuned, layer: nn.Conv2d, x: Tensor, *, adds_shortcut: bool) -> None:
+    """Add the time of the ReLU after the convolution to each kernel: little if the kernel fuses it, else a separate pass.
 
     Args:
-        adds_shortcut: whether it is of the sum with a tensor as large as the result.
+        adds_shortcut: whether a tensor as large as the result is added before ReLU.
     """
     x = x.to(memory_format=torch.channels_last)
     with torch.no_grad():
         y = layer(x).contiguous(memory_format=torch.channels_last)
     shortcut = (torch.randn_like(y),) if adds_shortcut else ()
-    pass_us = time_layer(_Ending(), y, *shortcut).latency_us
+    pass_us = time_layer(_Epilogue(), y, *shortcut).latency_us
     for kernel, latency_us in list(tuned.latencies_us.items()):
         module = tuned.modules.get(kernel)
-        ended = module.with_relu() if isinstance(module, SparseConv2d) else None
-        if ended is not None:
+        with_relu = module.with_relu() if isinstance(module, SparseConv2d) else None
+        if with_relu is not None:
             try:
-                ended_us = time_layer(ended, x, *shortcut).latency_us
-            except Exception as raised:  # in the network it would fail as well
+                with_relu_us = time_layer(with_relu, x, *shortcut).latency_us
+            except Exception as raised:  # it would fail in the network, too
                 tuned.reject(kernel, f"with ReLU: {failure_reason(raised)}")
                 continue
             note = f"with ReLU{' of the sum' * adds_shortcut}; {latency_us:.1f} us without"
         else:
-            ended_us = latency_us + pass_us
+            with_relu_us = latency_us + pass_us
             note = f"with {pass_us:.1f} us for the pass of ReLU{' and the sum' * adds_shortcut} behind it"
-        tuned.latencies_us[kernel] = ended_us
+        tuned.latencies_us[kernel] = with_relu_us
         tuned.note(kernel, note)
 
 
-class _Ending(nn.Module):
-    """One pass over a result: what a compiler makes of ReLU, and of the sum before it."""
+class _Epilogue(nn.Module):
+    """One pass over a result, as a compiler fuses ReLU or the sum before it."""
 
     def forward(self, y: Tensor, shortcut: Tensor | None = None) -> Tensor:
         return y.relu() if shortcut is None else y + shortcut
@@ -275,9 +274,7 @@ def _check(
         else:
             module = SparseLinear.replacing(layer, *held, candidate.layout, x_scale)
         error, reason = check.evaluate(module)
-    except (
-        Exception
-    ) as raised:  # a kernel may fail in any way; another one does the work, and the result holds the reason
+    except Exception as raised:  # a kernel may fail in any way; others remain, and the result reports the reason
         reason = failure_reason(raised)
     if reason is not None:
         tuned.unsupported[kernel] = reason

@@ -1,4 +1,4 @@
-"""Time a dense network and a sparse one side by side: `sf.benchmark`."""
+"""Time a dense and a sparse network in turn: `sf.benchmark`."""
 
 import math
 from dataclasses import dataclass, replace
@@ -19,13 +19,13 @@ from sparsefront.measure.decode import (
     time_steps,
 )
 from sparsefront.measure.end_to_end import EndToEnd, time_pair
-from sparsefront.measure.execution_mode import quiet_copies
+from sparsefront.measure.execution_mode import suppress_treespec_warning
 from sparsefront.measure.search_time import MOST_SECONDS, SearchTime, Tell, searching
 from sparsefront.measure.settings import DTYPES, FEWEST_REPEATS, INT8_WEIGHT_ONLY, Dtype, Measure
 from sparsefront.measure.speedup import ratio_apart
 from sparsefront.measure.timers import LatencySummary
 from sparsefront.measure.variants import Fuse
-from sparsefront.networks import modes_back_on_error, unwrapped
+from sparsefront.networks import restore_modes_on_error, unwrapped
 from sparsefront.progress import counted
 from sparsefront.tasks.plain_task import (
     device_of,
@@ -38,21 +38,18 @@ from sparsefront.tasks.plain_task import (
     require_network,
 )
 
-# The dtype in which a network is measured that lies where it lies, in dtypes of its own.
-
 
 def measured_dtype(net: nn.Module) -> Dtype:
-    """What `Measure.dtype` calls the coarsest dtype of its weights: that of its products where embeddings or norms stay float32.
+    """The coarsest dtype of the network's weights, as `Measure.dtype` calls it.
 
-    It decides how far two ways of running the network may lie apart.
+    It sets the allowed error between two executions of the network; embeddings and norms may be float32.
 
     Raises:
-        InvalidSetting: no measurement is in that dtype.
+        InvalidSetting: `Measure` does not support that dtype.
     """
     dtypes = {parameter.dtype for parameter in net.parameters() if parameter.is_floating_point()}
-    dtypes |= {
-        layer.format.dtype for layer in net.modules() if isinstance(layer, SparseLayer)
-    }  # which has no parameter
+    # a SparseLayer's weight is no parameter
+    dtypes |= {layer.format.dtype for layer in net.modules() if isinstance(layer, SparseLayer)}
     coarsest = max(dtypes, key=lambda dtype: NETWORK_ERROR_LIMIT.get(dtype, math.inf), default=torch.float32)
     for name, dtype in DTYPES.items():
         if dtype == coarsest:
@@ -62,13 +59,12 @@ def measured_dtype(net: nn.Module) -> Dtype:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Two networks timed in turn; a number below says which way of running each network it is of.
+    """Two networks timed in turn.
 
     Args:
         device: cpu, or the name of the GPU.
-        timed: all that was measured: samples, execution modes that were tried, and why others were not; with mode=decode of
-            single steps.
-        prefill: with mode=decode, of the prompt.
+        timed: all measurements: samples, execution modes tried, and why others were not; with mode=decode of single steps.
+        prefill: with mode=decode, the latency of the prompt.
     """
 
     device: str
@@ -77,7 +73,7 @@ class Comparison:
 
     @property
     def tokens_per_s(self) -> dict[str, float]:
-        """With mode=decode, of dense, sparse and, where it was timed, int8_weight_only."""
+        """With mode=decode, tokens per second of dense, sparse and, if it was timed, int8_weight_only."""
         if self.prefill is None:
             return {}
         low, batch = self.timed.dense.low, self.timed.dense.batch_size
@@ -91,7 +87,7 @@ class Comparison:
 
     @property
     def sparse_ms(self) -> float:
-        """The same of the sparse network."""
+        """Median latency of the sparse network in its fastest execution mode, in milliseconds."""
         return self.timed.sparse.median_ms
 
     @property
@@ -101,9 +97,7 @@ class Comparison:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Of the speedup, at 95 % from 5 repeats on; what counts as a win is beyond the noise of the timing too
-        (`results.statistics`).
-        """
+        """95 % interval of the speedup, for 5 repeats or more; a win must also exceed timing noise (`results.statistics`)."""
         return self.timed.speedup.speedup_low, self.timed.speedup.speedup_high
 
     def __str__(self) -> str:
@@ -141,22 +135,21 @@ def benchmark(
     """Find the fastest execution mode of each network (eager, CUDA graph, compiled), then time both in turn.
 
     Args:
-        dense_net, net: on the same device, in the same dtype, which is the coarsest of their weights; both are in eval mode
-            afterwards.
-        example_inputs: what both are called with, such as (x,): this batch is timed; by name a value may be no tensor.
-        settings: of `sf.Measure` what concerns timing: warmup, samples, repeats, execution modes, variants and seconds of
-            the search; device, dtype and sizes are those of the networks and inputs. With mode="decode" the inputs are a prompt,
-            `input_ids` [B, T], behind which single-token steps are timed, and which is timed apart: swap kernels for [B, 1].
-        fuse: makes the fused graph of the dense network, one more candidate for its fastest version; None leaves it out.
-        seconds: of both searches: nothing begins that cannot end in time, as far as that can be foreseen. None: twice
-            `settings.autotune_seconds`, 60 by default. Networks and inputs of shapes that were searched before, in `sf.swap` or
-            an earlier process too, run as was found then.
-        tell: gets a line at the beginning, and one at the end: how long the searches took, and what was left out.
+        dense_net, net: on the same device, with the same coarsest weight dtype; both are in eval mode afterwards.
+        example_inputs: arguments of both, such as (x,), the batch to time; in a dict, values may be non-tensors.
+        settings: the timing settings of `sf.Measure`: warmup, samples, repeats, execution modes, variants and seconds of the
+            search; device, dtype and sizes come from the networks and inputs. With mode="decode" the input is a prompt,
+            `input_ids` [B, T]: single-token steps after it are timed and, separately, its prefill; swap kernels for [B, 1].
+        fuse: makes the fused graph of the dense network, one more candidate for its fastest version; None: no such candidate.
+        seconds: budget of both searches: work that is not expected to finish in time is skipped. None: twice
+            `settings.autotune_seconds`, 60 by default. Results of earlier searches with these networks and input shapes, of
+            `sf.swap` or an earlier process too, are reused.
+        tell: called with a line of text at the beginning, and at the end: the duration of the searches, and what was skipped.
     Returns:
         latencies with p20 and p80, and the speedup with its interval: `print(comparison)`.
     Raises:
-        InvalidSetting: one network twice; or networks on another device than the inputs, of different dtypes, or with outputs of
-            different shapes or without a floating-point tensor.
+        InvalidSetting: both networks are the same object; or they are on another device than the inputs, differ in dtype or
+            output shapes, or return no floating-point tensor.
         RuntimeError: no execution mode can run one of the networks.
     """
     dense_net, net = unwrapped(dense_net), unwrapped(net)
@@ -183,7 +176,7 @@ def benchmark(
     search = SearchTime(2 * settings.autotune_seconds if seconds is None else seconds, tell)
     settings = replace(settings, autotune_seconds=min(search.seconds / 2, MOST_SECONDS))
     called = inputs if settings.mode == "forward" else {"input_ids": _prompt(dense_net, inputs)[:, :1]}
-    with modes_back_on_error(dense_net, net):
+    with restore_modes_on_error(dense_net, net):
         expected = _output_shapes(dense_net, called, "example_inputs", inputs_in_words(inputs), "dense_net")
         given = _output_shapes(net, called, "net", type(net).__name__, "it")
         if given != expected:
@@ -191,7 +184,7 @@ def benchmark(
         on = "cpu" if device.type == "cpu" else torch.cuda.get_device_name(device)
         tell(f"benchmark: the fastest execution mode of each network on {on}, {search.limit()}")
         prefill = None
-        with searching(search), quiet_copies():
+        with searching(search), suppress_treespec_warning():
             if settings.mode == "forward":
                 timed = time_pair(dense_net.eval(), net.eval(), inputs, settings, fuse=fuse)
             else:
@@ -204,11 +197,11 @@ def benchmark(
     return Comparison(on, timed, prefill)
 
 
-PROMPTS_FROM = 0.7  # of the search's time, which steps of three networks take
+PROMPTS_FROM = 0.7  # of the search's time: the part for steps of three networks
 
 
 def _prompt(net: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
-    """The tokens [B, T] behind which text is generated."""
+    """The prompt's token ids [B, T]."""
     require_decoder(net, "dense_net")
     if list(inputs) != ["input_ids"] or inputs["input_ids"].dim() != 2:
         allowed = "is a prompt of whole rows with mode=decode: input_ids [batch, tokens] alone"
@@ -217,7 +210,7 @@ def _prompt(net: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
 
 
 def _int8(net: nn.Module, settings: Measure, tell: Tell) -> dict[str, nn.Module]:
-    """The dense network with weights in int8, where it is asked for; by default on a GPU, where torchao is there."""
+    """The dense network with int8 weights, if requested; by default on a GPU with torchao installed."""
     wanted = device_of(net).type == "cuda" if settings.dense_low is None else bool(settings.dense_low)
     if wanted and settings.dense_low is None and (why := int8_unavailable_reason()) is not None:
         tell(f"benchmark: dense in {INT8_WEIGHT_ONLY} is left out: {why}")
@@ -234,7 +227,7 @@ def _line(name: str, latency: LatencySummary, execution: str) -> str:
 def _output_shapes(
     net: nn.Module, inputs: dict[str, Tensor], argument: str, value: str, called: str
 ) -> list[list[int]]:
-    """Of all floating-point tensors that a network returns; `argument` is to blame where it cannot be called."""
+    """Shapes of all floating-point tensors that a network returns; an error of the call names `argument`."""
     with named_in_errors(argument, value, f"{called} cannot be called with the example inputs"):
         output = net.eval()(**inputs)
     return [list(tensor.shape) for tensor in floating_tensors(output)]

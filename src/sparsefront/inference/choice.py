@@ -1,4 +1,4 @@
-"""Which kernels a run may use: the fastest, the fastest sparse one, none, the reference, or one that is forced."""
+"""Which kernels a run may use: the fastest, the fastest sparse one, none, the reference, or a forced one."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -19,10 +19,10 @@ MODES = {
     "none": "masked weights multiplied densely",
     "reference": "plain PyTorch from the compressed weight",
 }
-# A layer has rows before and after: a kernel that takes one layout and gives the other saves it no transpose that the
-# row-major kernel of the same family does not do better inside.
+# A layer's input and output are row-major: kernels between two layouts would only add a transpose that the row-major kernel of
+# the same family does faster.
 LAYER_LAYOUTS = ("row_major", "feature_major")
-SAMPLE_ROWS = 128  # M of the product that a forced kernel is asked about before any network has run
+SAMPLE_ROWS = 128  # M of the problem with which a forced kernel is checked before any network has run
 
 
 @settings_class()
@@ -34,11 +34,10 @@ class KernelChoice:
     Args:
         mode: auto, sparse, none or reference.
         family: force a storage family; of its kernels the fastest runs.
-        name: force one kernel, in whichever of its layouts is fastest; or in the layout that is told behind its name, as in
-            gathered_sm90_feature_major.
+        name: force one kernel, in its fastest layout; or in the layout given as a suffix, as in gathered_sm90_feature_major.
         fuse: rewrite encoder blocks (`inference.fusion`): joined products, fused epilogues, feature-major residual streams.
     Raises:
-        InvalidSetting: a name that does not exist (those that do are listed), or settings that exclude each other.
+        InvalidSetting: an unknown name (the known ones are listed), or settings that exclude each other.
     """
 
     mode: Literal[tuple(MODES)] = "auto"  # type: ignore[valid-type]
@@ -74,19 +73,19 @@ class KernelChoice:
 
     @property
     def swaps_nothing(self) -> bool:
-        """Nothing is swapped: asked for by mode, or by forcing the dense family."""
+        """Whether nothing is swapped, by mode or by forcing the dense family."""
         forced_family = self.family if self.name is None else labeled(self.name)[0].family
         return self.mode == "none" or forced_family == "dense"
 
     @property
     def dense_allowed(self) -> bool:
-        """Whether a layer may run dense because that is faster."""
+        """Whether a layer may run dense if that is faster."""
         return self.mode == "auto" and not self.forced
 
     def wants(self, kernel: KernelEntry, layout: str, canonical: str, device: torch.device) -> bool:
-        """Whether this kernel is to be tried in this layout for a layer stored as family `canonical`.
+        """Whether to try this kernel in this layout for a layer stored as family `canonical`.
 
-        Whether its family can store the mask and whether the kernel can run is asked afterwards.
+        Callers check afterwards whether its family can store the mask, and whether the kernel can run.
         """
         if self.name is not None:
             named, asked = labeled(self.name)
@@ -99,7 +98,7 @@ class KernelChoice:
         if self.family is not None:
             return kernel.family == self.family
         if kernel.precision != "none" and kernel.family == "dense" and self.dense_allowed and not plain:
-            return True  # all weights in low precision may be faster than those that are kept
+            return True  # a dense low-precision kernel may be faster than a sparse one
         also = () if plain and kernel.precision == "none" else TAKES_ANY_PATTERN
         return kernel.family in (canonical, *also)
 
@@ -113,14 +112,12 @@ class KernelChoice:
         dtype: torch.dtype,
         precision: str = "none",
     ) -> None:
-        """Check, before anything is trained, that a forced kernel can run on some layer.
-
-        Asked with a sample mask of the pattern per distinct shape.
+        """Check, before anything is trained, that a forced kernel can run on some layer, by sample masks of the pattern.
 
         Args:
             shapes: layer that will be pruned -> [N, K] of its weight.
-            device, dtype: where and in what the sparse network will run.
-            precision: of kernels that may run beside those of 16 bits: none, fp8 or int8.
+            device, dtype: of the sparse network.
+            precision: of low-precision kernels allowed next to 16-bit ones: none, fp8 or int8.
         Raises:
             InvalidSetting: key `name` or `family`, with the reason.
         """
@@ -151,7 +148,7 @@ class KernelChoice:
     ) -> dict[str, str] | None:
         """Why no kernel can run on a layer of this shape, by kernel; None where one can."""
         importance = torch.rand(shape, generator=torch.Generator().manual_seed(0))
-        # without a search for an order: every order is stored alike
+        # skips the permutation search: every order is stored alike
         mask = pattern.layer_mask(importance, torch.ones_like(importance, dtype=torch.bool), sparsity)
         stored = store(importance, mask, pattern.storage(shape, sparsity)).to(dtype=dtype)
         problem = Problem(m=SAMPLE_ROWS, k=shape[1], n=shape[0], dtype=dtype, device=device)
@@ -162,10 +159,10 @@ class KernelChoice:
 
 
 def kernel_choice(kernel: str | KernelChoice) -> KernelChoice:
-    """What argument `kernel` means.
+    """The KernelChoice for argument `kernel` of `sf.swap`.
 
     Raises:
-        InvalidSetting: a name that nobody knows.
+        InvalidSetting: an unknown name.
     """
     if isinstance(kernel, KernelChoice):
         return kernel

@@ -1,4 +1,4 @@
-"""Linears in low precision that no sparse kernel runs: those that are not pruned, and all of a dense baseline."""
+"""Low-precision dense kernels: for Linears that are not pruned, and for all Linears of a dense baseline."""
 
 from collections.abc import Container, Mapping
 from dataclasses import replace
@@ -20,13 +20,13 @@ NOTHING = "kernel=none: the masked weight is multiplied densely"
 
 
 def called_linears(net: nn.Module, inputs: dict[str, Tensor]) -> dict[str, LayerInput]:
-    """Linears that one forward calls -> what they receive, in the order of their first calls."""
+    """Linears that one forward calls -> their inputs, in the order of their first calls."""
     names = [name for name, module in net.named_modules() if isinstance(module, nn.Linear)]
     return observe_problems(net, inputs, names)
 
 
 def stays_in_16_bits(net: nn.Module, name: str, last: str | None, precision: Precision) -> str | None:
-    """Why a Linear that is not pruned is not even tried in low precision, or None.
+    """Why not to try low precision for an unpruned Linear, or None.
 
     Args:
         last: the Linear that is called last.
@@ -39,7 +39,7 @@ def stays_in_16_bits(net: nn.Module, name: str, last: str | None, precision: Pre
 
 
 def low_dense_candidates(layer: nn.Linear, received: LayerInput, precision: Precision, *, plain: bool) -> Candidates:
-    """Dense kernels in low precision.
+    """Usable dense low-precision kernels, and why others are not.
 
     Args:
         plain: whether references run.
@@ -55,11 +55,11 @@ def low_dense_candidates(layer: nn.Linear, received: LayerInput, precision: Prec
 def quantize_linears(
     net: nn.Module, linears: dict[str, LayerInput], known: Container[str], precision: Precision
 ) -> dict[str, str]:
-    """Run each Linear in low precision that can be, in place, whatever time it takes.
+    """Run every supported Linear in low precision, in place, without timing it.
 
     Args:
         linears: from `called_linears`, of the network before blocks were rewritten.
-        known: those that are not to be touched.
+        known: Linears to skip.
     Returns:
         Linear that stays in 16 bits -> why.
     """
@@ -69,7 +69,7 @@ def quantize_linears(
             continue
         if (reason := stays_in_16_bits(net, name, last, precision)) is None:
             layer = net.get_submodule(name)
-            assert isinstance(layer, nn.Linear)  # as `called_linears` finds them
+            assert isinstance(layer, nn.Linear)  # by `called_linears`
             candidates = low_dense_candidates(layer, received, precision, plain=not layer.weight.is_cuda)
             tuned = autotune_layer(layer, candidates, received, timed=False, x_scale=precision.x_scale([name]))
             chosen = tuned.fastest(dense_allowed=False)
@@ -81,13 +81,13 @@ def quantize_linears(
     return reasons
 
 
-# The same in a swap, where time decides.
+# The same in a swap, which keeps the fastest.
 
 
-def reached_linears(
+def observed_linears(
     net: nn.Module, problems: Mapping[str, LayerInput], inputs: Mapping[str, Tensor] | None, precision: Precision
 ) -> dict[str, LayerInput]:
-    """What all Linears receive, in the order of their calls, where any may be quantised; else nothing."""
+    """Inputs of all Linears in the order of their calls if low precision is allowed; else empty."""
     if not precision.is_low:
         return {}
     if inputs is not None:
@@ -103,14 +103,14 @@ def try_low_dense(
     plan: FusionPlan | None,
     precision: Precision,
 ) -> Autotuned:
-    """Dense kernels in low precision; without a module where the layer stays as it is."""
+    """Autotune dense low-precision kernels for a layer; the result has no module where the layer stays unchanged."""
     layer = net.get_submodule(name)
     if name not in linears:
         return Autotuned(dense_name(layer))
     reason = NOTHING if choice.swaps_nothing else stays_in_16_bits(net, name, next(reversed(linears)), precision)
     if reason is not None:
         return Autotuned(dense_name(layer), unsupported={kernel.name: reason for kernel in precision.kernels()[:1]})
-    assert isinstance(layer, nn.Linear)  # as `called_linears` finds them
+    assert isinstance(layer, nn.Linear)  # by `called_linears`
     plain = choice.mode == "reference" or not layer.weight.is_cuda
     candidates = low_dense_candidates(layer, linears[name], precision, plain=plain)
     if plan is not None:
@@ -129,8 +129,10 @@ def quantize_others(
     plan: FusionPlan | None,
     precision: Precision,
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Linear that is not pruned and runs in low precision outside of blocks -> kernel; all of those that are not pruned -> their
-    precision, or why they stay in 16 bits.
+    """Swap low-precision kernels into unpruned Linears outside of rewritten blocks, in place.
+
+    Returns:
+        Linear that was swapped -> kernel; every unpruned Linear -> its precision, or why it stays in 16 bits.
     """
     kernels, found = {}, {}
     kept = {layer: product for block in fusion.faster_dense for layer, product in fusion.layers_of(block).items()}
@@ -153,5 +155,5 @@ def quantize_others(
 
 
 def precision_of(layer: LayerSwap, precision: Precision) -> str:
-    """What a pruned layer runs in, or why it stays in 16 bits."""
+    """The precision of a pruned layer, or why it stays in 16 bits."""
     return precision.name if layer.quantization_error is not None else why_16_bits(layer, precision)

@@ -1,4 +1,4 @@
-"""What a network is multiplied in: 16 bits, fp8 or int8; where that can run, and what calibration finds."""
+"""Precision of a network's products: 16 bits, fp8 or int8; device support and calibration."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,21 +24,21 @@ PRECISIONS = {
     "fp8_static": "likewise, but one scale for all activations of a layer, from calibration",
     "int8": "weights int8 with a scale per output, activations int8 with a scale per row that is found at run time",
 }
-CAPABILITY = {"fp8": (8, 9), "int8": (8, 0)}  # the least compute capability of a GPU
-MULTIPLE = 16  # of inputs and outputs: what products in 8 bits need
+CAPABILITY = {"fp8": (8, 9), "int8": (8, 0)}  # minimum compute capability
+MULTIPLE = 16  # N and K of 8-bit products must be multiples of it
 CONVOLUTION = "convolutions stay in 16 bits"
 LAST = "the last Linear, which gives the network's output, stays in 16 bits"
 
 
 @dataclass(frozen=True)
 class Precision:
-    """What Linears are multiplied in; attention, norms and convolutions stay as they are.
+    """Precision of Linears; attention, norms and convolutions are not affected.
 
     Args:
         name: one of PRECISIONS.
-        calibration: of fp8_static, Linear -> the largest absolute value that it receives, from `activation_amax`.
+        calibration: for fp8_static, Linear -> largest absolute value of its inputs, from `activation_amax`.
     Raises:
-        InvalidSetting: no such name; or a calibration for another precision than fp8_static.
+        InvalidSetting: an unknown name; or a calibration for another precision than fp8_static.
     """
 
     name: str = "none"
@@ -54,26 +54,26 @@ class Precision:
 
     @property
     def is_low(self) -> bool:
-        """Whether anything is quantised."""
+        """Whether anything is quantized."""
         return self.name != "none"
 
     @property
     def of_kernels(self) -> str:
-        """What the kernel package calls it: none, fp8 or int8."""
+        """Its name in the kernel package: none, fp8 or int8."""
         return self.name.removesuffix("_static")
 
     def kernels(self) -> tuple[KernelEntry, ...]:
-        """All that multiply in it beside those of 16 bits; none where nothing is quantised."""
+        """All kernels of this precision; empty for 16 bits."""
         return entries(self.of_kernels) if self.is_low else ()
 
     def x_scale(self, layers: Iterable[str]) -> float | None:
-        """The static scale of what these Linears, which are one product, read; None where it is found at run time."""
+        """The static input scale of Linears that are one product; None where it is computed at run time."""
         if self.name != "fp8_static":
             return None
         return max(self.calibration[name] for name in layers) / LARGEST["fp8"]
 
     def unsupported_layer(self, layers: Iterable[str], shape: tuple[int, int], dtype: torch.dtype) -> str | None:
-        """Why Linears that are one product stay in 16 bits whatever their kernel, or None.
+        """Why Linears that are one product must stay in 16 bits, or None.
 
         Args:
             shape: [N, K] of the product.
@@ -95,10 +95,10 @@ IN_16_BITS = Precision()
 
 
 def unsupported_reason(precision: str, device: torch.device, dtype: torch.dtype) -> str | None:
-    """Why networks of this dtype cannot run so on a device, or None. A CPU runs references, which tell the accuracy alone.
+    """Why networks of this dtype cannot run in a precision on a device, or None. A CPU runs references, for accuracy alone.
 
     Args:
-        dtype: of what is not quantised.
+        dtype: of the parts that are not quantized.
     """
     if precision == "none" or device.type != "cuda":
         return None
@@ -112,20 +112,20 @@ def unsupported_reason(precision: str, device: torch.device, dtype: torch.dtype)
 
 
 def require_supported(precision: Precision, device: torch.device, dtype: torch.dtype) -> None:
-    """Raise InvalidSetting, of key `precision`, where `unsupported_reason` has one, or fp8_static lacks a calibration."""
+    """Raise InvalidSetting with key `precision` if `unsupported_reason` gives a reason."""
     if (reason := unsupported_reason(precision.name, device, dtype)) is not None:
         raise InvalidSetting("precision", precision.name, reason)
 
 
 @settings_class()
 class PrecisionChoice:
-    """Settings of group `precision`: changing them retrains nothing. What is no product with a prunable weight (attention,
-    norms, residual additions), and a layer that no kernel can run so, stays in `measure.dtype`.
+    """Settings of group `precision`; changing them retrains nothing. Only products with weights are quantized: attention, norms,
+    residual additions and layers without such a kernel stay in `measure.dtype`.
 
     Args:
-        mode: none: all in `measure.dtype`; fp8: e4m3, with scales of activations per row, found as they run, and of weights per
-            output; fp8_static: e4m3, the scale of each layer's activations from calibration data; int8: as fp8, in integers.
-        batches: of training data that fp8_static calibrates by: the first that stage prune reads.
+        mode: none: all in `measure.dtype`; fp8: e4m3, with dynamic activation scales per row and weight scales per output
+            channel; fp8_static: e4m3, with one activation scale per layer from calibration data; int8: as fp8, in integers.
+        batches: of training data for the calibration of fp8_static: the first that stage prune reads.
     """
 
     mode: Literal["none", "fp8", "fp8_static", "int8"] = "none"
@@ -137,7 +137,7 @@ class PrecisionChoice:
 
     @property
     def of_dense(self) -> DenseLow | None:
-        """The low precision of the dense network beside: without calibration, as every run has it; None for none."""
+        """Low precision of the dense baseline, without calibration, so that all runs share it; None for none."""
         return None if self.mode == "none" else "int8" if self.mode == "int8" else "fp8"
 
     @property
@@ -146,17 +146,17 @@ class PrecisionChoice:
         return self.mode == "fp8_static"
 
     def check(self, device: torch.device, dtype: torch.dtype) -> None:
-        """Check that the device can run it; on a CPU references give the accuracy.
+        """Check that the device supports it; a CPU runs references.
 
         Raises:
-            InvalidSetting: a GPU whose tensor cores cannot, or weights in fp32 there.
+            InvalidSetting: a GPU without such tensor cores, or weights in fp32 on a GPU.
         """
         if (why := unsupported_reason(self.mode, device, dtype)) is not None:
             raise InvalidSetting("precision", self.mode, why)
 
 
 def network_dtype(net: nn.Module) -> torch.dtype:
-    """Of the weights of its Linears: the first 16-bit one, else that of the first of them, else float32."""
+    """The first 16-bit dtype among the weights of Linears, else the first of their dtypes, else float32."""
     dtypes = [module.weight.dtype for module in net.modules() if isinstance(module, nn.Linear)]
     halves = [dtype for dtype in dtypes if dtype in (torch.float16, torch.bfloat16)]
     return next(iter(halves or dtypes), torch.float32)
@@ -167,13 +167,13 @@ def network_dtype(net: nn.Module) -> torch.dtype:
 
 @torch.no_grad()
 def activation_amax(net: nn.Module, batches: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """The largest absolute value that reaches each Linear, over batches.
+    """The largest absolute input value of each Linear, over batches.
 
     Args:
         net: in eval mode.
         batches: keyword arguments of the net, on its device.
     Returns:
-        Linear -> its range, infinite or NaN where an activation was; those that are not called are absent.
+        Linear -> largest absolute value, infinite or NaN if an activation was; Linears that are not called are absent.
     """
     seen: dict[str, Tensor] = {}
 
@@ -190,12 +190,12 @@ def activation_amax(net: nn.Module, batches: Iterable[Mapping[str, Any]]) -> dic
     return {name: amax.item() for name, amax in seen.items()}
 
 
-# The network's own reference in the same precision: quantised and dequantised in the same places.
+# Reference of the network in the same precision, by quantizing and dequantizing the same operands.
 
 
 @contextmanager
 def emulation(net: nn.Module) -> Iterator[None]:
-    """Meanwhile every layer in low precision multiplies its quantised operands in float32."""
+    """Make every low-precision layer multiply its quantized operands in float32 inside the context."""
     layers = [part for part in net.modules() if isinstance(part, SparseLayer) and part.precision != "none"]
     for layer in layers:
         layer.emulates = True

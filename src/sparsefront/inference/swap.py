@@ -14,19 +14,19 @@ from torch import Tensor, nn
 from sparsefront.errors import InvalidSetting, keys_of
 from sparsefront.export.checkpoint import read_export
 from sparsefront.export.packed_layers import PackedWeights, masks_stored_dense, pack_layers
-from sparsefront.gpu import sharing
+from sparsefront.gpu import shared
 from sparsefront.inference.autotune import Autotuned, autotune_layer, dense_name, find_candidates
 from sparsefront.inference.choice import KernelChoice, kernel_choice
 from sparsefront.inference.fusion.block_pass import fuse_blocks
 from sparsefront.inference.fusion.plan import FusionPlan, FusionReport
 from sparsefront.inference.fusion.products import TimedProducts
-from sparsefront.inference.low_precision import NOTHING, precision_of, quantize_others, reached_linears, try_low_dense
+from sparsefront.inference.low_precision import NOTHING, observed_linears, precision_of, quantize_others, try_low_dense
 from sparsefront.inference.network_modules import (
     SparseConv2d,
+    disable_fast_path,
     join_groups,
-    leave_fast_path,
     recorded_outputs,
-    refuse_lost_outputs,
+    reject_lost_outputs,
     release_formats,
     replace_module,
     shorten_compiler_messages,
@@ -41,7 +41,7 @@ from sparsefront.inference.precision import (
 )
 from sparsefront.inference.recurrent import STEPS, swap_lstms
 from sparsefront.inference.swap_report import LayerSwap, SwapReport, fused_layer
-from sparsefront.inference.whole_network import BeforeSwap, KnownSwap, kept_dense, swap_key
+from sparsefront.inference.whole_network import StoredSwap, SwapSnapshot, kept_dense, swap_key
 from sparsefront.masks.weight_view import as_matrix
 from sparsefront.measure.correctness import (
     LOW_PRECISION_ERROR_LIMIT,
@@ -50,13 +50,13 @@ from sparsefront.measure.correctness import (
     network_error_limit,
     output_error,
 )
-from sparsefront.measure.execution_mode import quiet_copies
+from sparsefront.measure.execution_mode import suppress_treespec_warning
 from sparsefront.measure.memory import stored_bytes
 from sparsefront.measure.problems import LayerInput, observe_problems, theoretical_dense_flops, weight_flops
-from sparsefront.measure.search_time import LAYER, SearchTime, Tell, begun, current, searching, too_late
+from sparsefront.measure.search_time import LAYER, SearchTime, Tell, current, searching, timed_work, too_late
 from sparsefront.measure.timers import launch_in_use
 from sparsefront.measure.variants import adds_shortcut
-from sparsefront.networks import ReadTensors, layer_weight, load_state, modes_back_on_error, remove_blocks, unwrapped
+from sparsefront.networks import ReadTensors, layer_weight, load_state, remove_blocks, restore_modes_on_error, unwrapped
 from sparsefront.progress import bar, counted
 from sparsefront.pruning.layers import (
     KEEPS_ALL,
@@ -93,20 +93,20 @@ def swap_layers(
 ) -> SwapReport:
     """Load the exported weights into the net and replace its pruned layers by kernel calls, in place.
 
-    Encoder blocks are rewritten as a whole where `choice.fuse` and their inputs are known (`inference.fusion`); all other layers
-    are replaced one by one. Every candidate is compared with the fp64 product of the masked weight; those that agree are timed
-    on a CUDA device and the fastest that `choice` allows stays. On a CPU the reference of the pattern's family runs.
+    Encoder blocks are rewritten as a whole with `choice.fuse` and known inputs (`inference.fusion`); all other layers are
+    replaced one by one. Every candidate is compared with the fp64 product of the masked weight; on a CUDA device the correct
+    ones are timed, and the fastest that `choice` allows is kept. On a CPU the reference of the pattern's family runs.
 
     Args:
         net: the architecture that was exported; afterwards on `device`, in `dtype`, in eval mode.
         dtype: None: each weight keeps its own, as in networks whose norms are float32 and whose products are bfloat16.
-        problems: what the prunable layers receive, from `observe_problems`; those that stay dense count in the shares.
+        problems: inputs of the prunable layers, from `observe_problems`; those that stay dense count in the shares.
         choice: which kernels may run.
         inputs: keyword arguments of the net, the batch that is measured; None: no block is rewritten.
-        plan: choices of an earlier swap of these weights (`SwapReport.plan`): the same is done again, and nothing is timed.
-        timed: times of products of earlier swaps on this device, to which those of this one are added: the same weights under
-            another choice of kernels are not timed again.
-        precision: of kernels that may run beside those of 16 bits, also in Linears that are not pruned; the last Linear stays.
+        plan: choices of an earlier swap of these weights (`SwapReport.plan`), which are repeated without timing.
+        timed: product times of earlier swaps on this device, extended by those of this one: the same weights under another
+            choice of kernels are not timed again.
+        precision: of low-precision kernels to try next to 16-bit ones, in unpruned Linears too, except for the last Linear.
     Raises:
         InvalidSetting: a forced kernel runs on none of the pruned layers (key `name` or `family`).
         RuntimeError: the export's weights do not fit the net.
@@ -118,11 +118,11 @@ def swap_layers(
         problems = observe_problems(net, dict(inputs), [*export.manifest.layers, *export.manifest.dense_layers])
     layers: dict[str, LayerSwap] = {}
     dense_layers = dict(export.manifest.dense_layers)
-    # as they are before blocks are rewritten
+    # the layers before blocks are rewritten
     masked = {name: net.get_submodule(name) for name in export.manifest.layers}
-    linears = reached_linears(net, problems, inputs, precision)
+    linears = observed_linears(net, problems, inputs, precision)
     fusion = _fuse(net, export, choice, inputs, plan, timed, precision)
-    endings = adds_shortcut(net) if any(isinstance(layer, nn.Conv2d) for layer in masked.values()) else {}
+    relu_after = adds_shortcut(net) if any(isinstance(layer, nn.Conv2d) for layer in masked.values()) else {}
     alike: dict[Hashable, tuple[float, Autotuned]] | None = None if current() is None else {}
     for name, layer in bar(masked.items(), description="swap", unit="layer"):
         density = export.manifest.layers[name].density
@@ -137,9 +137,9 @@ def swap_layers(
         if reason is None and plan is None:
             reason = too_late(name, LAYER)
         if reason is None:
-            received, ending = _of_one_product(layer, problems[name]), endings.get(name)
-            with begun(LAYER):
-                tuned = _try(layer, export, name, received, choice, plan, precision, alike, adds_shortcut=ending)
+            received, adds_sum = _joined_problem(layer, problems[name]), relu_after.get(name)
+            with timed_work(LAYER):
+                tuned = _try(layer, export, name, received, choice, plan, precision, alike, adds_shortcut=adds_sum)
         else:
             tuned = try_low_dense(net, name, linears, choice, plan, precision)
         chosen = tuned.fastest(dense_allowed=choice.dense_allowed or reason is not None)
@@ -157,12 +157,11 @@ def swap_layers(
         others, low_precision_layers = quantize_others(net, linears, {*masked}, fusion, choice, plan, precision)
         low_precision_layers |= {name: precision_of(layer, precision) for name, layer in layers.items()}
         low_precision_layers |= {name: CONVOLUTION for name, layer in masked.items() if isinstance(layer, nn.Conv2d)}
-    leave_fast_path(net)
+    disable_fast_path(net)
     shorten_compiler_messages()
     _require_forced_kernel_runs(choice, layers)
-    if any(
-        isinstance(module, SparseConv2d) for module in net.modules()
-    ):  # the dense convolutions between them then copy nothing
+    # so that dense convolutions in between need no copies
+    if any(isinstance(module, SparseConv2d) for module in net.modules()):
         net.to(memory_format=torch.channels_last)
     report = SwapReport(
         layers,
@@ -174,7 +173,7 @@ def swap_layers(
         low_precision_layers=low_precision_layers,
         other_kernels=others,
     )
-    return replace(report, sparse_flops_share=None) if narrower else report  # fewer flops, all of them dense
+    return replace(report, sparse_flops_share=None) if narrower else report  # narrower layers have fewer, dense flops
 
 
 def _fuse(
@@ -186,7 +185,7 @@ def _fuse(
     timed: TimedProducts | None,
     precision: Precision,
 ) -> FusionReport:
-    """Rewrite blocks, where that is wanted."""
+    """Rewrite blocks if `choice` and the inputs allow it."""
     records = export.manifest.layers.items()
     pruned = [
         name for name, record in records if record.family != "dense" and isinstance(net.get_submodule(name), nn.Linear)
@@ -201,7 +200,7 @@ def _fuse(
 def _stays_dense(
     layer: nn.Module, export: PackedWeights, name: str, choice: KernelChoice, *, called: bool
 ) -> str | None:
-    """Why no kernel is even looked for, or None."""
+    """Why no kernel is tried for a layer, or None."""
     if choice.swaps_nothing:
         return NOTHING
     if export.manifest.layers[name].density == 1:
@@ -213,8 +212,8 @@ def _stays_dense(
     return None if called else UNREACHED
 
 
-def _of_one_product(layer: nn.Module, received: LayerInput) -> LayerInput:
-    """What the layer receives, with the inputs of all groups of a convolution: see `join_groups`."""
+def _joined_problem(layer: nn.Module, received: LayerInput) -> LayerInput:
+    """The layer's input, with K over all groups of a convolution: see `join_groups`."""
     if not isinstance(layer, nn.Conv2d):
         return received
     return replace(received, problem=replace(received.problem, k=received.problem.k * layer.groups))
@@ -235,8 +234,8 @@ def _try(
     """Check and time the kernels of one layer.
 
     Args:
-        alike: density and findings of earlier layers, where time is short: in those that are built, called and stored like one of
-            them only the kernels that were fast there are timed. None: all are.
+        alike: densities and results of earlier layers, under a time budget: layers that are built, called and stored like one of
+            them only time the kernels that were fast there. None: all are timed.
     """
     device = layer.weight.device
     stored, mask = export.format(name).to(device=device, dtype=layer.weight.dtype), export.masks[name].to(device)
@@ -245,7 +244,7 @@ def _try(
     wants = partial(choice.wants, canonical=stored.family, device=device)
     if plan is not None:
         planned = plan.layers.get(name, dense_name(layer))
-        if planned in (dense_name(layer), STEPS):  # whole steps are put in behind all layers
+        if planned in (dense_name(layer), STEPS):  # recurrent steps are swapped after all layers
             return Autotuned(dense_name(layer), unsupported={"the others": "dense was chosen before"})
         wants = partial(_is_planned, *labeled(planned))
     low, x_scale = precision.kernels(), None
@@ -271,7 +270,7 @@ def _try(
     return tuned
 
 
-ALIKE = 0.05  # difference of the densities of layers that are alike
+ALIKE = 0.05  # largest difference in density between similar layers
 
 
 def _was_fast(
@@ -287,15 +286,15 @@ def _is_planned(planned: KernelEntry, planned_layout: str | None, kernel: Kernel
 def record_layer(
     layer: nn.Module, tuned: Autotuned, chosen: str | None, received: LayerInput | None, *, density: float
 ) -> LayerSwap:
-    """What the report says of a layer.
+    """The report of a layer.
 
     Args:
-        chosen: kernel of one of the autotuned modules; None = the dense layer stays, whatever it received.
+        chosen: kernel of one of the autotuned modules; None = the dense layer stays.
     """
     runs, family, launch = layer, "dense", {}
     if chosen is not None:
         runs = tuned.modules[chosen]
-        assert isinstance(runs, SparseLayer) and received is not None  # what it was tuned for
+        assert isinstance(runs, SparseLayer) and received is not None  # it was tuned
         family, launch = runs.format.family, launch_in_use(runs, received.problem)
     return LayerSwap(
         kernel=chosen or tuned.dense,
@@ -313,10 +312,10 @@ def record_layer(
 
 
 def _require_forced_kernel_runs(choice: KernelChoice, layers: Mapping[str, LayerSwap]) -> None:
-    """A kernel that was asked for by name and runs nowhere is an error, not a dense result."""
+    """Raise InvalidSetting if a forced kernel runs on no layer, instead of giving a dense result."""
     if not choice.forced or choice.swaps_nothing or any(layer.is_sparse for layer in layers.values()):
         return
-    if all(layer.density == 1 for layer in layers.values()):  # none of which is pruned
+    if all(layer.density == 1 for layer in layers.values()):  # nothing is pruned
         return
     key = "name" if choice.name is not None else "family"
     reasons = {f"{kernel}: {why}" for layer in layers.values() for kernel, why in layer.unsupported.items()}
@@ -326,7 +325,7 @@ def _require_forced_kernel_runs(choice: KernelChoice, layers: Mapping[str, Layer
 def _shares(
     layers: Mapping[str, LayerSwap], dense_layers: Mapping[str, str], problems: Mapping[str, LayerInput]
 ) -> tuple[float, float]:
-    """Share of layers and of dense flops that run a sparse kernel, over all prunable layers."""
+    """Fraction of prunable layers, and of their dense flops, that run a sparse kernel."""
     sparse = {name for name, layer in layers.items() if layer.is_sparse}
     prunable = {*layers, *dense_layers}
     flops = {name: theoretical_dense_flops(seen.problem) for name, seen in problems.items() if name in prunable}
@@ -337,13 +336,13 @@ def _shares(
     )
 
 
-# A sparse network on disk: its export, and beside it the choices that were made on a GPU.
+# A sparse network on disk: its export, and the choices made on a GPU next to it.
 
 CHOICES = "choices.json"
 
 
 def save_choices(report: SwapReport, directory: Path) -> None:
-    """Write the kernels and layouts of a swap beside its export."""
+    """Write the kernels and layouts of a swap next to its export."""
     report.plan.save(directory / CHOICES)
 
 
@@ -356,20 +355,19 @@ def load_sparse(
     dtype: torch.dtype,
     choices: Path | None = None,
 ) -> SwapReport:
-    """Swap the same kernels into the net again, in place, and time nothing.
+    """Swap the same kernels into the net again, in place, without timing.
 
     Args:
-        net: the architecture that was exported; of a network that whole blocks were taken out of, the one before, which loses
-            them here, or the one after.
+        net: the architecture that was exported; if blocks were removed from it, with them (they are removed here) or without.
         directory: of the export.
         inputs: keyword arguments of the net, on `device`: a batch of the size that the choices were made for.
-        choices: the file that `save_choices` wrote, where it does not lie in the directory.
+        choices: the file that `save_choices` wrote; None: the one in `directory`.
     Raises:
         InvalidSetting: the export or the choices are missing or of another format version.
     """
     export, plan = read_export(directory), FusionPlan.load(choices or directory / CHOICES)
     packed: PackedWeights = export
-    if export.blocks is not None:  # what is left is dense
+    if export.blocks is not None:  # the remaining network is dense
         remove_blocks(net, export.blocks)
     load_state(net, export.state_dict())
     if export.blocks is not None:
@@ -378,14 +376,11 @@ def load_sparse(
     problems = observe_problems(net, dict(inputs), [*packed.manifest.layers, *packed.manifest.dense_layers])
     precision = Precision(plan.precision, plan.calibration)
     require_supported(precision, device, dtype)
-    # kernels of the plan are named one by one; what is dense stays dense
+    # the plan names each kernel; all other layers stay dense
     report = swap_layers(
         net, packed, problems, KernelChoice(), device=device, dtype=dtype, inputs=inputs, plan=plan, precision=precision
     )
     return report if export.blocks is None else replace(report, sparse_layer_share=None, sparse_flops_share=None)
-
-
-# Swap sparse kernels into a pruned network.
 
 
 def swap(
@@ -400,37 +395,36 @@ def swap(
     seconds: float = 60.0,
     tell: Tell = print,
 ) -> SwapReport:
-    """Replace every masked layer by the kernel that suits it best, in place; the network is then for inference only.
+    """Replace every masked layer by its fastest kernel, in place; the network is then for inference only.
 
-    On a GPU each kernel that can hold a layer's mask is compared with the fp64 product of its masked weight and timed on
-    the shapes that the example inputs give it; the fastest stays, dense where that is faster. Encoder blocks may be
-    rewritten as a whole. With kernel="auto" the whole network is then timed beside the dense one, each in its fastest
-    execution mode, and is dense again where it is more than 2 % slower. On a CPU the reference of the pattern's family runs,
-    untimed. Tied layers get narrower (`sf.narrow`).
+    On a GPU each kernel that can store a layer's mask is compared with the fp64 product of its masked weight and timed on
+    the shapes of the example inputs; the fastest is kept, dense if that is faster. Encoder blocks may be rewritten as a
+    whole. With kernel="auto" the whole network is then timed next to the dense one, each in its fastest execution mode, and
+    made dense again if it is more than 2 % slower. On a CPU the reference of the pattern's family runs, untimed. Tied layers
+    become narrower (`sf.narrow`).
 
     Args:
-        net: pruned; its tensors stay on their device and in their dtypes, and it is in eval mode afterwards.
+        net: pruned; its tensors keep their device and dtypes, and it is in eval mode afterwards.
         masks: from `prune`, `recover` or `load`; or any dict of layer name -> bool mask, whose structure then decides how
             a layer is stored.
-        example_inputs: what the network is called with, such as (x,), of the batch size that is wanted; by name a value may be no
-            tensor, such as use_cache=False.
+        example_inputs: arguments of the network, such as (x,), in the batch size to optimize for; in a dict, values may be
+            non-tensors, such as use_cache=False.
         kernel: auto, sparse (never dense), reference, none; the name of a kernel or of a storage family; or a KernelChoice.
-        packed: the same layers in their storage formats, as an export holds them; None: they are packed now.
-        precision: none, fp8, fp8_static or int8: of kernels that may run beside those of 16 bits, also in Linears that are not
-            pruned. Attention, norms, convolutions and the last Linear stay in 16 bits.
-        calibration: of fp8_static, Linear -> the largest absolute value that it receives, from
-            `inference.precision.activation_amax`; Linears that are not named stay in 16 bits.
-        seconds: that a GPU's search may take: nothing begins that cannot end in time, as far as that can be foreseen, and what is
-            left out stays dense. Another call with these masks and inputs of these shapes uses what was found, also in a later
-            process on such a GPU.
-        tell: gets a line at the beginning of a search, and one at its end: how long it took, and what was left out.
+        packed: the same layers in their storage formats, as in an export; None: they are packed now.
+        precision: none, fp8, fp8_static or int8: of low-precision kernels to try next to 16-bit ones, in unpruned Linears too.
+            Attention, norms, convolutions and the last Linear stay in 16 bits.
+        calibration: for fp8_static, Linear -> largest absolute value of its inputs, from
+            `inference.precision.activation_amax`; other Linears stay in 16 bits.
+        seconds: time budget of the search on a GPU: work that is not expected to finish in time is skipped, and its layers stay
+            dense. Another call with the same masks and input shapes reuses the result, in later processes on such a GPU too.
+        tell: called with a line of text when a search begins, and when it ends: its duration, and what was skipped.
     Returns:
-        which kernel runs each layer, and what stayed dense and why: `print(report)`.
+        the kernel of each layer, and why others stayed dense: `print(report)`.
     Raises:
-        InvalidSetting: an argument that cannot be used; a network that returns no floating-point tensor; or a kernel asked
-            for by name that runs on none of the layers.
+        InvalidSetting: an argument that cannot be used; a network that returns no floating-point tensor; or a forced kernel
+            that runs on none of the layers.
         ValueError: a pruned weight is not zero, or a mask breaks its pattern; names the layer.
-        RuntimeError: the network's outputs are not the same after the swap.
+        RuntimeError: the network's outputs differ after the swap.
     """
     search, choice, net = SearchTime(seconds, tell), kernel_choice(kernel), unwrapped(net)
     _require_swappable(net, masks)
@@ -438,14 +432,14 @@ def swap(
     given: dict[str, Any] = {"kernel": choice, "packed": packed, "precision": precision, "calibration": calibration}
     if device_of(net).type != "cuda" or choice.swaps_nothing:
         return swap_network(net, masks, example_inputs, **given)
-    before = BeforeSwap.of(net) if choice.dense_allowed else None
-    with searching(search), quiet_copies():
+    before = SwapSnapshot.of(net) if choice.dense_allowed else None
+    with searching(search), suppress_treespec_warning():
         what = "kernels, then the whole network beside the dense one" if before else "kernels"
         tell(
             f"swap: {counted(len(masks), 'layer')} on {torch.cuda.get_device_name(device_of(net))}: {what}, {search.limit()}"
         )
         device = device_of(net)
-        known = KnownSwap.of(key := swap_key(net, masks, example_inputs, given), device)
+        known = StoredSwap.of(key := swap_key(net, masks, example_inputs, given), device)
         known = None if known is None or known.good_for < seconds else known
         with search.part(1.0 if before is None else KERNELS_SHARE, "kernels"):
             report = swap_network(net, masks, example_inputs, **given, plan=None if known is None else known.plan)
@@ -453,18 +447,18 @@ def swap(
         if before is not None and decision is None and (report.sparse_flops_share or report.fusion.rewritten):
             decision = before.compare(named_inputs_on(net, example_inputs), search.left / 2)
         if known is None:
-            KnownSwap(report.plan, decision, search.good_for).keep(key, device)
+            StoredSwap(report.plan, decision, search.good_for).keep(key, device)
         if decision is not None:
             tell(f"swap: {decision.text}")
             report = replace(report, whole_network=decision.text)
             if decision.why_dense is not None and before is not None:
-                before.put_back()
+                before.restore()
                 report = kept_dense(report, net, f'{decision.why_dense}; kernel="sparse" keeps its kernels')
         tell(f"swap: {search.summary()}{'' if known is None else ', as found before'}")
     return report
 
 
-KERNELS_SHARE = 0.5  # of a search's time, the rest is for whole networks
+KERNELS_SHARE = 0.5  # of the search's time; the rest is for whole networks
 
 
 def swap_network(
@@ -478,29 +472,29 @@ def swap_network(
     calibration: Mapping[str, float] | None = None,
     plan: FusionPlan | None = None,
 ) -> SwapReport:
-    """`swap` layer by layer and block by block, without a look at the whole network.
+    """`swap` by layers and blocks, without timing the whole network.
 
     Args:
-        plan: of an earlier swap of these weights: the same is done again, and nothing is timed.
+        plan: of an earlier swap of these weights, which is repeated without timing.
     """
     choice, net = kernel_choice(kernel), unwrapped(net)
     chosen = Precision(precision, calibration or {})
     _require_swappable(net, masks)
     if packed is not None and not hasattr(packed, "manifest"):
         raise InvalidSetting("packed", type(packed).__name__, "is PackedWeights, such as what sf.save returns, or None")
-    smaller = _lacks_blocks(masks)
-    if smaller:  # what is left is dense
+    smaller = _blocks_removed(masks)
+    if smaller:  # the remaining network is dense
         masks, packed = Masks(masks_left(net, masks)), None
     inputs = named_inputs_on(net, example_inputs)
     device = next(iter(inputs.values())).device
     require_supported(chosen, device, network_dtype(net))
-    with sharing(device), modes_back_on_error(net):
+    with shared(device), restore_modes_on_error(net):
         report = _swap(net, Masks.of(masks), inputs, choice, packed, chosen, plan)
     return replace(report, sparse_layer_share=None, sparse_flops_share=None) if smaller else report
 
 
-def _lacks_blocks(masks: object) -> bool:
-    """Whether whole blocks were taken out of the network."""
+def _blocks_removed(masks: object) -> bool:
+    """Whether the masks belong to a network from which blocks were removed."""
     return isinstance(masks, Masks) and masks.spec.blocks is not None
 
 
@@ -538,7 +532,7 @@ def _swap(
         report = swap_layers(
             net, packed, problems, choice, device=device, dtype=None, inputs=inputs, plan=plan, precision=precision
         )
-    refuse_lost_outputs(net, recorded)
+    reject_lost_outputs(net, recorded)
     release_formats(net)
     quantised = has_low_precision(net)
     with torch.inference_mode():

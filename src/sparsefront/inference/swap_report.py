@@ -1,4 +1,4 @@
-"""What a swap did, layer by layer, ready for the result."""
+"""Report of a swap: the kernel of each layer, and why others stayed dense."""
 
 from collections import Counter
 from collections.abc import Container, Mapping
@@ -16,21 +16,21 @@ from sparsefront.pruning.layers import KEEPS_ALL, READ, UNREACHED
 
 @dataclass(frozen=True)
 class LayerSwap:
-    """One pruned layer.
+    """One pruned layer; kernel, family and the like are those that run after the swap.
 
     Args:
-        kernel: what runs it now; dense_linear or dense_conv2d where nothing was swapped in.
-        family: storage of the weight that runs.
+        kernel: name; dense_linear or dense_conv2d where nothing was swapped.
+        family: storage format of the weight.
         density: fraction of weights kept by the mask.
-        weight_bytes: of the weight that runs, values and indices.
-        latency_us: of the kernel that runs; None on a CPU, where nothing is timed.
+        weight_bytes: of values and indices.
+        latency_us: None on a CPU, where nothing is timed.
         candidates: kernel -> microseconds, dense included; empty on a CPU.
         unsupported: kernel -> why it could not be used; a wrong result is one reason.
-        notes: kernel -> what to know about its time.
-        launch: launch parameters of the kernel that runs, by name: shipped, a user's own, timed now, or predicted.
-        relative_error: of the kernel that runs, against the fp64 product, in low precision that of the quantised operands; None
-            where the layer stayed dense in 16 bits.
-        quantization_error: of a kernel in low precision, against the fp64 product of the operands before quantisation.
+        notes: kernel -> remarks on its time.
+        launch: launch parameters by name: shipped, a user's own, timed now, or predicted.
+        relative_error: against the fp64 product, in low precision that of the quantized operands; None where the layer stayed
+            dense in 16 bits.
+        quantization_error: of a low-precision kernel, against the fp64 product of the unquantized operands.
     """
 
     kernel: str
@@ -50,11 +50,7 @@ class LayerSwap:
         return self.family != "dense"
 
     def as_dense(self, kernel: str, weight_bytes: int) -> "LayerSwap":
-        """The layer without a kernel of ours.
-
-        Args:
-            kernel: what the dense one is called; weight_bytes: of its weight.
-        """
+        """The layer when it stays dense, as `kernel`, with a weight of `weight_bytes`."""
         return replace(
             self,
             kernel=kernel,
@@ -67,7 +63,7 @@ class LayerSwap:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Keys of which nothing is known are absent; `kernel` is called `chosen`, as in the result."""
+        """Fields of the result: empty ones are absent, and `kernel` is called `chosen`."""
         content = {"chosen" if key == "kernel" else key: value for key, value in asdict(self).items()}
         return {key: value for key, value in content.items() if value not in (None, {})}
 
@@ -77,23 +73,21 @@ class SwapReport:
     """The whole network.
 
     Args:
-        layers: every pruned layer, also where dense turned out best.
+        layers: every pruned layer, including those that stayed dense.
         dense_layers: every prunable layer that runs dense -> why.
-        sparse_layer_share: of the prunable layers, the fraction that runs a sparse kernel; None where whole blocks were taken out
-            of the network, which is dense: no share decides then whether it is faster.
-        sparse_flops_share: of the dense flops of all products with weights of the network in the observed forward, the
-            fraction that runs in sparse kernels: embeddings have none, recurrent layers, experts, attention's own
-            parameters and layers that were not chosen have. Of `swap_layers`, which sees no others: of the prunable layers.
-            None there too, and where layers became narrower instead.
-        fusion: what was done to whole blocks.
-        problems: prunable layer -> the product that it was asked for; a layer that is not called is absent.
+        sparse_layer_share: fraction of the prunable layers that run a sparse kernel; None where whole blocks were removed and
+            the remaining network is dense, so that no share tells whether it is faster.
+        sparse_flops_share: fraction that runs in sparse kernels, of the dense flops of all products with weights in the observed
+            forward: recurrent layers, experts, attention's own parameters and layers that were not chosen count, embeddings do
+            not. From `swap_layers`, of the prunable layers only. None where blocks were removed or layers became narrower.
+        fusion: report of the rewritten blocks.
+        problems: prunable layer -> its problem; a layer that is not called is absent.
         others: all else that has weights and stays dense, such as embeddings and layers without a mask -> why.
-        precision: of kernels that could run beside those of 16 bits.
-        low_precision_layers: where anything may be quantised, each Linear and Conv2d -> the precision that it runs in, or why it
-            stays in 16 bits.
-        other_kernels: Linears outside of rewritten blocks that are not pruned and run in low precision -> kernel.
-        quantization_error: relative, of the network's outputs against those before quantisation; None in 16 bits.
-        whole_network: of `sf.swap` with kernel=auto on a GPU, latencies of the network with kernels and without; else empty.
+        precision: of the low-precision kernels that were allowed next to 16-bit ones.
+        low_precision_layers: if low precision was allowed, each Linear and Conv2d -> its precision, or why it stays in 16 bits.
+        other_kernels: unpruned Linear outside of rewritten blocks that runs in low precision -> kernel.
+        quantization_error: relative error of the network's outputs against those without quantization; None in 16 bits.
+        whole_network: latencies of the network with and without kernels, for `sf.swap` with kernel=auto on a GPU; else empty.
     """
 
     layers: dict[str, LayerSwap]
@@ -116,7 +110,7 @@ class SwapReport:
 
     @property
     def plan(self) -> FusionPlan:
-        """All choices: with them `swap` does the same again and times nothing."""
+        """All choices, with which `swap_network` repeats this swap without timing."""
         blocks = self.fusion.plan
         inside = {
             *self.fusion.product_of,
@@ -133,12 +127,12 @@ class SwapReport:
     def counting(
         self, flops: Mapping[str, int], weights: Mapping[str, str], read: Container[str], others: Mapping[str, str]
     ) -> "SwapReport":
-        """Of the whole network: all weights in the share of flops, and of what is not called the reason.
+        """The report extended to the whole network: its share of flops over all weights, and reasons of layers not called.
 
         Args:
             flops: parameter -> dense flops of all products with it in one forward.
-            weights: pruned layer -> the parameter that is its weight, the same for layers that share it.
-            read: layers whose weight the forward reads, in whatever operation.
+            weights: pruned layer -> its weight parameter, the same for layers that share it.
+            read: layers whose weight the forward reads in any operation.
             others: all else that has weights -> why it stays dense.
         """
         reasons = {name: READ if why == UNREACHED and name in read else why for name, why in self.dense_layers.items()}
@@ -150,7 +144,7 @@ class SwapReport:
         return replace(self, dense_layers=reasons, sparse_flops_share=share, others=dict(others))
 
     def renamed(self, names: Mapping[str | None, str]) -> "SwapReport":
-        """With other names of layers; those that are not named keep theirs."""
+        """The report with layers renamed by `names`; others keep their names."""
 
         def named(mapping: Mapping[str, Any]) -> dict[str, Any]:
             return {names.get(name, name): value for name, value in mapping.items()}
@@ -162,7 +156,7 @@ class SwapReport:
         )
 
     def __str__(self) -> str:
-        """A line per layer: what runs it, and why it stayed dense where it did."""
+        """See `swap_text`."""
         return swap_text(self)
 
     def to_json(self) -> dict[str, Any]:
@@ -184,10 +178,8 @@ class SwapReport:
 
 
 def swap_text(report: SwapReport) -> str:
-    """How much runs sparse, then a line per layer: kernel, density, time where it was measured, why it is dense. Then all
-    else that has weights.
-
-    Below them a line per rewriting of blocks, or reason against one, with the number of blocks.
+    """The share that runs sparse, then a line per layer: kernel, density, time if measured, why it is dense; then all others
+    with weights, and the number of blocks per rewriting or reason against one.
     """
     sparse = sum(layer.is_sparse for layer in report.layers.values())
     total = len({*report.layers, *report.dense_layers})
@@ -205,7 +197,7 @@ def swap_text(report: SwapReport) -> str:
 
 
 def _low_precision_lines(report: SwapReport) -> list[str]:
-    """How many layers run in low precision, and for each reason against it a line."""
+    """The number of low-precision layers, and a line per reason against it."""
     if not report.precision.is_low:
         return []
     name, counts = report.precision.name, Counter(report.low_precision_layers.values())
@@ -223,9 +215,9 @@ def _line(layer: LayerSwap, why_dense: str | None) -> str:
 
 
 def fused_layer(fusion: FusionReport, name: str, density: float) -> tuple[LayerSwap, str | None] | None:
-    """What runs the layer, and why that is dense or None; None where the layer is in no block that was taken apart.
+    """The report of a layer of a rewritten block, and why it is dense or None; None for a layer of no such block.
 
-    Times and bytes are those of the layer's product, divided by the number of Linears that are one product.
+    Times and bytes are those of the layer's product, divided by the number of Linears joined in it.
     """
     product = fusion.product_of.get(name)
     if product is not None:
@@ -267,12 +259,12 @@ def _why_dense(product: ProductReport) -> str:
 
 
 def fused_precision(product: ProductReport, precision: Precision) -> str:
-    """The precision that a product of a rewritten block runs in, or why it stays in 16 bits."""
+    """The precision of a product of a rewritten block, or why it stays in 16 bits."""
     return precision.name if is_low(product.kernel) else why_16_bits(product, precision)
 
 
 def why_16_bits(chosen: ProductReport | LayerSwap | Autotuned, precision: Precision) -> str:
-    """Why a layer, for which a kernel was looked for, runs none in low precision."""
+    """Why an autotuned layer runs no low-precision kernel."""
     if isinstance(chosen, Autotuned):
         kernel, family, times = chosen.dense, "dense", chosen.latencies_us
     else:

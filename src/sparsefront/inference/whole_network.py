@@ -1,4 +1,4 @@
-"""Whole networks compared: a swapped network that is slower than the dense one stays dense, whatever its layers gained."""
+"""Compare the whole network with the dense one after a swap, and undo the swap if it is slower."""
 
 import copy
 import logging
@@ -18,23 +18,23 @@ from sparsefront.inference.fusion.plan import FusionPlan
 from sparsefront.inference.swap_report import SwapReport
 from sparsefront.measure.end_to_end import EndToEnd, time_pair
 from sparsefront.measure.execution_mode import SEPARATOR
-from sparsefront.measure.found_before import FoundBefore, seconds_of
 from sparsefront.measure.memory import stored_bytes
+from sparsefront.measure.search_cache import SearchCache, seconds_of
 from sparsefront.measure.search_time import MOST_SECONDS, NOT_TRIED
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.variants import copy_sharing_weights
-from sparsefront.networks import network_in_words, tensors_digest
+from sparsefront.networks import architecture_text, tensors_digest
 from sparsefront.tasks.plain_task import inputs_in_words, named_inputs_on
 
 log = logging.getLogger(__name__)
-SLOWEST = 0.98  # speedup over the fastest dense version below which kernel=auto takes no kernels
+SLOWEST = 0.98  # smallest speedup over the fastest dense version at which kernel=auto keeps kernels
 
 
 def why_dense(sparse_ms: float, dense_ms: float) -> str | None:
-    """Why a swapped network is given up, or None where it is at most 2 % slower than dense.
+    """Why to undo a swap, or None where the network is at most 2 % slower than dense.
 
     Args:
-        sparse_ms, dense_ms: of whole networks, each run in its fastest way.
+        sparse_ms, dense_ms: latencies of the whole networks, each in its fastest execution.
     """
     if dense_ms >= SLOWEST * sparse_ms:
         return None
@@ -42,12 +42,12 @@ def why_dense(sparse_ms: float, dense_ms: float) -> str | None:
 
 
 def kept_dense(report: SwapReport, masked: nn.Module, why: str) -> SwapReport:
-    """What is said of the network without kernels; times of layers and blocks stay to be read.
+    """The report of a swap that was undone; times of layers and blocks are kept.
 
     Args:
-        report: of the swap that is given up.
-        masked: the network that runs instead, with zeros in its dense weights.
-        why: the reason that each layer gets.
+        report: of the swap.
+        masked: the network with masked dense weights that runs instead.
+        why: the reason, reported for each layer.
     """
     modules = {name: masked.get_submodule(name) for name in report.layers}
     layers = {
@@ -67,12 +67,12 @@ def kept_dense(report: SwapReport, masked: nn.Module, why: str) -> SwapReport:
     )
 
 
-# The dense network, kept until it is decided.
+# The dense network, kept until the decision.
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Of a swapped network beside the dense one.
+    """Whether a swapped network keeps its kernels.
 
     Args:
         text: both latencies, or why there are none.
@@ -83,27 +83,27 @@ class Decision:
     why_dense: str | None = None
 
 
-class BeforeSwap:
-    """A masked network as it is before a swap: it runs beside the swapped one, and can take its place again.
+class SwapSnapshot:
+    """A snapshot of a masked network before a swap, to time next to the swapped one and to restore.
 
-    Its weights lie on the device until this is let go of.
+    Keeps its weights on the device while it is alive.
     """
 
     def __init__(self, net: nn.Module) -> None:
-        """Raises whatever a network raises that cannot be copied."""
+        """Raises any exception of a network that cannot be copied."""
         self._net = net
         self._states = [(module, _copied(vars(module))) for module in net.modules()]
         self._strided = {tensor: tensor.is_contiguous() for tensor in net.parameters()}
-        # a swap of convolutions lays out weights anew; other weights stay as they are
+        # swapping convolutions changes the memory format of weights; other weights do not change
         has_images = any(isinstance(module, nn.Conv2d) for module in net.modules())
         self._dense = copy.deepcopy(net) if has_images else copy_sharing_weights(net)
 
     @classmethod
     def of(cls, net: nn.Module) -> Self | None:
-        """None where the network cannot be copied."""
+        """The snapshot, or None where the network cannot be copied."""
         try:
             return cls(net)
-        except Exception as error:  # what a network holds may refuse in any way
+        except Exception as error:  # copying a network may fail in any way
             log.warning(
                 "the whole network is not compared with the dense one, it cannot be copied: %s", failure_reason(error)
             )
@@ -125,21 +125,21 @@ class BeforeSwap:
                 autotune_seconds=min(seconds, MOST_SECONDS),
             )
             timed = time_pair(self._dense.eval(), self._net, inputs, settings, fuse=fused_dense_graph)
-        except Exception as error:  # the kernels are right; whether they gain anything is then unknown
+        except Exception as error:  # the kernels are correct, only their gain is unknown
             torch.cuda.synchronize()
             return Decision(f"the whole network was not compared with the dense one: {failure_reason(error)}")
         sparse_ms, dense_ms = timed.sparse.median_ms, timed.dense.latency.median_ms
         ways = f"{timed.execution.name} and {timed.dense.execution.name}"
         text = f"the whole network takes {sparse_ms:.3f} ms with kernels, {dense_ms:.3f} ms dense, as {ways}"
-        if (mode := _too_late_for_kernels(timed)) is None:
+        if (mode := _untried_mode(timed)) is None:
             return Decision(text, why_dense(sparse_ms, dense_ms))
-        likewise_ms = _dense_ms_likewise(timed)
+        likewise_ms = _dense_ms_in_tried_modes(timed)
         dense = "nothing to compare with" if likewise_ms is None else f"{likewise_ms:.3f} ms dense"
         text = f"{text}; with kernels there was no time for {mode}, and without it {dense}"
         return Decision(text, None if likewise_ms is None else why_dense(sparse_ms, likewise_ms))
 
-    def put_back(self) -> None:
-        """Make the network what it was, its modules and parameters the same objects."""
+    def restore(self) -> None:
+        """Restore the network, with the same module and parameter objects."""
         for module, state in self._states:
             vars(module).clear()
             vars(module).update(_copied(state))
@@ -149,15 +149,15 @@ class BeforeSwap:
         self._net.eval()
 
 
-def _too_late_for_kernels(timed: EndToEnd) -> str | None:
-    """The execution mode that was the fastest for dense, where there was no time to try it with kernels."""
+def _untried_mode(timed: EndToEnd) -> str | None:
+    """The fastest execution mode for dense, if there was no time to try it with kernels; else None."""
     mode, sparse = timed.dense.execution.fastest.name, timed.execution
     late = any(name.split(SEPARATOR)[0] == mode and NOT_TRIED in why for name, why in sparse.not_timed.items())
     return mode if late and mode not in _modes(sparse.medians_ms) else None
 
 
-def _dense_ms_likewise(timed: EndToEnd) -> float | None:
-    """Of the fastest dense version in an execution mode that was tried with kernels."""
+def _dense_ms_in_tried_modes(timed: EndToEnd) -> float | None:
+    """Latency of the fastest dense version among the execution modes that were tried with kernels."""
     modes = _modes(timed.execution.medians_ms)
     medians_ms = timed.dense.execution.medians_ms.items()
     return min((median for name, median in medians_ms if name.split(SEPARATOR)[0] in modes), default=None)
@@ -168,20 +168,20 @@ def _modes(candidates: Iterable[str]) -> set[str]:
 
 
 def _copied(state: dict[str, Any]) -> dict[str, Any]:
-    """Attributes of a module, with dicts of its own, such as those of its parameters, modules and hooks."""
+    """Attributes of a module with shallow copies of its dicts and sets, such as those of parameters, modules and hooks."""
     return {name: copy.copy(value) if isinstance(value, dict | set) else value for name, value in state.items()}
 
 
-# What was found, for another call with the same network, masks and shapes.
+# Results for later calls with the same network, masks and shapes.
 
 
 @dataclass(frozen=True)
-class KnownSwap:
-    """Of one swap.
+class StoredSwap:
+    """The stored result of a swap.
 
     Args:
         decision: None where nothing was compared.
-        good_for: seconds of the longest search that would find nothing else.
+        good_for: see `SearchTime.good_for`.
     """
 
     plan: FusionPlan
@@ -189,29 +189,29 @@ class KnownSwap:
     good_for: float
 
     def keep(self, key: str, device: torch.device) -> None:
-        """For other calls with this key, of later processes too."""
+        """Store the result for other calls with this key, of later processes too."""
         seconds = None if math.isinf(self.good_for) else self.good_for
         decision = None if self.decision is None else asdict(self.decision)
         known_swaps.keep(key, {"plan": self.plan.to_json(), "decision": decision, "seconds": seconds}, device)
 
     @classmethod
     def of(cls, key: str, device: torch.device) -> Self | None:
-        """None where there is none."""
+        """The stored result, or None."""
         if (found := known_swaps.get(key, device)) is None:
             return None
         decision = None if found["decision"] is None else Decision(**found["decision"])
         return cls(FusionPlan.from_json(found["plan"]), decision, seconds_of(found))
 
 
-known_swaps = FoundBefore("swaps", ("sparsefront.inference.swap",))
+known_swaps = SearchCache("swaps", ("sparsefront.inference.swap",))
 
 
 def swap_key(net: nn.Module, masks: Mapping[str, Tensor], example_inputs: object, given: Mapping[str, object]) -> str:
-    """Under which a swap is kept; raises as `named_inputs_on`.
+    """The key under which a swap is stored; raises as `named_inputs_on`.
 
     Args:
         given: the other arguments of the call.
     """
     inputs = inputs_in_words(named_inputs_on(net, example_inputs))
     settings = repr({name: value for name, value in given.items() if name != "packed"})
-    return "\n".join((network_in_words(net), tensors_digest(masks), inputs, settings))
+    return "\n".join((architecture_text(net), tensors_digest(masks), inputs, settings))

@@ -1,1 +1,1 @@
-"""What a search for a latency is told of a network: times and errors of every choice, and what a whole assignment gives."""
+"""Measurements for a latency search: times and errors of every choice, and of whole assignments."""

@@ -1,4 +1,4 @@
-"""From scores to the pattern, order and sparsity of every layer, by what is measured of the network."""
+"""Latency search: choose the pattern, permutation and sparsity of every layer from measurements of the network."""
 
 import copy
 import logging
@@ -35,9 +35,9 @@ from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.tasks.base import Batch, Task
 from sparsefront.training.compilation import fastest_algorithms
 
-# The network under an assignment: how long it takes as a whole, and how much it loses on held-out data.
+# The network under an assignment: latency of the whole network, and loss on held-out data.
 
-DENSE, SWAP, TIMING, LOSS = "dense_versions", "swap", "timing", "held_out_loss"  # what seconds are counted of
+DENSE, SWAP, TIMING, LOSS = "dense_versions", "swap", "timing", "held_out_loss"  # keys of `SearchedNetwork.seconds`
 
 
 class SearchedNetwork:
@@ -45,14 +45,14 @@ class SearchedNetwork:
 
     Args:
         task: the dense network and its loss, on the device of the computation.
-        table: whose assignments are asked about.
+        table: of choices that assignments refer to.
         masks: of the candidates.
-        pattern: that the candidates are of.
+        pattern: the mixed pattern with all candidates.
         timing: of the whole network.
         held_out: opens a loader of batches that evaluate assignments; the same ones each time.
 
     Attributes:
-        seconds: spent on what, without waiting for other processes.
+        seconds: kind of work -> seconds, without waiting for other processes.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class SearchedNetwork:
         return {layer: item.options[option] for item, option in pairs for layer in item.layers}
 
     def spec(self, assignment: Assignment, layers: Iterable[str]) -> MaskSpec:
-        """What is fixed for the layers that are pruned or could be; one that no item holds stays dense."""
+        """The mask spec of an assignment for these layers; layers in no item stay dense."""
         options, orders = self.chosen(assignment), {}
         patterns: dict[str, Pattern] = {}
         for layer, option in options.items():
@@ -136,7 +136,7 @@ class SearchedNetwork:
             self.seconds[what] += working_time() - start
 
     def _mask(self, layer: str, option: Option) -> Tensor:
-        """Kept once it was used: the same few come again and again."""
+        """The mask of an option, cached, since few options recur often."""
         key = layer, option.pattern, option.sparsity
         if key not in self._kept:
             self._kept[key] = self._masks.mask(layer, option.pattern, option.sparsity).cpu()
@@ -157,14 +157,14 @@ def _on(batch: Mapping[str, object], device: torch.device) -> Batch:
 
 
 log = logging.getLogger(__name__)
-WEIGHED_BY = 4  # calibration batches: every product is tried on them twice
+WEIGHED_BY = 4  # calibration batches; every product is evaluated on them twice
 Loader = Callable[[], Iterable[Batch]]
 Stored = Callable[[Callable[[], ChoiceTable]], ChoiceTable]
 
 
 @dataclass(frozen=True)
 class SearchRecord:
-    """What a search did; `seconds` are its own, those of the table beside, and `seconds_of` the parts of its own."""
+    """The record of a search; `seconds` exclude those of the table, and `seconds_of` splits them by kind of work."""
 
     table: ChoiceTable
     found: Found
@@ -190,7 +190,7 @@ class SearchRecord:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-able."""
+        """Fields of the result."""
         found, refined = self.found, self.found.refined
         return {
             "latency_predicted_ms": found.predicted_ms,
@@ -210,14 +210,14 @@ class SearchRecord:
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """How `sf.prune` searches with an allocation that measures, such as `sf.allocation.LatencySearch`.
+    """Options of `sf.prune` for an allocation that measures, such as `sf.allocation.LatencySearch`.
 
     Args:
-        timing: of products and of the whole network; None: on the example inputs of `sf.prune`, else on the first calibration
-            batch, where the network lies and in its own dtypes.
+        timing: of products and of the whole network; None: with the example inputs of `sf.prune`, else the first calibration
+            batch, on the network's device and in its own dtypes.
         held_out: opens a loader of the batches that evaluate assignments; None: the calibration batches.
-        stored: gives the table that an earlier search of this network made, or what it is handed makes.
-        stored_times: likewise the table without errors, of any network of this architecture.
+        stored: (function that makes a table) -> this network's table, stored by an earlier search or made now.
+        stored_times: likewise, for the table without errors, of any network of this architecture.
     """
 
     timing: Timing | None = None
@@ -242,32 +242,29 @@ class Search:
         inputs: dict[str, Tensor] | None = None,
         tell: Callable[[str], None] = log.info,
     ) -> tuple[MaskSpec, SearchRecord]:
-        """Search for the pattern, order and sparsity of every layer.
+        """Search for the pattern, permutation and sparsity of every layer.
 
         Args:
             task: the dense network and its loss.
             scores: layer that may be pruned -> float32 [N, K].
             pruning: with an allocation that measures.
-            calibration: opens a loader of training batches, whose inputs the errors are taken from.
-            inputs: keyword arguments of the network, to time it on where `timing` does not say; None: of the first batch.
-            tell: gets a line for each step.
+            calibration: opens a loader of training batches, on which errors are computed.
+            inputs: keyword arguments of the network to time, if `timing` is None; None: the first batch.
+            tell: called with a line of text for each step.
         Raises:
-            InvalidSetting: a budget out of reach, its key written from the root; no batches to evaluate by; a dtype that
-                nothing is timed in.
+            InvalidSetting: a budget out of reach, with its full key; no batches to evaluate on; an unsupported dtype.
         """
         if self.held_out is None and next(iter(calibration()), None) is None:
             allowed = f"is what allocation={pruning.allocation.name} evaluates by: give batches"
             raise InvalidSetting("calibration", None, allowed)
-        timing = self.timing or _timing_where_it_lies(
-            task.net, calibration.first_inputs() if inputs is None else inputs
-        )
+        timing = self.timing or _default_timing(task.net, calibration.first_inputs() if inputs is None else inputs)
         masks = CandidateMasks(scores, pruning.pattern.parts)
         table = self.stored(lambda: self._table(task, masks, pruning, calibration, timing))
         start = working_time()
         network = SearchedNetwork(task, table, masks, pruning.pattern, timing, self.held_out or calibration)
         with keys_of("allocation"):
             found = _measuring(pruning).assign(table, network, lambda line: tell(f"search: {line}"))
-        tell(f"search: {_told(table, found.assignment)}; predicted {found.predicted_ms:.3f} ms")
+        tell(f"search: {_summary(table, found.assignment)}; predicted {found.predicted_ms:.3f} ms")
         record = SearchRecord(table, found, working_time() - start, network.seconds)
         return network.spec(found.assignment, scores), record
 
@@ -296,19 +293,19 @@ class Search:
         )
 
 
-def _timing_where_it_lies(net: nn.Module, inputs: dict[str, Tensor]) -> Timing:
+def _default_timing(net: nn.Module, inputs: dict[str, Tensor]) -> Timing:
     device = next(iter(inputs.values())).device
     settings = Measure(device="cuda" if device.type == "cuda" else "cpu", dtype=measured_dtype(net))
     return Timing(inputs, None, settings, KernelChoice())
 
 
 def _measuring(pruning: PruningSettings) -> MeasuringAllocation:
-    assert isinstance(pruning.allocation, MeasuringAllocation)  # who else would search
+    assert isinstance(pruning.allocation, MeasuringAllocation)  # others do not search
     return pruning.allocation
 
 
-def _told(table: ChoiceTable, assignment: Assignment) -> str:
-    """How many layers got what, the commonest first."""
+def _summary(table: ChoiceTable, assignment: Assignment) -> str:
+    """Number of layers per pattern and sparsity as text, most common first."""
     counts: dict[str, int] = {}
     for item, number in zip(table.items, assignment.options, strict=True):
         option = item.options[number]

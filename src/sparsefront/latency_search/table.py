@@ -1,4 +1,4 @@
-"""The times of a table of choices: what a network takes under every candidate, product by product."""
+"""The times in a table of choices: the latency of every candidate per product."""
 
 import copy
 import logging
@@ -19,12 +19,12 @@ from sparsefront.inference.fusion.plan import LAYOUTS
 from sparsefront.inference.fusion.product_choice import Layers, ProductTimes
 from sparsefront.latency_search.evaluating import CandidateMasks
 from sparsefront.masks.weight_view import as_matrix
-from sparsefront.measure.end_to_end import find_dense, rebuild_dense, time_alone, time_beside
+from sparsefront.measure.end_to_end import find_dense, rebuild_dense, time_against_dense, time_alone
 from sparsefront.measure.execution_mode import NothingRuns
 from sparsefront.measure.fastest import Execution
 from sparsefront.measure.problems import LayerInput, observe_problems
 from sparsefront.measure.settings import Measure
-from sparsefront.measure.timers import time_where_it_is
+from sparsefront.measure.timers import time_on_any_device
 from sparsefront.measure.variants import DoesNotApply
 from sparsefront.patterns.base import Pattern, label
 from sparsefront.progress import bar, counted, working_time
@@ -32,19 +32,19 @@ from sparsefront.pruning.layers import layer_unsupported_reason, nested_tensor_r
 from sparsefront.pruning.masked_weights import masked
 from sparsefront.training.compilation import fastest_algorithms
 
-# With what, and how, a network is timed while it is searched.
-
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
 class Timing:
-    """Args:
-    inputs: keyword arguments of the network: the batch that is timed, on the device and in the dtype of the measurement.
-    dtype: of weights and activations; None: each keeps its own, as in networks whose norms are float32 and whose products are
-        bfloat16.
-    settings: of the measurement.
-    kernel: which kernels may run.
+    """How to time a network during the search.
+
+    Args:
+        inputs: keyword arguments of the network: the batch that is timed, on the device and in the dtype of the measurement.
+        dtype: of weights and activations; None: each keeps its own, as in networks whose norms are float32 and whose products
+            are bfloat16.
+        settings: of the measurement.
+        kernel: which kernels may run.
     """
 
     inputs: dict[str, Tensor]
@@ -58,19 +58,18 @@ class Timing:
 
     @property
     def products(self) -> KernelChoice:
-        """Which kernels may run a product that is timed: on a CPU the reference, as a swap there has it."""
+        """Kernels allowed for timed products; on a CPU references, as in a swap."""
         return replace(self.kernel, mode="sparse") if self.device.type == "cpu" else self.kernel
 
     def ready(self, net: nn.Module) -> nn.Module:
-        """The network as it is measured."""
+        """Move the network to the device and dtype of the measurement, in eval mode."""
         return net.to(device=self.device, dtype=self.dtype).eval()
 
     def dense(self, net: nn.Module) -> tuple[float, tuple[str, ...]]:
-        """Microseconds of a forward of the dense network in its fastest version, found as a measurement finds it, and the
-        versions that a measurement times.
+        """Microseconds of a forward of the dense network in its fastest version, and the versions that a measurement times.
 
         Args:
-            net: ready.
+            net: from `ready`.
         """
         found = time_alone(net, self.inputs, self.settings, fuse=fused_dense_graph)
         return found.latency.median_ms * 1e3, found.versions
@@ -79,25 +78,25 @@ class Timing:
         """Microseconds of a forward in its fastest execution mode.
 
         Args:
-            net: ready.
+            net: from `ready`.
         """
         return time_alone(net, self.inputs, self._quick).latency.median_ms * 1e3
 
     def in_turn(self, net: nn.Module, dense: Execution) -> Measured:
-        """A network and the dense one, as in a measurement.
+        """Time a network in turn with the dense one, as in a measurement.
 
         Args:
-            net: ready.
+            net: from `ready`.
         """
-        pruned, beside = time_beside(net, dense, self.inputs, self._quick)
+        pruned, beside = time_against_dense(net, dense, self.inputs, self._quick)
         return Measured(pruned.median_ms * 1e3, beside.median_ms * 1e3)
 
     def dense_execution(self, net: nn.Module, versions: Sequence[str] = ()) -> Execution:
-        """The dense network in its fastest version, to be timed beside sparse ones.
+        """The dense network in its fastest version, to time sparse ones next to it.
 
         Args:
-            net: ready.
-            versions: that were found for it; where there are none, or one fails here, they are searched.
+            net: from `ready`.
+            versions: found for it before; if empty, or if one fails here, they are searched.
         """
         if versions:
             try:
@@ -108,17 +107,17 @@ class Timing:
 
     @property
     def _quick(self) -> Measure:
-        """The settings without max_autotune, which takes as long as all else; with it where nothing else would be left."""
+        """The settings without max_autotune, which takes as long as all other modes together, unless it is the only mode."""
         modes = [mode for mode in self.settings.execution_modes if not mode.startswith("max_autotune")]
         return replace(self.settings, execution_modes=modes or self.settings.execution_modes)
 
 
-# Times of single layers outside of blocks that are rewritten, and of the products inside of them, under a candidate.
+# Times of single layers outside of rewritten blocks, and of products inside, under a candidate.
 
 
 @dataclass(frozen=True)
 class Timed:
-    """Microseconds of the fastest kernel, and which one that is."""
+    """The fastest kernel and its microseconds."""
 
     latency_us: float
     kernel: str
@@ -133,12 +132,12 @@ def product_times(
     layers: list[str],
     layout: str,
 ) -> dict[Layers, Timed]:
-    """Per product of a block (as where all is dense) its time under a candidate; empty where the block cannot be rewritten.
+    """Product of the dense block -> its time under a candidate; empty where the block cannot be rewritten.
 
     Args:
-        net: the network that `products` was made of.
-        choice: number of the candidate and sparsity; None = dense.
-        layers: of the block, that get this candidate; the others are dense.
+        net: the network of `products`.
+        choice: (index of the candidate, sparsity); None = dense.
+        layers: of the block that get this candidate; the others are dense.
         layout: of the residual stream.
     """
     pattern, sparsity = choice
@@ -171,12 +170,12 @@ def layer_time(
     choice: tuple[int | None, float],
     timing: Timing,
 ) -> Timed | None:
-    """The time of a layer by itself, row-major on both sides, under a candidate; None where no kernel runs it."""
+    """The time of a single layer with row-major input and output under a candidate; None where no kernel runs it."""
     module, (pattern, sparsity) = net.get_submodule(layer), choice
     device = timing.device
     x = torch.randn(received.input_shape, device=device, dtype=received.problem.dtype)
     if pattern is None:
-        return Timed(time_where_it_is(module, x).latency_us, dense_name(module))
+        return Timed(time_on_any_device(module, x).latency_us, dense_name(module))
     if layer_unsupported_reason(module) or nested_tensor_reason(net, layer):
         return None
     mask = masks.mask(layer, pattern, sparsity)
@@ -187,7 +186,7 @@ def layer_time(
         candidates = find_candidates(stored, mask.to(device), received.problem, wants)
         tuned = autotune_layer(module, candidates, received)
         if not tuned.latencies_us:  # on a CPU
-            timed = {kernel: time_where_it_is(runs, x).latency_us for kernel, runs in tuned.modules.items()}
+            timed = {kernel: time_on_any_device(runs, x).latency_us for kernel, runs in tuned.modules.items()}
             tuned.latencies_us.update(timed)
         chosen = tuned.fastest(dense_allowed=timing.products.dense_allowed)
         if chosen is None and not tuned.modules:
@@ -203,16 +202,16 @@ DENSE: Choice = (None, 0.0)
 def measure_times(
     net: nn.Module, layers: list[str], *, pattern: Pattern, ceiling: float, masks: CandidateMasks, timing: Timing
 ) -> ChoiceTable:
-    """Time every choice of every layer; errors are left at 0, see `evaluating.with_errors`.
+    """Time every choice of every layer; errors stay 0, see `evaluating.with_errors`.
 
-    Layers of the same product share times, as do blocks that are built alike: the middle one of them stands for all. Weights
-    matter little: networks of one architecture may share the table.
+    Equal layers share times, and so do equal blocks, of which the middle one is timed. Weights matter little, so that networks
+    of one architecture may share the table.
 
     Args:
-        net: dense; stays as it is.
+        net: dense; unchanged.
         layers: that may be pruned.
-        pattern: of several candidates.
-        ceiling: on the sparsity of a layer.
+        pattern: the mixed pattern with all candidates.
+        ceiling: largest sparsity of a layer.
         masks: of the candidates, in the order of `pattern.parts`.
     """
     start = working_time()
@@ -240,12 +239,12 @@ def _choices(pattern: Pattern, ceiling: float, masks: CandidateMasks, layers: li
 
 @dataclass(eq=False)
 class _Measuring:
-    """Times of one network.
+    """Measures the times of one network.
 
     Args:
-        net: ready, dense.
-        problems: layer -> what it receives.
-        choices: layer -> what it may be given beside dense.
+        net: dense, from `Timing.ready`.
+        problems: layer -> its input.
+        choices: layer -> its choices other than dense.
     """
 
     net: nn.Module
@@ -255,13 +254,13 @@ class _Measuring:
     choices: Mapping[str, list[Choice]]
 
     def __post_init__(self) -> None:
-        # on a CPU the swap rewrites in the first layout
+        # on a CPU the swap uses the first layout
         self.layouts = LAYOUTS if self.timing.device.type == "cuda" else LAYOUTS[:1]
         kernel = self.timing.products
         self.products = ProductTimes(self.net, self.timing.inputs, kernel) if kernel.fuse else None
 
     def items(self) -> list[Item]:
-        """Without errors; products of blocks first."""
+        """All items without errors, those of blocks first."""
         found = [] if self.products is None else self._block_items(self.products)
         covered = {layer for item in found for layer in item.layers}
         known: dict[object, list[Option]] = {}
@@ -310,7 +309,7 @@ class _Measuring:
         return found
 
     def _choices_of(self, block: str) -> tuple:
-        """What tells its layers apart from those of a block that is built alike."""
+        """Choices of the block's layers, by their names in the block: equal blocks may differ in them."""
         inside = {layer: choices for layer, choices in self.choices.items() if layer.startswith(f"{block}.")}
         return tuple((layer.removeprefix(f"{block}."), tuple(choices)) for layer, choices in inside.items())
 
@@ -352,7 +351,7 @@ def _option(choice: Choice, timed: Mapping[str, Timed]) -> Option:
 
 
 def _in_order(items: list[Item], called: list[str]) -> list[Item]:
-    """In the order in which the network calls their first layers, the items of a chain together."""
+    """Sort items by the call order of their first layers, with the items of a chain together."""
     places = {layer: place for place, layer in enumerate(called)}
     firsts = [min(places[layer] for layer in item.layers) for item in items]
     begins: dict[str, int] = {}

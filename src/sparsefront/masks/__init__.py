@@ -1,1 +1,1 @@
-"""What masks are made of: groups of weights, which of them survive, and the order in which a layer obeys its pattern."""
+"""Building blocks of masks: groups of weights, their selection by score, and permutations."""

@@ -1,4 +1,4 @@
-"""Groups of weights that are kept or pruned together, and which of them survive."""
+"""Groups of weights that are kept or pruned together, and their selection by score."""
 
 import math
 import struct
@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-# Where the groups of a mask begin, for pictures of it.
+# Boundaries between the groups of a mask, for plots.
 
 
 @dataclass(frozen=True)
 class Boundaries:
-    """Lines between the groups of one layer's mask [N, K], in the order in which it obeys its pattern.
+    """Lines between the groups of one layer's mask [N, K], in the permutation in which it obeys its pattern.
 
-    Each number is the first row or column of a group, ascending; the first group's, 0, is left out.
+    Each number is the first row or column of a group, ascending, without the 0 of the first group.
 
     Args:
         rows: groups along the outputs: blocks, vectors, tiles.
@@ -33,8 +33,8 @@ def grid_boundaries(shape: tuple[int, int], block: tuple[int, int], m: int | Non
 
     Args:
         shape: [N, K].
-        block: (outputs, inputs) of a group; a side of 1 has no lines, for they would cover the weights.
-        m: groups along K in a window; None = there are no windows.
+        block: (outputs, inputs) of a group; a side of 1 has no lines, which would hide the weights.
+        m: groups along K in a window; None = no windows.
     """
     rows, columns = (range(side, count, side) if side > 1 else () for count, side in zip(shape, block, strict=True))
     windows = () if m is None else range(block[1] * m, shape[1], block[1] * m)
@@ -46,10 +46,10 @@ class Guide:
     """Another ranking of the same groups, which decides a part of a step before their scores do.
 
     Args:
-        scores: as in `Groups`, and -inf and +inf where it has them.
-        share: of the weights that the step takes, this share goes from the lowest ranked on; of those that it leaves, this
-            share stays from the highest ranked on. In [0, 1].
-        start: the target of the step before, which tells how much the step takes.
+        scores: as in `Groups`, with its -inf and +inf.
+        share: in [0, 1]: this fraction of the weights that the step prunes are its lowest ranked, and this fraction of those
+            that it keeps are its highest ranked.
+        start: target sparsity of the step before, from which the step's amount follows.
     """
 
     scores: Tensor
@@ -63,15 +63,15 @@ class Groups:
 
     Args:
         scores: float32 of any shape, one per group, larger = more worth keeping. -inf marks a group that is already
-            gone (never kept, counts for nothing), +inf one that must stay.
-        sizes: weights that go when the group goes, counting only those still alive: one number for all groups, or an
-            integer tensor that broadcasts to the shape of scores.
-        keep_of_last: set where the distribution is balanced: exactly this many survive along the last dimension of
-            scores, and no allocation is asked.
-        guide: another ranking that comes before the scores; None where there is none.
-        stays, gone: bool, shape of scores: +inf and -inf where True, whatever the scores say. Where single weights are
-            groups, this spares a marked copy of the importance of the whole network.
-        multiple: along the last dimension of scores, the survivors are a multiple of this many, or all of them.
+            pruned (never kept, not counted), +inf one that must be kept.
+        sizes: weights pruned with the group, counting only those still alive: one number for all groups, or an integer tensor
+            that broadcasts to the shape of scores.
+        keep_of_last: for balanced patterns: exactly this many are kept along the last dimension of scores, independent of the
+            allocation; else None.
+        guide: another ranking with priority over the scores, or None.
+        stays, gone: bool, shape of scores: override scores with +inf and -inf where True. If groups are single weights, this
+            saves a copy of the importance of the whole network.
+        multiple: along the last dimension of scores, the number kept is a multiple of this, or all.
     """
 
     scores: Tensor
@@ -83,32 +83,32 @@ class Groups:
     multiple: int = 1
 
     def marked(self) -> Tensor:
-        """The scores with what stays and what is gone."""
+        """The scores with +inf where `stays` and -inf where `gone`."""
         scores = self.scores
         for places, value in ((self.gone, -math.inf), (self.stays, math.inf)):
             scores = scores if places is None else scores.masked_fill(places, value)
         return scores
 
     def at(self, places: Tensor) -> "Groups":
-        """The groups at these places of the flattened scores."""
+        """The groups at these indices of the flattened scores."""
         marks = (None if mark is None else mark.flatten()[places] for mark in (self.stays, self.gone))
         stays, gone = marks
         return Groups(self.scores.flatten()[places], self.sizes_at(places), stays=stays, gone=gone)
 
     def sizes_at(self, places: Tensor) -> Tensor:
-        """The sizes of the groups at these places of the flattened scores; int64."""
+        """The sizes, int64, of the groups at these indices of the flattened scores."""
         if isinstance(self.sizes, int):
             return torch.full_like(places, self.sizes)
         return self.sizes.expand(self.scores.shape).flatten()[places].long()
 
     def weights_in(self, chosen: Tensor) -> Tensor:
-        """How many weights the chosen groups hold (chosen: bool, shape of scores); int64 scalar on their device."""
+        """Number of weights in the chosen groups (bool, shape of scores); int64 scalar on their device."""
         if isinstance(self.sizes, int):
             return torch.count_nonzero(chosen) * self.sizes  # on a CPU twice as fast as the sum of a bool tensor
         return (chosen * self.sizes).sum()
 
     def alive_weights(self) -> Tensor:
-        """How many weights all groups together could still give up; int64 scalar on their device."""
+        """Number of weights in all groups not yet pruned; int64 scalar on their device."""
         return self.weights_in(self.marked() > -math.inf)
 
 
@@ -122,8 +122,8 @@ def group_score(importance: Tensor, dims: tuple[int, ...], length: Tensor | int,
         l2_over_length  l2 / length, as in the Tile-Wise authors' public pruning code (TileSparsity): of two groups with
                         equal mean importance the longer one scores lower
 
-    Of groups of one length l1 ranks as mean, and l2 as rms and l2_over_length. mean and rms are corrected for the length: a
-    group of weights of one size scores that size, however long it is.
+    For groups of equal length l1 ranks like mean, and l2 like rms and l2_over_length. mean and rms are independent of the
+    length: a group of equal weights has their value as its score.
 
     Args:
         importance: float32, the weights of a group along `dims`; sums are taken in float64.
@@ -143,13 +143,13 @@ def group_score(importance: Tensor, dims: tuple[int, ...], length: Tensor | int,
 
 
 def signed_norm(importance: Tensor, dims: tuple[int, ...]) -> Tensor:
-    """The l2 norm of what is positive less that of what is negative; the plain l2 norm where nothing is negative.
+    """The l2 norm of the positive part minus that of the negative part.
 
     Movement scores have a sign: a group whose weights all shrink must not rank like one whose weights all grow.
 
     Args:
-        importance: float32, of any scale: squares are summed in float64, where none overflows or vanishes (Fisher scores of
-            a trained network reach 1e-25, whose squares float32 takes for zero).
+        importance: float32, of any scale: squares are summed in float64, where none overflow or underflow (Fisher scores of a
+            trained network reach 1e-25, whose squares underflow in float32).
         dims: dimensions to reduce.
     Returns:
         float32.
@@ -163,21 +163,20 @@ def _norm(importance: Tensor, dims: tuple[int, ...]) -> Tensor:
     return torch.linalg.vector_norm(importance, dim=dims, dtype=torch.float64)
 
 
-# Groups that survive in multiples: the groups of a line, best first, cut into runs that are kept or pruned together.
+# Groups kept in multiples: the groups of a line, best first, split into runs that are kept or pruned together.
 
 
 @dataclass(frozen=True, eq=False)
 class Runs:
     """The groups of one layer as runs of `multiple` groups of a line (the last dimension of their scores).
 
-    A run scores the rms of its groups' scores (squares keep their sign), and a line's runs descend: whichever of them fall
-    below a threshold, a multiple of the line's groups is left, its best ones. Of runs of one size, those that stay hold the
-    greatest sum of squared scores that so many groups can have. Where a line does not divide, its last run is shorter, so
-    that a line keeps a multiple or all that it has.
+    A run's score is the rms of its groups' scores (squares keep their sign), descending within a line: any threshold keeps a
+    multiple of the line's groups, its best ones. With runs of equal size, the kept groups have the largest sum of squared scores
+    for their number. The last run of a line may be shorter, so that a line keeps a multiple or all of its groups.
 
     Args:
         groups: one score and one size per run, [..., runs]; `multiple` is 1.
-        order: int64 [..., groups of a line], the groups of a line from the best on; ties go to the lower index.
+        order: int64 [..., groups of a line], the groups of a line, best first; ties go to the lower index.
         multiple: groups in a run.
     """
 
@@ -186,18 +185,18 @@ class Runs:
     multiple: int
 
     def survivors(self, kept: Tensor) -> Tensor:
-        """Which groups survive, bool in the shape of their scores, from which runs do, bool [..., runs]."""
+        """bool mask of the kept groups, in the shape of their scores, from that of the kept runs [..., runs]."""
         ranked = kept.repeat_interleave(self.multiple, dim=-1)[..., : self.order.shape[-1]]
         return torch.zeros_like(ranked).scatter_(-1, self.order, ranked)
 
 
 def in_runs(groups: Groups) -> Runs:
-    """The runs of groups that survive in multiples.
+    """Split groups that are kept in multiples into runs.
 
-    What is gone (-inf) does not count in the score and the size of its run; what must stay (+inf) holds its whole run.
+    Pruned groups (-inf) do not count in the score and size of their run; one that must be kept (+inf) keeps its whole run.
     """
     marked = groups.marked()
-    multiple = min(groups.multiple, marked.shape[-1])  # a line may keep all that it has, and no more
+    multiple = min(groups.multiple, marked.shape[-1])  # a line cannot keep more than all its groups
     scores, order = marked.sort(dim=-1, descending=True, stable=True)
     sizes = torch.as_tensor(groups.sizes, device=scores.device).expand(scores.shape).gather(-1, order)
     scores, alive = _cut(scores, multiple, -math.inf), _cut(scores > -math.inf, multiple, False)
@@ -207,7 +206,7 @@ def in_runs(groups: Groups) -> Runs:
 
 
 def _cut(values: Tensor, length: int, fill: float) -> Tensor:
-    """[..., n] as [..., ceil(n / length), length]; the last run is filled up."""
+    """[..., n] as [..., ceil(n / length), length]; the last run is padded with `fill`."""
     runs = math.ceil(values.shape[-1] / length)
     filled = values.new_full((*values.shape[:-1], runs * length), fill)
     filled[..., : values.shape[-1]] = values
@@ -215,33 +214,32 @@ def _cut(values: Tensor, length: int, fill: float) -> Tensor:
 
 
 def _score(scores: Tensor, alive: Tensor) -> Tensor:
-    """[..., runs] float32, descending along the runs; -inf where nothing of a run is alive. Both [..., runs, length]."""
-    values = scores.double().masked_fill(~alive, 0.0)  # squares of float32 neither overflow nor vanish in float64
+    """Scores of runs, float32 [..., runs], descending; -inf where all of a run is pruned. Arguments [..., runs, length]."""
+    values = scores.double().masked_fill(~alive, 0.0)  # squares of float32 neither overflow nor underflow in float64
     mean = (values * values.abs()).sum(dim=-1) / alive.sum(dim=-1).clamp(min=1)
     rms = (mean.sign() * mean.abs().sqrt()).float().masked_fill(~alive.any(dim=-1), -math.inf)
-    return rms.cummin(dim=-1).values  # the last digit of a sum must not lift a run above a better one of its line
+    return rms.cummin(dim=-1).values  # rounding must not rank a run above a better one of its line
 
 
-# The score below which groups go: exact, on any device, without sorting or joining the scores of the network.
+# The threshold on scores: exact, on any device, without sorting or concatenating the scores of the network.
 
-SAMPLE = 2**16  # scores that are looked at to guess where the threshold lies
-SPREAD = 4.0  # how far from the guess it may lie, in standard errors of the sample
-SMALL_SHARE = 1 / 32  # of the weights: what is left between two guesses is sorted once it is below this
+SAMPLE = 2**16  # scores sampled to guess the threshold
+SPREAD = 4.0  # width of the guess, in standard errors of the sample
+SMALL_SHARE = 1 / 32  # of the weights: an interval with at most this is sorted
 
 
 def find_threshold(groups: Sequence[Groups], allowed: int) -> tuple[float, int]:
-    """The largest float32 t, above -inf, such that the groups with score < t hold at most `allowed` weights.
+    """The largest float32 t, above -inf, such that the groups with score < t have at most `allowed` weights.
 
-    The threshold is bracketed by two floats. A sample of the scores guesses both; each guess is tested by
-    counting the weights below it, and decides nothing by itself: while too much lies between the two, the interval is
-    halved, in at most 32 counting passes over all scores. What lies between at last is sorted. A sort or a quickselect of
-    all 10^8 scores would need their concatenation and 64-bit indices.
+    Bisects between two floats that bracket the threshold, first at guesses from a sample of the scores, in at most 32
+    passes over all scores that count the weights below; a small remaining interval is sorted. A sort or quickselect of all 10^8
+    scores would need their concatenation and 64-bit indices.
 
     Args:
         groups: one per layer, float32 scores on one device.
         allowed: at least the weights of the groups at -inf.
     Returns:
-        t, and how many weights the groups with score < t hold.
+        t, and the number of weights in groups with score < t.
     """
     low, high = rank_of(-math.inf), rank_of(math.inf) + 1  # low <= t < high, as ranks
     below_low, below_high = 0, int(sum(_all_weights(group) for group in groups))
@@ -263,8 +261,8 @@ def find_threshold(groups: Sequence[Groups], allowed: int) -> tuple[float, int]:
 
 
 def _guesses(groups: Sequence[Groups], share: float) -> list[int]:
-    """Ranks of two scores between which the threshold mostly lies; `share`: of the weights that are below it."""
-    # An odd step, so that rows of an even length are not met at the same few columns.
+    """Ranks of two scores that probably bracket the threshold; `share`: fraction of the weights below it."""
+    # An odd step, so that rows of even length are not sampled at the same few columns.
     step = sum(group.scores.numel() for group in groups) // SAMPLE | 1
     sampled = [torch.arange(0, group.scores.numel(), step, device=group.scores.device) for group in groups]
     scores, sizes = _joined(groups, sampled)
@@ -275,7 +273,7 @@ def _guesses(groups: Sequence[Groups], share: float) -> list[int]:
     ends = shares.new_tensor([share - margin, share + margin])
     places = torch.searchsorted(shares, ends).clamp(max=len(scores) - 1)
     lower, upper = scores[places].tolist()
-    return [rank_of(upper) + 1, rank_of(lower)]  # with what ties with the upper one
+    return [rank_of(upper) + 1, rank_of(lower)]  # + 1 includes ties with the upper one
 
 
 def _by_sorting(groups: Sequence[Groups], allowed: int, low: int, high: int, below_low: int) -> tuple[float, int]:
@@ -291,14 +289,14 @@ def _by_sorting(groups: Sequence[Groups], allowed: int, low: int, high: int, bel
     ascending, order = scores.sort()
     gone = sizes[order].cumsum(0) + below_low
     fitting = int((gone <= allowed).sum())
-    # Where all fit, high was never too much: it is the end of the floats, and t is the largest.
+    # If all fit, high was never lowered: it is the end of the floats, and t is the largest.
     threshold = ascending[fitting].item() if fitting < len(ascending) else math.inf
     before = int((ascending < threshold).sum())
     return threshold, int(gone[before - 1]) if before else below_low
 
 
 def _joined(groups: Sequence[Groups], places: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Scores and sizes (int64) at some places of each layer's flattened scores, all layers in one."""
+    """Scores and sizes (int64) at indices of each layer's flattened scores, concatenated over layers."""
     chosen = [group.at(there) for group, there in zip(groups, places, strict=True)]
     return torch.cat([group.marked() for group in chosen]), torch.cat([group.sizes for group in chosen])
 
@@ -310,29 +308,29 @@ def _all_weights(groups: Groups) -> Tensor | int:
 
 
 def _weights_below(groups: Sequence[Groups], threshold: float) -> int:
-    """Weights in the groups that score below the threshold."""
+    """Number of weights in groups with scores below the threshold."""
     return int(sum(group.weights_in(group.marked() < threshold) for group in groups))
 
 
 def rank_of(value: float) -> int:
-    """The place of a float32 among all of them in ascending order, as a whole number around 0."""
+    """The index of a float32 in the ascending order of all float32 values, relative to 0.0."""
     bits = struct.unpack("<i", struct.pack("<f", value))[0]
     return bits if bits >= 0 else -(bits & 0x7FFFFFFF) - 1
 
 
 def float_of(rank: int) -> float:
-    """The way back from `rank_of`."""
+    """The inverse of `rank_of`."""
     bits = rank if rank >= 0 else (-(rank + 1)) | -0x80000000
     return struct.unpack("<f", struct.pack("<i", bits))[0]
 
 
-# Members of a group up to which comparing all pairs beats sorting.
+# Members of a group up to which comparing all pairs is faster than sorting.
 FEW = 16
-JOINED = 2**23  # groups in all, up to which they are ranked in one list: 100 MB with their sizes
+JOINED = 2**23  # total number of groups up to which they are concatenated: 100 MB with their sizes
 
 
 def select_in_layer(groups: Groups, numel: int, target: float) -> Tensor:
-    """The survivors of one layer on its own: bool, shape of the scores. `numel`: weights of the layer."""
+    """The kept groups of a single layer: bool, shape of the scores. `numel`: weights of the layer."""
     if groups.keep_of_last is not None:
         return keep_best_of_last(groups.scores, groups.keep_of_last)
     ranked = follow_guides([groups], numel, target)
@@ -340,7 +338,7 @@ def select_in_layer(groups: Groups, numel: int, target: float) -> Tensor:
 
 
 def follow_guides(groups: Sequence[Groups], numel: int, target: float) -> list[Groups]:
-    """The groups of all layers with what their guides decide marked: as gone, or as staying. See `Guide`."""
+    """The groups of all layers, with scores of -inf or +inf where their guides decide. See `Guide`."""
     if not groups or groups[0].guide is None:
         return list(groups)
     share, start = groups[0].guide.share, groups[0].guide.start
@@ -356,25 +354,25 @@ def follow_guides(groups: Sequence[Groups], numel: int, target: float) -> list[G
 
 
 def budget(groups: Sequence[Groups], numel: int, target: float) -> int:
-    """How many weights of these groups may go so that at most the fraction `target` of `numel` weights is gone."""
+    """Number of weights to prune from these groups so that at most the fraction `target` of `numel` weights is pruned."""
     gone = numel - int(sum(group.alive_weights() for group in groups))
-    # 0.57 * 100 is 56.99999999999999: the last digits of a float must not cost a weight.
+    # 0.57 * 100 is 56.99999999999999: rounding must not cost a weight
     return max(0, math.floor(target * numel + 1e-6) - gone)
 
 
 def keep_best_of_last(scores: Tensor, n: int) -> Tensor:
     """Keep the n best along the last dimension; ties go to the lower index, -inf is never kept."""
-    if n == 1:  # one pass and one index per group: a transposable tile has 90 candidates
+    if n == 1:  # one pass and one index per group, since a transposable tile has 90 candidates
         best = scores.argmax(dim=-1, keepdim=True)
     elif scores.shape[-1] <= FEW:
-        return _fewer_than_n_are_better(scores, n) & (scores > -math.inf)
+        return _keep_best_by_pairs(scores, n) & (scores > -math.inf)
     else:
         best = scores.sort(dim=-1, descending=True, stable=True).indices[..., :n]
     return torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, best, True) & (scores > -math.inf)
 
 
-def _fewer_than_n_are_better(scores: Tensor, n: int) -> Tensor:
-    """Every score against each of its group: on short groups 3 to 5 times faster than sorting them all, on a CPU."""
+def _keep_best_by_pairs(scores: Tensor, n: int) -> Tensor:
+    """Compare all pairs of a group: for short groups 3 to 5 times faster than sorting, on a CPU."""
     members = [member.contiguous() for member in scores.unbind(dim=-1)]
     better = [torch.zeros_like(member, dtype=torch.uint8) for member in members]
     for i, lower in enumerate(members):
@@ -386,17 +384,16 @@ def _fewer_than_n_are_better(scores: Tensor, n: int) -> Tensor:
 
 
 def keep_best(groups: Sequence[Groups], allowed: int) -> list[Tensor]:
-    """Drop the groups with the lowest scores, all layers ranked together, while their weights may go.
+    """Prune the groups with the lowest scores, ranked over all layers, up to `allowed` weights.
 
-    The order of dropping is ascending score and, among equal scores, descending index, later layers first; it ends at
-    the first group that would be too much, so never more than `allowed` weights go. Groups that survive in multiples
-    are ranked and dropped as runs (see `Runs`).
+    Groups are pruned in order of ascending score and, among equal scores, descending index, later layers first, up to the
+    first group that would exceed `allowed`. Groups kept in multiples are ranked and pruned as runs (see `Runs`).
 
     Args:
         groups: one per layer, float32 scores on one device.
-        allowed: weights that may go, at least 0.
+        allowed: largest number of weights to prune, at least 0.
     Returns:
-        per layer, bool in the shape of its scores, True = survives.
+        per layer, bool in the shape of its scores, True = keep.
     """
     if not groups:
         return []
@@ -405,15 +402,15 @@ def keep_best(groups: Sequence[Groups], allowed: int) -> list[Tensor]:
         kept = keep_best([run.groups for run in runs], allowed)
         return [run.survivors(survive) for run, survive in zip(runs, kept, strict=True)]
     if len(groups) > 1 and sum(group.scores.numel() for group in groups) <= JOINED:
-        return _keep_best_joined(groups, allowed)
+        return _keep_best_concatenated(groups, allowed)
     gone = int(sum(group.weights_in(group.marked() == -math.inf) for group in groups))
     threshold, below = find_threshold(groups, gone + allowed)
     kept = [(group.marked() >= threshold).contiguous() for group in groups]
-    if threshold == math.inf:  # everything that may go does, and +inf must stay
+    if threshold == math.inf:  # only groups at +inf are kept
         return kept
     left = gone + allowed - below
     for group, survives in zip(reversed(groups), reversed(kept), strict=True):
-        if left == 0:  # at once, where scores do not tie
+        if left == 0:  # true at once if no scores tie
             break
         ties = (group.marked() == threshold).flatten().nonzero().flatten().flip(0)
         spent = group.sizes_at(ties).cumsum(0)
@@ -425,8 +422,8 @@ def keep_best(groups: Sequence[Groups], allowed: int) -> list[Tensor]:
     return kept
 
 
-def _keep_best_joined(groups: Sequence[Groups], allowed: int) -> list[Tensor]:
-    """`keep_best` with all layers in one list: where groups are few, a GPU waits longer for calls than for numbers."""
+def _keep_best_concatenated(groups: Sequence[Groups], allowed: int) -> list[Tensor]:
+    """`keep_best` with all layers concatenated: with few groups, a GPU is limited by launches."""
     sizes = [torch.as_tensor(group.sizes, device=group.scores.device).expand(group.scores.shape) for group in groups]
     joined = Groups(
         torch.cat([group.marked().flatten() for group in groups]), torch.cat([size.flatten() for size in sizes])

@@ -1,1 +1,1 @@
-"""What a network is and does: accuracy, latency, memory, flops and sparsity, one metric per file."""
+"""Metrics of a network: accuracy, latency, memory, flops and sparsity."""

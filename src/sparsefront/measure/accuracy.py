@@ -1,4 +1,4 @@
-"""The task's metric of one network on one split, in the dtype and on the device that are measured."""
+"""Evaluate the task's metric of one network on one split, in the dtype and on the device that are measured."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from sparsefront.gpu import give_way, sharing
+from sparsefront.gpu import shared, yield_gpu
 from sparsefront.progress import EVALUATION, bar, spent_on
 from sparsefront.tasks.outcomes import Outcomes
 
-SPLITS = {"val": "validate", "test": "test"}  # ours -> Lightning's name of the stage
+SPLITS = {"val": "validate", "test": "test"}  # our name -> Lightning's stage
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,10 @@ class Evaluation:
 
     Args:
         metrics: metric -> fraction in [0, 1], or a perplexity; logits reach the metric in fp32.
-        standard_errors: of the same metrics, in the same unit: what the split being a sample does to them.
-        samples: inputs, or questions, that were evaluated.
-        outcomes: what each of them adds to the tracked metric; None where that was not kept.
-        signature: how the tracked metric was taken, where there are several ways.
+        standard_errors: of the same metrics, in the same unit; they cover the sampling of the split alone.
+        samples: number of inputs, or questions, evaluated.
+        outcomes: each sample's part of the tracked metric; None where that was not kept.
+        signature: variant of the tracked metric, where there are several.
     """
 
     metrics: dict[str, float]
@@ -46,14 +46,14 @@ def evaluate(
     limit: int | None = None,
     description: str = "evaluate",
 ) -> Evaluation:
-    """What a network scores over a split.
+    """Evaluate a network over a split.
 
     Args:
-        task: gives net_inputs(batch), predict(net, inputs), evaluator(data, split) and metric_name; its own network is not used.
+        task: provides net_inputs(batch), predict(net, inputs), evaluator(data, split) and metric_name; its own network is unused.
         net: dense, masked or sparse; left in eval mode on `device`, in `dtype`.
         data: the data module; set up here.
         split: val (held-out part of train, for choices) or test (for reporting).
-        limit: stop after the batch in which this many samples have been seen; None = the whole split.
+        limit: stop after the batch that reaches this many samples; None = the whole split.
         description: label of the progress bar.
     """
     if split not in SPLITS:
@@ -62,12 +62,12 @@ def evaluate(
     data.setup(SPLITS[split])
     loader = data.val_dataloader() if split == "val" else data.test_dataloader()
     evaluator = task.evaluator(data, split)
-    with spent_on(EVALUATION), sharing(device), torch.inference_mode():
+    with spent_on(EVALUATION), shared(device), torch.inference_mode():
         net.to(device=device, dtype=dtype).eval()
         for batch in bar(
             first_samples(loader, limit), description=description, total=_batches(loader, limit), unit="batch"
         ):
-            give_way(device)
+            yield_gpu(device)
             inputs = cast_inputs(task.net_inputs(batch), device=device, dtype=dtype)
             output = task.predict(net, inputs)
             evaluator.update(output if getattr(evaluator, "reduces_outputs", False) else as_float(output), batch)
@@ -77,7 +77,7 @@ def evaluate(
 
 
 def cast_inputs(inputs: Mapping[str, Tensor], *, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Inputs on the device; floating ones in the net's dtype, ids and masks as they are."""
+    """Inputs on the device; floating ones in the net's dtype, ids and masks in their own."""
     return {
         name: value.to(device=device, dtype=dtype if value.is_floating_point() else value.dtype)
         for name, value in inputs.items()
@@ -85,7 +85,7 @@ def cast_inputs(inputs: Mapping[str, Tensor], *, device: torch.device, dtype: to
 
 
 def as_float(output: Any) -> Any:
-    """The same output with floating tensors in fp32, all on the CPU: a tensor, a Hugging Face output or a sequence."""
+    """Move an output (tensor, Hugging Face output or sequence) to the CPU, floating tensors in fp32."""
     if isinstance(output, Tensor):
         return output.to(device="cpu", dtype=torch.float32 if output.is_floating_point() else output.dtype)
     if isinstance(output, Mapping):
@@ -96,13 +96,13 @@ def as_float(output: Any) -> Any:
 
 
 def _batches(loader: DataLoader, limit: int | None) -> int:
-    """How many batches `first_samples` gives; at most so many where they are not of one size."""
+    """Number of batches that `first_samples` yields; an upper bound where their sizes differ."""
     size = getattr(loader, "batch_size", None)
     return len(loader) if limit is None or size is None else min(len(loader), math.ceil(limit / size))
 
 
 def first_samples(batches: DataLoader, limit: int | None) -> Iterator[dict[str, Tensor]]:
-    """The batches of an evaluation: until so many samples were seen; None = all."""
+    """Yield batches until `limit` samples were seen; None = all."""
     seen = 0
     for batch in batches:
         yield batch

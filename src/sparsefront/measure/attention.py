@@ -1,4 +1,4 @@
-"""Attention of a network as it is timed: without masks that mask nothing, on a fused kernel, and a word where it is on none."""
+"""Attention for timing: drop masks of ones, force an SDPA backend, and report attention that no fused kernel runs."""
 
 import functools
 import inspect
@@ -23,19 +23,19 @@ from torch.overrides import TorchFunctionMode
 
 from sparsefront.measure.correctness import output_error
 
-# Masks, decided before a network is recorded or compiled.
+# Masks, dropped before a network is recorded or compiled.
 #
-# In eager mode networks of transformers look at a mask: one that masks nothing is left out, and attention runs on its fastest
-# kernel. While they are recorded or compiled they cannot look at values, and build a mask of all pairs of tokens; releases
-# before 5.20 even where they are given none.
+# In eager mode networks of transformers inspect a mask: they drop one of ones, and attention runs on its fastest kernel. While
+# recorded or compiled they cannot inspect values and build a mask of all pairs of tokens; releases before 5.20 do so even
+# without an attention mask.
 
 
 def without_full_masks(net: nn.Module, inputs: Mapping[str, Any], limit: float) -> dict[str, Any]:
-    """The inputs without masks of ones, where the network gives the same outputs without them.
+    """The inputs without those masks of ones that do not change the network's outputs.
 
     Args:
-        net: in eval mode on the inputs' device; its forward has to name the mask, with a default.
-        limit: relative error of its outputs that is rounding.
+        net: in eval mode on the inputs' device; its forward has to name the mask, with default None.
+        limit: largest relative error of the outputs that counts as the same.
     """
     parameters = inspect.signature(net.forward).parameters
     left = dict(inputs)
@@ -47,7 +47,7 @@ def without_full_masks(net: nn.Module, inputs: Mapping[str, Any], limit: float) 
         with torch.inference_mode():
             try:
                 same = output_error(net(**without), net(**left)) <= limit
-            except Exception:  # a forward may need its mask in any way
+            except Exception:  # a forward without its mask may fail in any way
                 same = False
         left = without if same else left
     return left
@@ -58,21 +58,21 @@ def _is_full(mask: Tensor) -> bool:
 
 
 @contextmanager
-def no_mask_stays_none(*, packed: bool = False) -> Iterator[None]:
-    """Around calls that are recorded or compiled: where a network of transformers has no mask, it builds none.
+def skip_mask_creation(*, packed: bool = False) -> Iterator[None]:
+    """Keep networks of transformers from building a mask where they have none, while calls are recorded or compiled.
 
     Args:
-        packed: whether it is given the positions of its tokens, which may be those of several texts in a row. Of positions that
-            it counts itself it would find out by their values that they are not.
+        packed: whether the network gets position ids, which may belong to packed sequences. If it does not, transformers' check
+            for packed sequences, which reads the values of position ids, is skipped.
     """
     masking = sys.modules.get("transformers.masking_utils")
     known = getattr(masking, "is_tracing", None)
     if known is None:
         yield
         return
-    others: dict[str, Any] = {"is_tracing": _asked_of_masks_alone(known)}
-    if not packed and hasattr(masking, PACKED):
-        others[PACKED] = _one_text_in_a_row
+    others: dict[str, Any] = {"is_tracing": _is_tracing_tensors_only(known)}
+    if not packed and hasattr(masking, FIND_PACKED):
+        others[FIND_PACKED] = _no_packed_sequences
     before = {name: getattr(masking, name) for name in others}
     vars(masking).update(others)
     try:
@@ -81,31 +81,31 @@ def no_mask_stays_none(*, packed: bool = False) -> Iterator[None]:
         vars(masking).update(before)
 
 
-PACKED = "find_packed_sequence_indices"
+FIND_PACKED = "find_packed_sequence_indices"
 
 
-def _one_text_in_a_row(position_ids: Tensor) -> None:
+def _no_packed_sequences(position_ids: Tensor) -> None:
     return None
 
 
 @functools.cache
-def _asked_of_masks_alone(is_tracing: Callable[..., bool]) -> Callable[..., bool]:
-    """One function for each: compiled code is of the one that it was made with."""
+def _is_tracing_tensors_only(is_tracing: Callable[..., bool]) -> Callable[..., bool]:
+    """`is_tracing` that is False without a tensor. Cached, since compiled code guards on the identity of the function."""
 
-    def asked(tensor: Tensor | None = None) -> bool:
+    def is_tracing_tensor(tensor: Tensor | None = None) -> bool:
         return tensor is not None and is_tracing(tensor)
 
-    return asked
+    return is_tracing_tensor
 
 
-# PyTorch's attention kernels (scaled_dot_product_attention), one of them forced for a whole network.
+# PyTorch's SDPA backends, one of them forced for a whole network.
 
 BACKENDS = {
     "sdpa_flash": SDPBackend.FLASH_ATTENTION,
     "sdpa_cudnn": SDPBackend.CUDNN_ATTENTION,
     "sdpa_efficient": SDPBackend.EFFICIENT_ATTENTION,
 }
-ASKED = {
+SUPPORT_CHECKS = {
     "sdpa_flash": can_use_flash_attention,
     "sdpa_cudnn": can_use_cudnn_attention,
     "sdpa_efficient": can_use_efficient_attention,
@@ -115,7 +115,7 @@ ASKED = {
 class WithAttentionBackend(nn.Module):
     """The same network with every attention on one backend.
 
-    The context is inside `forward`, so that compiled code belongs to its backend.
+    `forward` enters the context, so that compiled code is specific to the backend.
     """
 
     def __init__(self, net: nn.Module, backend: SDPBackend) -> None:
@@ -128,9 +128,9 @@ class WithAttentionBackend(nn.Module):
 
 
 def unsupported_reason(net: nn.Module, inputs: dict[str, Tensor], name: str) -> str | None:
-    """Why a backend cannot run the attentions of one forward pass; None where it can run them all.
+    """Why a backend cannot run all attentions of one forward pass; None where it can.
 
-    PyTorch is asked beforehand: a forward pass on a backend that cannot run it ends in an error, and a warning for each reason.
+    Asks PyTorch beforehand: a forward pass on an unsupported backend raises, with a warning for each reason.
 
     Args:
         net: in eval mode, on a CUDA device.
@@ -140,7 +140,7 @@ def unsupported_reason(net: nn.Module, inputs: dict[str, Tensor], name: str) -> 
         net(**inputs)
     if not watch.calls:
         return "the network calls no scaled_dot_product_attention"
-    with sdpa_kernel(BACKENDS[name]):  # as in the forward pass: a backend that is switched off takes nothing
+    with sdpa_kernel(BACKENDS[name]):  # as in the forward pass: a disabled backend supports nothing
         left = [call for call in watch.calls if not _takes(name, call)]
         by_masks = all(call.attn_mask is not None and _takes(name, replace(call, attn_mask=None)) for call in left)
     if not left:
@@ -153,7 +153,7 @@ def unsupported_reason(net: nn.Module, inputs: dict[str, Tensor], name: str) -> 
 
 @dataclass(frozen=True, eq=False)
 class _Attention:
-    """What one call of scaled_dot_product_attention was given; its parameters."""
+    """Arguments of one call of scaled_dot_product_attention, in its order."""
 
     query: Tensor
     key: Tensor
@@ -166,12 +166,12 @@ class _Attention:
 
     @property
     def in_math_path(self) -> bool:
-        """Whether PyTorch, asked as it asks itself, takes no fused kernel."""
+        """Whether PyTorch's own dispatch chooses no fused kernel."""
         given = (self.query, self.key, self.value, self.attn_mask, self.dropout_p, self.is_causal)
         chosen = torch._fused_sdp_choice(*given, scale=self.scale, enable_gqa=self.enable_gqa)
         return SDPBackend(chosen) == SDPBackend.MATH
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         words = f"{str(self.query.dtype).removeprefix('torch.')} {list(self.query.shape)}"
         if (mask := self.attn_mask) is None:
             return words
@@ -180,10 +180,10 @@ class _Attention:
 
 def _takes(name: str, call: _Attention) -> bool:
     tensors = (call.query, call.key, call.value, call.attn_mask)
-    return bool(ASKED[name](SDPAParams(*tensors, call.dropout_p, call.is_causal, call.enable_gqa)))
+    return bool(SUPPORT_CHECKS[name](SDPAParams(*tensors, call.dropout_p, call.is_causal, call.enable_gqa)))
 
 
-# as modules call it, and the graphs of blocks
+# as called by modules, and by the graphs of blocks
 _ATTENTIONS = (F.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default)
 
 
@@ -201,17 +201,17 @@ class _Watch(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-# Attention that no fused kernel takes: PyTorch then computes it by products and a softmax of its own, its math path, which writes
-# all weights of attention to memory, in fp32 for inputs of 16 bits.
+# Attention that no fused kernel supports runs in PyTorch's math path: products and a softmax that write all attention weights to
+# memory, in fp32 for 16-bit inputs.
 
 
-def in_math_path(net: nn.Module, inputs: Mapping[str, Any]) -> str | None:
-    """Which attentions of one forward run there, in one line; None where none does.
+def math_path_report(net: nn.Module, inputs: Mapping[str, Any]) -> str | None:
+    """Describe in one line the attentions of one forward that run in the math path; None where none does.
 
     Args:
         net: in eval mode, on the inputs' device.
     """
-    with _Watch(lambda call: call.in_words() if call.in_math_path else None) as watch, torch.inference_mode():
+    with _Watch(lambda call: call.describe() if call.in_math_path else None) as watch, torch.inference_mode():
         net(**inputs)
     slow = Counter(words for words in watch.calls if words is not None)
     if not slow:

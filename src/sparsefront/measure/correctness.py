@@ -1,4 +1,4 @@
-"""How far two outputs are apart, and whether a layer's output is right."""
+"""Relative error between outputs, its limits, and the correctness check of single layers."""
 
 import math
 from collections.abc import Mapping
@@ -11,30 +11,29 @@ from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting
 
-# How far two outputs are apart, and how far they may be.
+# Relative errors and their limits.
 
-# One product, kernel against the fp64 product of the same rounded weights. fp16 and bf16 leave room for the rounding of
-# the output and fp32 accumulation; fp32 for another order of summation only.
+# One product: a kernel against the fp64 product of the same rounded weights. fp16 and bf16 allow for rounding of the
+# output and fp32 accumulation; fp32 only for another order of summation.
 PRODUCT_ERROR_LIMIT = {torch.float64: 1e-12, torch.float32: 4e-6, torch.float16: 1e-3, torch.bfloat16: 5e-3}
 TF32_ERROR_LIMIT = 1e-3  # an fp32 product on tensor cores that read 10 bits of mantissa
 
-# A whole network, one way of running it against another: roundings of many layers pile up, wrong results lie far off.
+# A whole network, one execution against another: rounding accumulates over many layers, wrong results are far off.
 NETWORK_ERROR_LIMIT = {torch.float64: 1e-6, torch.float32: 5e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
-# One that multiplies in low precision, against the same in another mode or its own emulation. A value that lies between two
-# steps is rounded to either, by 6 % of it, and the next layers round what comes of that: a loose limit, which only tells right
-# from wrong.
+# A low-precision network against another execution mode of itself, or its emulation. A value between two steps may be rounded
+# either way, by 6 %, and later layers round the result again: a loose limit that only tells right from wrong.
 LOW_PRECISION_ERROR_LIMIT = 0.3
 
 
 def product_error_limit(dtype: torch.dtype) -> float:
-    """The largest relative error of a right product: that of TF32 where PyTorch may round float32 products to it."""
-    # get_float32_matmul_precision fails once fp32_precision was set; this one knows of either
+    """The largest relative error of a correct product: the TF32 limit where PyTorch may use TF32 for float32 products."""
+    # get_float32_matmul_precision fails once fp32_precision was set; fp32_precision reflects both settings
     rounded = dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision == "tf32"
     return TF32_ERROR_LIMIT if rounded else PRODUCT_ERROR_LIMIT[dtype]
 
 
 def network_error_limit(net: nn.Module) -> float:
-    """What rounding may do to the outputs of a network: as in the coarsest dtype of its parameters."""
+    """The largest relative error that rounding explains, by the coarsest dtype of the network's parameters."""
     dtypes = {parameter.dtype for parameter in net.parameters()}
     return max(limit for dtype, limit in NETWORK_ERROR_LIMIT.items() if dtype in dtypes)
 
@@ -53,22 +52,22 @@ def relative_error(actual: Tensor, expected: Tensor) -> float:
     if difference == 0:
         return 0.0
     error = difference / scale if scale > 0 else float("inf")
-    return error if error == error else float("inf")  # NaN is no agreement
+    return error if error == error else float("inf")  # NaN counts as wrong
 
 
 def output_error(actual: object, expected: object) -> float:
     """The largest relative error among the floating tensors of two outputs of the same structure.
 
     Raises:
-        InvalidSetting: there is no such tensor, so that any two outputs would agree.
-        ValueError: they have different numbers of them.
+        InvalidSetting: there is no such tensor, so any two outputs would agree.
+        ValueError: the outputs differ in their number of floating tensors.
     """
     pairs = zip(floating_tensors(actual), floating_tensors(expected), strict=True)
     return max(relative_error(one, other) for one, other in pairs)
 
 
 def floating_tensors(output: object) -> list[Tensor]:
-    """The floating tensors of what a network returns: a tensor, a mapping (Hugging Face), a dataclass or a sequence.
+    """The floating tensors of a network's output: a tensor, a mapping (Hugging Face), a dataclass or a sequence.
 
     Raises:
         InvalidSetting: there is none.
@@ -92,24 +91,24 @@ def _floating_tensors(output: object) -> list[Tensor]:
     return [tensor for part in parts for tensor in _floating_tensors(part)]
 
 
-CPU_ROWS = 64  # M on a CPU: references do the same for every row, and fp64 products of a whole batch take minutes
-IMAGES = 16  # of a batch whose outputs are compared: fp64 convolutions of all of them take longer than all timings
-CHUNK_ELEMENTS = 1 << 25  # of the fp64 input and output at a time: 256 MiB
+CPU_ROWS = 64  # M on a CPU: references treat every row alike, and fp64 products of a whole batch take minutes
+IMAGES = 16  # compared per batch: fp64 convolutions of all images would take longer than all timings
+CHUNK_ELEMENTS = 1 << 25  # fp64 elements of input and output at a time: 256 MiB
 
 
 class CorrectnessCheck:
-    """Compares layers that claim to compute the same as a dense one.
+    """Checks layers that should compute the same as a dense one.
 
-    A candidate is called twice on one buffer that is refilled in between, and both results are read only afterwards. So
-    it cannot pass with what it returned before, nor by handing out one output buffer twice; memory for its outputs was
-    filled with NaN, so it cannot leave elements unwritten either.
+    A candidate is called twice on one buffer that is refilled in between, and both results are read only afterwards. This
+    catches stale results and an output buffer that is returned twice. Memory for the outputs is filled with NaN before, which
+    catches unwritten elements.
 
-    A layer in low precision is compared with the product of its operands as they are after quantisation.
+    A low-precision layer is compared with the product of its quantized operands.
 
     Args:
         layer: nn.Linear or nn.Conv2d with the masked weight, in the dtype and on the device that are measured.
-        input_shape: what the layer receives in the network; shortened on a CPU.
-        amax: the largest absolute value of the random inputs, where a static scale is made for it.
+        input_shape: of the layer's input in the network; shortened on a CPU.
+        amax: largest absolute value of the random inputs, for a layer with a static scale; None: not scaled.
     """
 
     def __init__(self, layer: nn.Linear | nn.Conv2d, input_shape: tuple[int, ...], amax: float | None = None) -> None:
@@ -118,13 +117,13 @@ class CorrectnessCheck:
         generator = torch.Generator(weight.device).manual_seed(0)
         shape = _checked_shape(layer, input_shape)
         self._inputs = [
-            within(torch.randn(shape, generator=generator, device=weight.device, dtype=weight.dtype), amax)
+            scale_to_amax(torch.randn(shape, generator=generator, device=weight.device, dtype=weight.dtype), amax)
             for _ in range(2)
         ]
 
     @property
     def x(self) -> Tensor:
-        """Random input of the shape that is checked; [M, K] for a Linear."""
+        """Random input of the checked shape; [M, K] for a Linear."""
         return self._inputs[0].clone()
 
     @property
@@ -134,7 +133,7 @@ class CorrectnessCheck:
 
     @torch.inference_mode()
     def quantization_error(self, candidate: nn.Module) -> float | None:
-        """Likewise against the fp64 product of the operands as they are before quantisation; None where there is none."""
+        """Relative error against the fp64 product of the unquantized operands; None for layers that do not quantize."""
         if not has_low_precision(candidate):
             return None
         return self._distance(candidate(self._inputs[0].clone()), self._inputs[0], None)
@@ -143,7 +142,7 @@ class CorrectnessCheck:
     def error(self, candidate: nn.Module) -> float:
         """||candidate(x) - fp64 product|| / ||fp64 product||, the worse of two inputs; inf for NaN or a wrong shape.
 
-        Of many images some are compared, from the first to the last; all have to be finite.
+        Of a large batch of images an evenly spaced subset is compared; all outputs have to be finite.
         """
         buffer = torch.empty_like(self._inputs[0])
         self._poison()
@@ -155,14 +154,14 @@ class CorrectnessCheck:
         return max(self._distance(output, x, low) for output, x in zip(outputs, self._inputs, strict=True))
 
     def evaluate(self, candidate: nn.Module) -> tuple[float, str | None]:
-        """The relative error, and why the candidate must not be used or None."""
+        """The relative error and, if it exceeds the limit, the reason to reject the candidate."""
         error, limit = self.error(candidate), limit_of(candidate, self.limit)
         if error <= limit:
             return error, None
         return error, f"relative error {error:.1e} against the fp64 product, more than {limit:.0e}"
 
     def _distance(self, output: Tensor, x: Tensor, low: SparseLayer | None) -> float:
-        """As of `error`; `low` is the candidate where its quantised operands are what to multiply."""
+        """Relative error on one input; against the product of the quantized operands of `low`, if given."""
         if isinstance(self.layer, nn.Conv2d) and len(x) > IMAGES:
             if len(output) != len(x) or not output.isfinite().all():
                 return math.inf
@@ -171,7 +170,7 @@ class CorrectnessCheck:
         rows = max(1, CHUNK_ELEMENTS * len(x) // max(1, x.numel(), output.numel()))
         difference, scale, first = 0.0, 0.0, 0
         for part in x.split(rows):
-            expected = self._expected(part.double()) if low is None else self._of_quantised(low, part)
+            expected = self._expected(part.double()) if low is None else self._expected_quantized(low, part)
             actual = output[first : first + len(part)].double()
             first += len(part)
             if actual.shape != expected.shape:
@@ -190,24 +189,24 @@ class CorrectnessCheck:
             return F.linear(x, layer.weight.double(), bias)
         return F.conv2d(x, layer.weight.double(), bias, layer.stride, layer.padding, layer.dilation, layer.groups)
 
-    def _of_quantised(self, low: SparseLayer, x: Tensor) -> Tensor:
+    def _expected_quantized(self, low: SparseLayer, x: Tensor) -> Tensor:
         of_x, of_w = low.multiplied(x)
         bias = None if self.layer.bias is None else self.layer.bias.double()
         return F.linear(of_x.double(), of_w.double(), bias)
 
     def _poison(self) -> None:
-        """Leave NaN in the memory that the allocator will hand out next for outputs of this size."""
+        """Leave NaN in the memory that the allocator will return next for outputs of this size."""
         spoiled = [torch.full_like(self.layer(x), math.nan) for x in self._inputs]
         del spoiled
 
 
-def within(x: Tensor, amax: float | None) -> Tensor:
-    """Random values scaled so that this is the largest absolute one; None: as they are."""
+def scale_to_amax(x: Tensor, amax: float | None) -> Tensor:
+    """Scale values in place so that the largest absolute one is `amax`; None: unchanged."""
     return x if amax is None else x.mul_(amax / x.abs().amax().clamp(min=torch.finfo(x.dtype).tiny))
 
 
 def limit_of(candidate: nn.Module, limit: float) -> float:
-    """The limit of a product; of a kernel in low precision at least that of bf16, since cuBLASLt sums up in fewer bits."""
+    """The limit for a candidate: low-precision kernels get at least that of bf16, since cuBLASLt accumulates in fewer bits."""
     if has_low_precision(candidate) and limit == PRODUCT_ERROR_LIMIT[torch.float16]:
         return PRODUCT_ERROR_LIMIT[torch.bfloat16]
     return limit

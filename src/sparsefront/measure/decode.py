@@ -1,4 +1,4 @@
-"""Text generated token by token, with a static cache of keys and values: one step timed, and the prompt before it apart."""
+"""Latency of text generation with a static KV cache: a step of one token, and the prefill of the prompt."""
 
 import copy
 import inspect
@@ -15,26 +15,26 @@ from sparsefront.measure.end_to_end import DenseTiming, EndToEnd, time_alone, ti
 from sparsefront.measure.settings import INT8_WEIGHT_ONLY, Measure, require_cache
 from sparsefront.measure.timers import LatencySummary
 
-# A network of transformers with its cache.
+# A network of transformers with its KV cache.
 
 CACHE = "past_key_values"
 
 
 class Decoder(nn.Module):
-    """A network that predicts the next token, with a static cache: called with a token of each row, it gives logits of the next.
+    """A causal language model with a static KV cache: takes one token per row, returns logits of the next.
 
-    The token's keys and values are written at `position`, a tensor that stays where it is: a recorded or compiled call is right
-    for every position. Calls do not move it, so that a call may be repeated; `advance` does.
+    The token's keys and values are written at `position`, a tensor at a fixed address, so that a recorded or compiled call is
+    correct for every position. Only `advance` changes it: a call may be repeated.
 
     Args:
-        net: of transformers, in eval mode; shared, not copied. A rewritten block runs its own code around its products.
-        prompt: int64 [B, T], on the network's device: what the cache holds at first.
-        cache_length: tokens that it can hold, more than T.
+        net: of transformers, in eval mode; shared, not copied. Fused blocks run their own code around their products.
+        prompt: int64 [B, T], on the network's device; fills the start of the cache.
+        cache_length: capacity of the cache in tokens, more than T.
     Attributes:
-        first: logits [B, V] of the token behind the prompt.
+        first: logits [B, V] of the token after the prompt.
     Raises:
-        InvalidSetting: a network without such a cache, one whose attention sees a window of less than that, a prompt of another
-            shape, or a cache that is too short.
+        InvalidSetting: the network has no such cache or a shorter attention window, the prompt has another shape, or the cache
+            is too short.
     """
 
     position: Tensor
@@ -53,9 +53,9 @@ class Decoder(nn.Module):
 
     @torch.no_grad()
     def prefill(self, prompt: Tensor) -> Tensor:
-        """Fill the cache from its start; logits [B, V] of the token behind the prompt.
+        """Fill the cache from its start; returns logits [B, V] of the token after the prompt.
 
-        Kernels for few rows get it in pieces, as large as they take.
+        If a kernel takes few rows only, the prompt is processed in chunks as large as it takes.
         """
         positions, size = torch.arange(prompt.shape[1], device=prompt.device), prompt.shape[1]
         while True:
@@ -71,7 +71,7 @@ class Decoder(nn.Module):
                 return logits
 
     def advance(self) -> None:
-        """Write the next token behind the last one.
+        """Move to the next position.
 
         Raises:
             InvalidSetting: the cache is full.
@@ -80,14 +80,17 @@ class Decoder(nn.Module):
         self.position += 1
 
     def forward(self, input_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Token numbers [B, 1] -> logits [B, V] of the next token, and the likeliest [B, 1]."""
+        """Token ids [B, 1] -> logits [B, V] of the next token, and its argmax [B, 1]."""
         logits = self._logits(input_ids, self.position, self.position[0])
         return logits, logits.argmax(-1, keepdim=True)
 
     def _logits(self, input_ids: Tensor, positions: Tensor, before: Tensor | int) -> Tensor:
-        """Args:
-        positions: of these tokens, int64 [T].
-        before: tokens before them. Of a number that is on the GPU a network would ask whether it is 0, and wait for it.
+        """Logits [B, V] after these tokens.
+
+        Args:
+            positions: of these tokens, int64 [T].
+            before: number of cached tokens before them; an int for a prompt, since networks test whether it is 0, which would
+                synchronize with the GPU for a tensor.
         """
         for layer in self.cache.layers:
             layer.positions, layer.before = positions, before
@@ -97,7 +100,7 @@ class Decoder(nn.Module):
 
 
 class Prefill(nn.Module):
-    """The prompt's part of a decoder, as a network by itself: token numbers [B, T] -> logits [B, V]."""
+    """The prefill of a decoder as a module: token ids [B, T] -> logits [B, V]."""
 
     def __init__(self, decoder: Decoder) -> None:
         super().__init__()
@@ -108,9 +111,7 @@ class Prefill(nn.Module):
 
 
 def require_decoder(net: nn.Module, argument: str = "net") -> None:
-    """Raises:
-    InvalidSetting: it generates no text from a cache of keys and values.
-    """
+    """Raise InvalidSetting for a network that does not generate text with a KV cache."""
     config = getattr(net, "config", None)
     if config is None or CACHE not in _parameters(net) or getattr(config, "is_encoder_decoder", False):
         allowed = f"generates no text token by token: mode=decode takes a decoder of transformers, called with {CACHE}"
@@ -122,7 +123,7 @@ def _parameters(net: nn.Module) -> Mapping[str, inspect.Parameter]:
 
 
 def _static_cache(config: Any, length: int) -> Any:
-    """Of transformers, with layers that write where they are told and count nothing."""
+    """A StaticCache of transformers whose layers write at given positions instead of counting tokens."""
     from transformers import StaticCache
 
     made = StaticCache(config=config, max_cache_len=length)
@@ -136,13 +137,13 @@ def _static_cache(config: Any, length: int) -> Any:
 
 @cache
 def _layer_class() -> Any:
-    """transformers is imported where it is needed."""
+    """The layer class, defined in a function so that transformers is imported only when needed."""
     from transformers.cache_utils import StaticLayer
 
     class WrittenAt(StaticLayer):
-        """Keys and values [B, heads, length, d], those of a call written at `positions` [T], behind `before` others.
+        """Keys and values [B, heads, length, d]; a call writes its own at `positions` [T], after `before` cached tokens.
 
-        transformers' own layer counts what it has seen, so that a repeated call runs past its end.
+        transformers' own layer counts tokens, so that repeated calls run past its end.
         """
 
         positions: Tensor
@@ -162,9 +163,9 @@ def _layer_class() -> Any:
     return WrittenAt
 
 
-# Weights of 8 bits, activations of 16: what a user runs at batch 1.
+# Int8 weights with 16-bit activations: the usual choice at batch size 1.
 
-EXTRA = "torchao"  # of sparsefront: what installs it
+EXTRA = "torchao"  # the extra of sparsefront that installs it
 
 
 def int8_unavailable_reason() -> str | None:
@@ -179,9 +180,9 @@ def int8_unavailable_reason() -> str | None:
 
 
 def int8_weight_only(net: nn.Module) -> nn.Module:
-    """A copy whose Linears, the last one too, have weights in int8 with a scale per output; torchao's.
+    """A copy whose Linear layers, the LM head too, have torchao's int8 weights with a scale per output channel.
 
-    PyTorch's compiler keeps its settings: those that torchao would set search minutes for each kernel, in every network.
+    torchao must not change Inductor's settings: its own would autotune each kernel for minutes, in every network.
 
     Raises:
         InvalidSetting: torchao cannot be used.
@@ -195,12 +196,12 @@ def int8_weight_only(net: nn.Module) -> nn.Module:
     return other
 
 
-# Steps and prompts, timed.
+# Timing of steps and prompts.
 
 
 @dataclass(frozen=True)
 class Prefilled:
-    """Latency of a prompt, its keys and values written to the cache.
+    """Latency of a prompt's prefill.
 
     Args:
         dense, sparse: None where it could not be timed.
@@ -215,7 +216,7 @@ class Prefilled:
 def time_step(
     net: nn.Module, prompt: Tensor, settings: Measure, *, low: Mapping[str, nn.Module] | None = None
 ) -> DenseTiming:
-    """A single-token step of a dense network behind a prompt, in its fastest way; arguments as of `time_steps`."""
+    """Time a single-token step of a dense network after a prompt, in its fastest execution; arguments as in `time_steps`."""
     step, inputs = _step(net, prompt, settings)
     return time_alone(step, inputs, settings, low=_steps(low or {}, prompt, settings))
 
@@ -228,12 +229,12 @@ def time_steps(
     *,
     low: Mapping[str, nn.Module] | None = None,
 ) -> EndToEnd:
-    """Single-token steps of two networks behind a prompt, each in its fastest way, timed in turn.
+    """Time single-token steps of two networks after a prompt in turn, each in its fastest execution.
 
     Args:
         dense, sparse: in eval mode on the prompt's device.
         prompt: int64 [B, T].
-        low: as of `time_pair`.
+        low: as in `time_pair`.
     Raises:
         as `Decoder` and `time_pair`.
     """
@@ -243,7 +244,7 @@ def time_steps(
 
 
 def _step(net: nn.Module, prompt: Tensor, settings: Measure) -> tuple[Decoder, dict[str, Tensor]]:
-    """A decoder behind the prompt, and what it is called with."""
+    """A decoder after the prompt, and its keyword arguments."""
     step = Decoder(net, prompt, settings.cache_length_for(prompt.shape[1])).eval()
     return step, {"input_ids": step.first.argmax(-1, keepdim=True)}
 
@@ -253,7 +254,7 @@ def _steps(nets: Mapping[str, nn.Module], prompt: Tensor, settings: Measure) -> 
 
 
 def time_prefill(dense: nn.Module, sparse: nn.Module | None, prompt: Tensor, settings: Measure) -> Prefilled:
-    """Latency of the prompt, in the ways of `settings` but max_autotune, which takes minutes on shapes that are timed once."""
+    """Time the prefill, without max_autotune, which takes minutes for shapes that are timed once."""
     modes = [mode for mode in settings.execution_modes if not mode.startswith("max_autotune")]
     settings = replace(settings, execution_modes=modes or settings.execution_modes)
     length, inputs = settings.cache_length_for(prompt.shape[1]), {"input_ids": prompt}

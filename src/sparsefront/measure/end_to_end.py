@@ -1,4 +1,4 @@
-"""Latency of a sparse network beside its dense baseline: same inputs, one process, interleaved, each in its fastest way."""
+"""Latency of a sparse network next to its dense baseline: same inputs and process, interleaved, each in its fastest execution."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -10,21 +10,21 @@ import torch
 from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
 
-from sparsefront.gpu import alone, clock_under_load, give_way, sharing
-from sparsefront.measure.attention import in_math_path
+from sparsefront.gpu import clock_under_load, exclusive, shared, yield_gpu
+from sparsefront.measure.attention import math_path_report
 from sparsefront.measure.execution_mode import SEPARATOR, NothingRuns, fastest_execution_mode
 from sparsefront.measure.fastest import Execution, fastest_execution, rebuilt_execution
-from sparsefront.measure.found_before import FoundBefore, good_for, seconds_of
+from sparsefront.measure.search_cache import SearchCache, good_for, seconds_of
 from sparsefront.measure.search_time import NOT_TRIED, current, part
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.speedup import Speedup, speedup_of
 from sparsefront.measure.timers import LatencySummary, summarise, time_interleaved
 from sparsefront.measure.variants import DoesNotApply, Fuse
-from sparsefront.networks import network_in_words
+from sparsefront.networks import architecture_text
 
 log = logging.getLogger(__name__)
 
-MOST_RECOMPILES = 64  # of one network's code: once for each of its forms, with room to spare
+MOST_RECOMPILES = 64  # of one network's code: one per variant, with room to spare
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class DenseTiming:
     Args:
         latency: over the samples of all repeats.
         execution: how it ran, the latency of the other candidates, and why some were not timed.
-        samples_ms: "dense", "fused_dense" where there is a fused graph, "dense_low" where there is a low precision -> one list of
-            samples per repeat.
+        samples_ms: "dense", "fused_dense" (with a fused graph), "dense_low" (with a low precision) -> one list of samples per
+            repeat.
         batch_size: rows of the inputs.
-        fused_latency: of the fused graph with every layer dense; None where there is none.
-        clock_mhz: the GPU's while it ran what was timed; None on a CPU or where the driver does not tell.
+        fused_latency: of the fused graph with every layer dense; None without one.
+        clock_mhz: GPU clock under the timed load; None on a CPU or where the driver does not report it.
         versions: all that were timed in turn; see `Execution.versions`.
-        low: the same network in a low precision; None where there is none.
+        low: the same network in a low precision; None without one.
     """
 
     latency: LatencySummary
@@ -60,19 +60,19 @@ class DenseTiming:
     def not_timed(self) -> dict[str, str]:
         """Why candidates were not timed, under "dense/<candidate>"."""
         low = {} if self.low is None else self.low.execution.not_timed
-        return _of_side("dense", self.execution.not_timed) | _of_side("dense_low", low)
+        return _with_prefix("dense", self.execution.not_timed) | _with_prefix("dense_low", low)
 
     @property
     def medians_ms(self) -> dict[str, float]:
         """Median of each candidate's short timing, under "dense/<candidate>"."""
         low = {} if self.low is None else self.low.execution.medians_ms
-        return _of_side("dense", self.execution.medians_ms) | _of_side("dense_low", low)
+        return _with_prefix("dense", self.execution.medians_ms) | _with_prefix("dense_low", low)
 
 
 Reported = TypeVar("Reported", str, float)
 
 
-def _of_side(side: str, found: Mapping[str, Reported]) -> dict[str, Reported]:
+def _with_prefix(side: str, found: Mapping[str, Reported]) -> dict[str, Reported]:
     return {f"{side}/{name}": value for name, value in found.items()}
 
 
@@ -81,7 +81,8 @@ class LowTiming:
     """The fastest of a dense network's low precisions, timed in turn with it.
 
     Args:
-        precision: fp8 or int8; `net`: the network in it, and how it ran.
+        precision: fp8 or int8.
+        net, execution: the network in that precision, and how it ran.
         latency: over the samples of all repeats.
         speedup: of the sparse network over it; None without one.
     """
@@ -98,11 +99,11 @@ class EndToEnd:
     """Two networks timed side by side.
 
     Args:
-        dense: the fastest dense version, whichever it is; see `DenseTiming`.
+        dense: the fastest dense version; see `DenseTiming`.
         sparse: over the samples of all repeats.
         speedup: dense / sparse with its interval.
         execution: how the sparse network ran.
-        samples_ms: as of `DenseTiming`, and "sparse".
+        samples_ms: as in `DenseTiming`, plus "sparse".
     """
 
     dense: DenseTiming
@@ -117,13 +118,13 @@ class EndToEnd:
 
     @property
     def not_timed(self) -> dict[str, str]:
-        """Those of both networks, under "dense/<candidate>" and "sparse/<candidate>"."""
-        return self.dense.not_timed | _of_side("sparse", self.execution.not_timed)
+        """Why candidates of either network were not timed, under "dense/<candidate>" and "sparse/<candidate>"."""
+        return self.dense.not_timed | _with_prefix("sparse", self.execution.not_timed)
 
     @property
     def medians_ms(self) -> dict[str, float]:
-        """Those of both networks, likewise."""
-        return self.dense.medians_ms | _of_side("sparse", self.execution.medians_ms)
+        """Short-timing medians of both networks, under the same keys."""
+        return self.dense.medians_ms | _with_prefix("sparse", self.execution.medians_ms)
 
 
 def time_alone(
@@ -134,11 +135,11 @@ def time_alone(
     fuse: Fuse | None = None,
     low: Mapping[str, nn.Module] | None = None,
 ) -> DenseTiming:
-    """Find the fastest way to run a dense network, then time it: one without a sparse version. Arguments as of `time_pair`."""
+    """Find the fastest way to run a dense network that has no sparse version, then time it. Arguments as in `time_pair`."""
     execution, found = find_dense(net, inputs, settings, fuse), _find_low(low or {}, inputs, settings)
     samples_ms, clock_mhz = _time(_dense_calls(execution) | _low_calls(found), inputs, settings)
-    timed = _dense(execution, samples_ms, inputs)
-    return replace(timed, clock_mhz=clock_mhz, versions=execution.versions, **_low(found, samples_ms, timed))
+    timed = _fastest_dense(execution, samples_ms, inputs)
+    return replace(timed, clock_mhz=clock_mhz, versions=execution.versions, **_low_fields(found, samples_ms, timed))
 
 
 def time_pair(
@@ -155,9 +156,9 @@ def time_pair(
     Args:
         dense, sparse: in eval mode, on the inputs' device, in `settings.torch_dtype`.
         inputs: keyword arguments of both.
-        fuse: makes our own fused graph of the dense network, a candidate for the fastest dense version that is reported
-            by itself as well; None where there is none. A sparse network in which no kernel runs has the same candidate.
-        low: low precision -> the dense network in it, a baseline of its own; the fastest of them is timed.
+        fuse: makes our fused graph of the dense network, a candidate for the fastest dense version that is also reported
+            separately; None where there is none. A sparse network without sparse kernels gets the same candidate.
+        low: low precision -> the dense network in it, a separate baseline; the fastest of them is timed.
     Raises:
         RuntimeError: no execution mode can run one of them; or a CUDA timing without a GPU.
     """
@@ -170,8 +171,8 @@ def time_pair(
     found = _find_low(low or {}, inputs, settings)
     calls = _dense_calls(execution) | _low_calls(found) | {"sparse": sparse_execution}
     samples_ms, clock_mhz = _time(calls, inputs, settings)
-    timed = _dense(execution, samples_ms, inputs)
-    timed = replace(timed, clock_mhz=clock_mhz, versions=execution.versions, **_low(found, samples_ms, timed))
+    timed = _fastest_dense(execution, samples_ms, inputs)
+    timed = replace(timed, clock_mhz=clock_mhz, versions=execution.versions, **_low_fields(found, samples_ms, timed))
     return EndToEnd(
         dense=timed,
         sparse=summarise(sum(samples_ms["sparse"], [])),
@@ -182,7 +183,7 @@ def time_pair(
 
 
 def _tried(execution: Execution, settings: Measure) -> list[str]:
-    """Execution modes that there was time for: what the dense network could not try in time the sparse one is not given."""
+    """Execution modes that the dense search had time for; the sparse network is not given any others."""
     names = [
         *execution.medians_ms,
         *(name for name, why in execution.not_timed.items() if not why.startswith(NOT_TRIED)),
@@ -191,43 +192,42 @@ def _tried(execution: Execution, settings: Measure) -> list[str]:
     return [mode for mode in settings.execution_modes if mode in tried or execution.known]
 
 
-def time_beside(
+def time_against_dense(
     net: nn.Module, dense: Execution, inputs: dict[str, Tensor], settings: Measure
 ) -> tuple[LatencySummary, LatencySummary]:
-    """Find the fastest way to run a network, then time it in turn with all that `time_pair` would time beside it: a network that
-    does little work leaves a GPU so cool by itself that its clock rises.
+    """Find the fastest way to run a network, then time it in turn with the dense versions of `time_pair`: alone, a network that
+    does little work would leave the GPU so cool that its clock rises.
 
     Args:
-        dense: from `find_dense`, for many such networks: nothing that was compiled for it is forgotten.
+        dense: from `find_dense`; one serves many networks, since compiled code is kept.
     Returns:
-        of the network, and of the fastest dense version in turn with it.
+        latency of the network, and of the fastest dense version timed in turn with it.
     Raises:
         as `time_pair`.
     """
     execution = find_execution(net, inputs, settings)
     samples_ms, _ = _time(_dense_calls(dense) | {"sparse": execution}, inputs, settings)
-    return summarise(sum(samples_ms["sparse"], [])), _dense(dense, samples_ms, inputs).latency
+    return summarise(sum(samples_ms["sparse"], [])), _fastest_dense(dense, samples_ms, inputs).latency
 
 
 def time_size(
     ways: Mapping[str, tuple[nn.Module, Execution]], inputs: dict[str, Tensor], settings: Measure
 ) -> dict[str, list[list[float]]]:
-    """Networks on a batch of another size than the one that they were made for, in the ways that were the fastest there: compiled
-    for this size, and recorded as a CUDA graph of its own, where the way is.
+    """Time networks on another batch size, each in the execution that was fastest at its own, compiled and recorded again.
 
     Args:
         ways: "dense" or "sparse" -> the network, and its fastest execution.
     Returns:
         side -> samples in milliseconds, one list per repeat, taken in turn.
     Raises:
-        NothingRuns: a network cannot run it so, or gives another output than without its execution mode.
+        NothingRuns: a network fails in this execution mode, or gives a wrong output.
     """
     device = _device(inputs)
     _forget_compiled(inputs)
     calls: dict[str, Callable[[], Any]] = {}
-    with sharing(device), _within_recompile_limit(device):
+    with shared(device), _within_recompile_limit(device):
         for side, (net, execution) in ways.items():
-            give_way(device)
+            yield_gpu(device)
             way = execution.fastest
             found = fastest_execution_mode(
                 way.net,
@@ -242,7 +242,7 @@ def time_size(
 
 
 def find_dense(net: nn.Module, inputs: dict[str, Tensor], settings: Measure, fuse: Fuse | None = None) -> Execution:
-    """The fastest way to run a dense network, to time others beside it; arguments as of `time_alone`."""
+    """The fastest way to run a dense network, to time others next to it; arguments as in `time_alone`."""
     _forget_compiled(inputs)
     return find_execution(net, inputs, settings, fuse)
 
@@ -250,16 +250,16 @@ def find_dense(net: nn.Module, inputs: dict[str, Tensor], settings: Measure, fus
 def rebuild_dense(
     net: nn.Module, inputs: dict[str, Tensor], settings: Measure, versions: Sequence[str], fuse: Fuse | None = None
 ) -> Execution:
-    """Likewise, as found before for such a network; raises as `rebuilt_execution`."""
+    """Rebuild what `find_dense` found before for such a network; raises as `rebuilt_execution`."""
     _forget_compiled(inputs)
     device = _device(inputs)
-    with sharing(device), _within_recompile_limit(device):
+    with shared(device), _within_recompile_limit(device):
         return rebuilt_execution(net, inputs, versions, device=device, dtype=settings.torch_dtype, fuse=fuse)
 
 
 def _forget_compiled(inputs: dict[str, Tensor]) -> None:
     if _device(inputs).type == "cuda":
-        torch.compiler.reset()  # earlier points of a sweep would use up the recompile limit
+        torch.compiler.reset()  # earlier points of a sweep count towards the recompile limit
 
 
 def find_execution(
@@ -273,12 +273,12 @@ def find_execution(
     """The fastest way to run one network: `fastest_execution` with the settings of a measurement.
 
     Args:
-        modes: those of the settings' execution modes that may be tried; None: all.
+        modes: subset of the settings' execution modes to try; None: all.
     """
     device = _device(inputs)
     search = current()
     key = "" if search is None else _search_key(net, inputs, settings, fuse)
-    with sharing(device), _within_recompile_limit(device):
+    with shared(device), _within_recompile_limit(device):
         known = None if search is None else known_versions.get(key, device)
         if search is not None and known is not None and search.seconds <= seconds_of(known):
             with suppress(DoesNotApply, NothingRuns):
@@ -296,27 +296,33 @@ def find_execution(
             dtype=settings.torch_dtype,
             fuse=fuse,
         )
-        # plain attention on a CPU is no path of its own
-        if device.type == "cuda" and (slow := in_math_path(found.fastest.net, inputs)) is not None:
+        # on a CPU the math path is the normal one
+        if device.type == "cuda" and (slow := math_path_report(found.fastest.net, inputs)) is not None:
             log.warning("%s: %s", type(net).__name__, slow)
     if search is not None:
         known_versions.keep(key, {"versions": list(found.versions)} | good_for(search), device)
     return found
 
 
-# What calls of the library found, which search for the same networks again: network, inputs and settings -> `Execution.versions`,
-# and the longest search that would find the same.
-known_versions = FoundBefore("modes", ("sparsefront.measure.fastest", "sparsefront.inference.fusion.block_pass"))
+# Results of earlier searches, for library calls that search the same network again: network, inputs and settings ->
+# `Execution.versions`, and the longest search that would find the same.
+known_versions = SearchCache("modes", ("sparsefront.measure.fastest", "sparsefront.inference.fusion.block_pass"))
 
 
 def _search_key(net: nn.Module, inputs: dict[str, Tensor], settings: Measure, fuse: Fuse | None) -> str:
-    asked = (*settings.execution_modes, *settings.variants, settings.dtype, str(fuse))
+    tried = (*settings.execution_modes, *settings.variants, settings.dtype, _fuse_text(fuse))
     sizes = (f"{name} {value.shape if isinstance(value, Tensor) else value}" for name, value in inputs.items())
-    return "\n".join((network_in_words(net), *asked, *sizes))
+    return "\n".join((architecture_text(net), *tried, *sizes))
+
+
+def _fuse_text(fuse: Fuse | None) -> str:
+    """The full name of a module-level function, the same in every process; others, by their address, only count in this one."""
+    name = getattr(fuse, "__qualname__", "<")
+    return str(fuse) if "<" in name else f"{fuse.__module__}.{name}"
 
 
 def _within_recompile_limit(device: torch.device) -> AbstractContextManager[None]:
-    """Past its limit Dynamo would run eager code and say nothing: here it raises, and the candidate is dropped."""
+    """Make Dynamo raise at its recompile limit, so that the candidate is dropped; by default it silently runs eager code."""
     if device.type != "cuda":
         return nullcontext()
     return torch._dynamo.config.patch(recompile_limit=MOST_RECOMPILES, fail_on_recompile_limit_hit=True)
@@ -327,14 +333,14 @@ def _device(inputs: dict[str, Tensor]) -> torch.device:
 
 
 def _dense_calls(execution: Execution) -> dict[str, Execution]:
-    """The fastest dense version and, where that is another one, the fused graph."""
+    """The fastest dense version and, if it is not the same, the fused graph."""
     fused = execution.fused
     return {"dense": execution} | ({"fused_dense": fused} if fused and fused.name != execution.name else {})
 
 
 @dataclass(frozen=True)
 class _FoundLow:
-    """The fastest low precision by its search."""
+    """The fastest low precision by its search's short timing."""
 
     precision: str
     net: nn.Module
@@ -342,7 +348,7 @@ class _FoundLow:
 
 
 def _find_low(low: Mapping[str, nn.Module], inputs: dict[str, Tensor], settings: Measure) -> _FoundLow | None:
-    """None where there is none, or none can run."""
+    """The fastest low precision; None where there is none, or none can run."""
     found: list[_FoundLow] = []
     for precision, net in low.items():
         try:
@@ -356,8 +362,10 @@ def _low_calls(found: _FoundLow | None) -> dict[str, Execution]:
     return {} if found is None else {"dense_low": found.execution}
 
 
-def _low(found: _FoundLow | None, samples_ms: dict[str, list[list[float]]], dense: DenseTiming) -> dict[str, Any]:
-    """What a low precision adds to the timing of the dense network."""
+def _low_fields(
+    found: _FoundLow | None, samples_ms: dict[str, list[list[float]]], dense: DenseTiming
+) -> dict[str, Any]:
+    """Fields of `DenseTiming` that a low precision sets."""
     if found is None:
         return {}
     taken = samples_ms["dense_low"]
@@ -367,19 +375,21 @@ def _low(found: _FoundLow | None, samples_ms: dict[str, list[list[float]]], dens
     return {"low": low, "samples_ms": dense.samples_ms | {"dense_low": taken}}
 
 
-def _dense(execution: Execution, samples_ms: dict[str, list[list[float]]], inputs: dict[str, Tensor]) -> DenseTiming:
-    """The faster of the two timed versions is the dense one, whatever the short timings said."""
+def _fastest_dense(
+    execution: Execution, samples_ms: dict[str, list[list[float]]], inputs: dict[str, Tensor]
+) -> DenseTiming:
+    """Report the faster of the two timed versions as dense, whatever the short timings said."""
     sides: list[str] = [side for side in ("dense", "fused_dense") if side in samples_ms]
     latencies = {side: summarise(sum(samples_ms[side], [])) for side in sides}
     fused = latencies.get("fused_dense", latencies["dense"]) if execution.fused else None
     if execution.fused and fused is not None and fused.median_ms < latencies["dense"].median_ms:
         best = replace(execution.fused, fused=execution.fused)
-        return _alone(best, fused, {"dense": samples_ms["fused_dense"]}, inputs, fused)
+        return _dense_timing(best, fused, {"dense": samples_ms["fused_dense"]}, inputs, fused)
     kept = {side: samples_ms[side] for side in sides}
-    return _alone(execution, latencies["dense"], kept, inputs, fused)
+    return _dense_timing(execution, latencies["dense"], kept, inputs, fused)
 
 
-def _alone(
+def _dense_timing(
     execution: Execution,
     latency: LatencySummary,
     samples_ms: dict[str, list[list[float]]],
@@ -392,7 +402,7 @@ def _alone(
 def _time(
     executions: dict[str, Execution], inputs: dict[str, Tensor], settings: Measure
 ) -> tuple[dict[str, list[list[float]]], float | None]:
-    """name -> samples in milliseconds, one list per repeat, taken in turn; and the GPU's clock in MHz right after them."""
+    """Time in turn: name -> samples in milliseconds, one list per repeat; and the GPU's clock in MHz right after them."""
     calls = {name: execution.fastest.call for name, execution in executions.items()}
     return _time_calls(calls, _device(inputs), settings)
 
@@ -401,7 +411,7 @@ def _time_calls(
     calls: dict[str, Callable[[], Any]], device: torch.device, settings: Measure
 ) -> tuple[dict[str, list[list[float]]], float | None]:
     samples_ms: dict[str, list[list[float]]] = {name: [] for name in calls}
-    with alone(device):
+    with exclusive(device):
         for _ in range(settings.repeats):
             taken = time_interleaved(calls, device=device, warmup=settings.warmup, samples=settings.samples)
             for name, samples in taken.items():

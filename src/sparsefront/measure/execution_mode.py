@@ -1,4 +1,4 @@
-"""Execution modes: ways to run one network on one input, and the fastest mode whose output is correct."""
+"""Execution modes of a network, such as compiled or in a CUDA graph, and the fastest one whose output is correct."""
 
 import logging
 import warnings
@@ -13,8 +13,8 @@ from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, fx, nn
 
 from sparsefront.errors import InvalidSetting, failure_reason
-from sparsefront.gpu import alone, aside, give_way, sharing
-from sparsefront.measure.attention import no_mask_stays_none, without_full_masks
+from sparsefront.gpu import exclusive, released, shared, yield_gpu
+from sparsefront.measure.attention import skip_mask_creation, without_full_masks
 from sparsefront.measure.correctness import (
     LOW_PRECISION_ERROR_LIMIT,
     NETWORK_ERROR_LIMIT,
@@ -25,25 +25,23 @@ from sparsefront.measure.graph_capture import record
 from sparsefront.measure.timers import summarise, time_interleaved
 from sparsefront.models.recurrent import SplitLSTM
 
-# torch.compile that lets other processes time while it traces and generates code, for seconds without the GPU.
+# torch.compile that lets other processes time on the GPU while it traces and generates code, which takes seconds.
 
 
 def compile_unshared(net: nn.Module) -> Callable[..., Any]:
-    """`torch.compile(net, dynamic=False)`, to be called once by `first_call`: it then uses the GPU, shared, no sooner than the
-    generated code runs.
-    """
+    """`torch.compile(net, dynamic=False)` that claims the GPU, shared, only when generated code runs; see `first_call`."""
     return torch.compile(net, dynamic=False, backend=_inductor)
 
 
 def first_call(call: Callable[[], Any], device: torch.device) -> Any:
-    """What a compiled network gives at its first call, in which its code is made, while other processes may time on the GPU."""
-    with aside(device), quiet_copies():
+    """Make the first call of a compiled network, which compiles it; other processes may time on the GPU meanwhile."""
+    with released(device), suppress_treespec_warning():
         return call()
 
 
 @contextmanager
-def quiet_copies() -> Iterator[None]:
-    """torch 2.11 copies its own descriptions of outputs by a way that it calls deprecated: inside, nothing is said of it."""
+def suppress_treespec_warning() -> Iterator[None]:
+    """Silence the deprecation warning that torch 2.11 raises when it copies its own tree specs."""
     with warnings.catch_warnings():
         told = r".isinstance\(treespec, LeafSpec\). is deprecated"
         warnings.filterwarnings("ignore", message=told, category=FutureWarning, module="copyreg")
@@ -51,7 +49,7 @@ def quiet_copies() -> Iterator[None]:
 
 
 def _inductor(graph: fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
-    """The default backend. One function for all networks: Dynamo compiles again for another one."""
+    """The default backend. One function for all networks, since Dynamo recompiles for another backend."""
     from torch._inductor.compile_fx import compile_fx
 
     compiled: Any = compile_fx(graph, inputs)
@@ -59,7 +57,7 @@ def _inductor(graph: fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]
 
 
 class _FirstRunShared:
-    """The first run loads and tunes kernels; the later ones, which are timed, cost nothing more."""
+    """Shares the GPU during the first run, which loads and tunes kernels; later runs, which are timed, have no overhead."""
 
     def __init__(self, compiled: Callable[..., Any]) -> None:
         self._compiled, self._ran = compiled, False
@@ -69,17 +67,17 @@ class _FirstRunShared:
             return self._compiled(*values)
         tensors = (value for value in values if isinstance(value, Tensor))
         device = next((tensor.device for tensor in tensors if tensor.is_cuda), torch.device("cpu"))
-        with sharing(device):
+        with shared(device):
             found = self._compiled(*values)
         self._ran = True
         return found
 
 
-# A network's forward as a graph in which sparse layers stay whole.
+# A network's forward as an fx graph in which sparse layers are leaf modules.
 
 
 class CannotTrace(Exception):
-    """A network whose forward is no graph of calls; the message says why."""
+    """A forward that torch.fx cannot trace; the message says why."""
 
 
 class _Tracer(fx.Tracer):
@@ -88,7 +86,7 @@ class _Tracer(fx.Tracer):
 
 
 def traced(net: nn.Module) -> fx.Graph:
-    """Its calls of modules, functions and methods.
+    """Trace a network with torch.fx; sparse layers and `SplitLSTM` are leaves.
 
     Raises:
         CannotTrace: with the reason.
@@ -99,13 +97,13 @@ def traced(net: nn.Module) -> fx.Graph:
         raise CannotTrace(f"its forward cannot be traced: {failure_reason(error)}") from error
 
 
-# Execution modes: ways to run one network on one input, and the fastest mode whose output is correct.
+# The execution modes:
 #
 #     eager                 operator by operator
 #     compile               torch.compile, default mode
 #     cuda_graph            the eager operators recorded once, replayed in one launch
 #     compile_cuda_graph    the compiled code recorded and replayed
-#     max_autotune          torch.compile that also times Triton's matrix products against cuBLAS, which takes long
+#     max_autotune          torch.compile that also times Triton's matrix products against cuBLAS, which is slow to compile
 #     max_autotune_cuda_graph
 #
 # Dense and sparse networks are tried in the same modes, so a speedup never comes from the mode instead of the
@@ -125,7 +123,7 @@ class FastestMode:
     Args:
         name: the execution mode, one of EXECUTION_MODES.
         net: the network that runs.
-        call: runs the network on the inputs it was given, without arguments; graphs return the same tensors each time.
+        call: takes no arguments and runs the network on its inputs; CUDA graphs return the same tensors each time.
         medians_ms: execution mode -> median of a short timing.
         not_timed: execution mode -> why it is unsupported here, failed or gave a wrong output.
     """
@@ -138,7 +136,7 @@ class FastestMode:
 
     @property
     def median_ms(self) -> float:
-        """Of the short timing."""
+        """Median of the short timing, in milliseconds."""
         return self.medians_ms[self.name]
 
 
@@ -170,34 +168,35 @@ def fastest_execution_mode(
 
     Args:
         net: in eval mode on `device`, in `dtype`.
-        original: the network that `net` is another form of: all have to agree with it, eager too. None: `net` itself.
-        inputs: keyword arguments of the net, on `device`; copied, so that graphs own what they read.
+        original: the network that `net` is a variant of; every mode, eager too, must agree with it. None: `net` itself.
+        inputs: keyword arguments of the net, on `device`; copied, so that CUDA graphs own what they read.
         execution_modes: names out of EXECUTION_MODES, tried in this order.
-        dtype: bounds how far a mode's output may lie from eager's; a network with layers in low precision has a wider bound.
+        dtype: sets the allowed error against eager; networks with low-precision layers get a wider bound.
     Raises:
-        NothingRuns: none of them ran; the message holds each one's reason.
+        NothingRuns: no mode ran; the message gives the reason of each.
         InvalidSetting: the network returns nothing that can be compared.
     """
     with torch.inference_mode():
         static = {name: value.clone() if isinstance(value, Tensor) else value for name, value in inputs.items()}
     limit = LOW_PRECISION_ERROR_LIMIT if has_low_precision(net) else NETWORK_ERROR_LIMIT[dtype]
-    # eager code looks at its masks itself
+    # eager code drops masks of ones itself
     looks = all(name == "eager" for name in execution_modes) or device.type != "cuda"
     needed = static if looks else without_full_masks(original or net, static, limit)
     ready: dict[str, Callable[[], Any]] = {}
     not_timed: dict[str, str] = {}
     for name in execution_modes:
-        give_way(device)
+        yield_gpu(device)
         reason = None if name == "eager" or device.type == "cuda" else "needs a CUDA device"
         if reason is None:
             try:
-                with alone(device) if name.startswith("max_autotune") else nullcontext():  # its compiler times kernels
+                # the compiler of max_autotune times kernels
+                with exclusive(device) if name.startswith("max_autotune") else nullcontext():
                     ready[name] = call_in_mode(name, net, static if name == "eager" else needed)
                     if name != "eager" or original is not None:
                         reason = _disagreement(ready[name], original or net, static, limit)
-            except InvalidSetting:  # nothing to compare is no fault of a mode
+            except InvalidSetting:  # no mode is to blame when there is nothing to compare
                 raise
-            except Exception as error:  # a compiler or a capture may fail in any way; the reason stands in the result
+            except Exception as error:  # a compiler or a capture may fail in any way; the result reports the reason
                 reason = failure_reason(error)
                 log.warning("execution mode %s failed: %s", name, reason)
         if reason is not None:
@@ -212,8 +211,8 @@ def fastest_execution_mode(
 
 
 def call_in_mode(name: str, net: nn.Module, static: dict[str, Tensor]) -> Callable[[], Any]:
-    """The net in one execution mode, over the tensors in `static`, which are read again at each call."""
-    masks = nullcontext if name == "eager" else partial(no_mask_stays_none, packed="position_ids" in static)
+    """A call of the net in one execution mode; it reads the tensors in `static` anew each time."""
+    masks = nullcontext if name == "eager" else partial(skip_mask_creation, packed="position_ids" in static)
     runner: Callable[..., Any] = net
     if name.startswith("max_autotune"):
         runner = torch.compile(net, dynamic=False, mode="max-autotune-no-cudagraphs")
@@ -238,13 +237,13 @@ def _replayed(call: Callable[[], Any], device: torch.device, *, eager: bool) -> 
         graph.replay()
         return output
 
-    # a graph keeps no tensor alive: its inputs, and the weights of a network that was made for it, belong to the call
+    # a CUDA graph keeps no tensor alive: its inputs, and the weights of a variant made for it, belong to the call
     replay.reads = call  # type: ignore[attr-defined]
     return replay
 
 
 def _disagreement(call: Callable[[], Any], net: nn.Module, static: dict[str, Tensor], limit: float) -> str | None:
-    """Why this mode is wrong, or None: it must follow eager on its inputs and, against stale results, on others."""
+    """Why this mode is wrong, or None: it must match eager on its inputs and, to detect stale results, on others."""
     eager = call_in_mode("eager", net, static)
     original = {name: value.clone() for name, value in static.items() if isinstance(value, Tensor)}
     try:
@@ -260,7 +259,9 @@ def _disagreement(call: Callable[[], Any], net: nn.Module, static: dict[str, Ten
 
 
 def _reordered(value: Tensor) -> Tensor:
-    """Other values that the network accepts as well: the samples in another order, a lone sample back to front."""
+    """Other valid inputs: the samples in another order, a single sample reversed along its last dim; a scalar is unchanged."""
+    if value.dim() == 0:
+        return value
     return value.roll(1, dims=0) if value.shape[0] > 1 else value.flip(-1)
 
 

@@ -1,7 +1,7 @@
-"""The fastest way to run a network: execution modes first, then variants of it on the fastest of them.
+"""Search for the fastest way to run a network: execution modes first, then variants in the fastest mode.
 
-Compiling is what takes time, so it is done for few candidates: variants are told apart in the fastest mode that needs no
-compiler, and only what won there is compiled. A budget in seconds bounds the rest.
+Compilation takes most of the time, so few candidates are compiled: variants are compared in the fastest mode without a
+compiler, and only the winner is compiled. A budget in seconds bounds the rest.
 """
 
 import logging
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
-from sparsefront.gpu import give_way
+from sparsefront.gpu import yield_gpu
 from sparsefront.measure.attention import BACKENDS
 from sparsefront.measure.execution_mode import (
     SEPARATOR,
@@ -21,15 +21,17 @@ from sparsefront.measure.execution_mode import (
     fastest_execution_mode,
     is_compiled,
 )
-from sparsefront.measure.search_time import COMPILE, NOT_TRIED, VARIANT, begun, too_late
+from sparsefront.measure.search_time import COMPILE, NOT_TRIED, VARIANT, timed_work, too_late
 from sparsefront.measure.timers import summarise, time_interleaved
 from sparsefront.measure.variants import FUSED_GRAPH, PATCH_PRODUCT, VARIANTS, DoesNotApply, Fuse, make_variant
 from sparsefront.progress import working_time
 
 log = logging.getLogger(__name__)
-FINALISTS = 3  # kept for the end, beside the best fused graph; others are dropped at once, with their graphs' memory
+FINALISTS = (
+    3  # kept for the final timing, plus the best fused graph; others are dropped at once to free their graphs' memory
+)
 FINAL_WARMUP, FINAL_SAMPLES = 5, 20
-TURN_WARMUP, TURN_SAMPLES = 1, 10  # of two forms of which one is kept
+TURN_WARMUP, TURN_SAMPLES = 1, 10  # when two variants are compared
 AUTOTUNE_SECONDS = 30.0  # what max_autotune is expected to take on top of a plain compilation
 
 
@@ -39,11 +41,11 @@ class Execution:
 
     Args:
         fastest: its execution mode and the call to time.
-        variants: what was changed in the network, in this order; empty for the network as it is.
+        variants: variants applied to the network, in this order; empty for the original.
         medians_ms: candidate ("mode" or "mode+variant+...") -> median of a short timing.
         not_timed: candidate -> why: it does not apply, failed, gave a wrong output, or time ran out.
-        known: found by an earlier search, whose other candidates are not timed again.
-        fused: the fastest way of the fused graph, where there is one; the same object where that won.
+        known: rebuilt from an earlier search, whose other candidates are not timed again.
+        fused: the fastest execution of the fused graph, if there is one; the same object if that won.
     """
 
     fastest: FastestMode
@@ -59,7 +61,7 @@ class Execution:
 
     @property
     def versions(self) -> tuple[str, ...]:
-        """The candidate that won, and that of the fused graph where it is another one: see `rebuilt_execution`."""
+        """The winning candidate and, if it is another one, that of the fused graph: see `rebuilt_execution`."""
         return tuple(dict.fromkeys([self.name, *([self.fused.name] if self.fused else [])]))
 
 
@@ -81,16 +83,16 @@ def fastest_execution(
     """Search the execution modes and variants of a network.
 
     Args:
-        net: in eval mode on `device`, in `dtype`; left as it is.
+        net: in eval mode on `device`, in `dtype`; unchanged.
         inputs: keyword arguments of the net, on `device`.
-        execution_modes: execution modes, out of EXECUTION_MODES.
+        execution_modes: out of EXECUTION_MODES.
         variants: out of VARIANTS; tried in the order of that tuple.
-        seconds: after these only what every search does is still tried: each mode but max_autotune on the best form of
-            the network and on its fused graph. A timing that has begun is never cut short. Inside `search_time.searching`
-            nothing else is tried that cannot end in that time.
+        seconds: once spent, only what every search does is still tried: each mode but max_autotune on the best variant of
+            the network and on its fused graph. A timing is never cut short. Inside `search_time.searching` candidates that
+            cannot finish within that budget are skipped, too.
         fuse: makes the fused graph of the network; None where there is none.
     Raises:
-        NothingRuns: no execution mode could run the network as it is.
+        NothingRuns: no execution mode could run the original network.
     """
     search = _Search(net, inputs, device, dtype, seconds, fuse)
     search.compiles = device.type == "cuda" and any(map(is_compiled, execution_modes))
@@ -136,12 +138,12 @@ def rebuilt_execution(
     dtype: torch.dtype,
     fuse: Fuse | None = None,
 ) -> Execution:
-    """What `fastest_execution` found for a network of this architecture, without a search.
+    """Rebuild what `fastest_execution` found for a network of this architecture, without a search.
 
     Args:
-        versions: of that execution.
+        versions: `Execution.versions` of that search.
     Raises:
-        DoesNotApply: a variant.
+        DoesNotApply: a variant does not apply.
         NothingRuns: a version fails here, or gives a wrong output.
     """
     found = []
@@ -149,7 +151,7 @@ def rebuilt_execution(
         mode, *variants = version.split(SEPARATOR)
         form = net
         for variant in variants:
-            give_way(device)
+            yield_gpu(device)
             form = make_variant(variant, form, inputs, fuse=fuse)
         original = None if form is net else net
         fastest = fastest_execution_mode(
@@ -161,7 +163,7 @@ def rebuilt_execution(
 
 @dataclass(frozen=True)
 class _Form:
-    """A network after some variants."""
+    """A network with some variants applied."""
 
     net: nn.Module
     variants: tuple[str, ...] = ()
@@ -172,7 +174,7 @@ class _Form:
 
 
 class _Search:
-    """What was tried so far."""
+    """State of one search: the fastest candidates so far, all medians, and why others were not timed."""
 
     def __init__(
         self,
@@ -185,13 +187,13 @@ class _Search:
     ) -> None:
         self.net, self.inputs, self.device, self.dtype, self.fuse = net, inputs, device, dtype, fuse
         self.ends = working_time() + seconds
-        self.compiles = False  # whether something is still to be compiled, for which time has to be left
+        self.compiles = False  # whether a compilation is still to come, which needs time
         self.found: list[tuple[_Form, FastestMode]] = []  # fastest first
         self.medians_ms: dict[str, float] = {}
         self.not_timed: dict[str, str] = {}
 
     def run(self, form: _Form, modes: Sequence[str]) -> FastestMode:
-        """The fastest of these modes for this form; notes medians and reasons. Raises NothingRuns as `fastest_execution_mode`."""
+        """The fastest of these modes for this form; records medians and reasons. Raises NothingRuns."""
         try:
             fastest = fastest_execution_mode(
                 form.net,
@@ -215,10 +217,10 @@ class _Search:
     def attempt(
         self, form: _Form, modes: Sequence[str], *, expected_seconds: float | None = None
     ) -> FastestMode | None:
-        """The fastest of these modes for this form; None where none works, or where the time that is left is too short.
+        """The fastest of these modes for this form; None where none works or too little time is left.
 
         Args:
-            expected_seconds: of a timing that may be left out; None for one that is always done.
+            expected_seconds: of a timing that may be skipped; None for one that is always done.
         """
         left = self.ends - working_time()
         if expected_seconds is not None and expected_seconds > left:
@@ -229,29 +231,29 @@ class _Search:
             return None
         kind = COMPILE if any(map(is_compiled, modes)) else VARIANT
         self.compiles = self.compiles and kind == VARIANT
-        late = too_late(candidate_name(modes[0], form.variants), kind, self._to_follow()) if self.found else None
+        late = too_late(candidate_name(modes[0], form.variants), kind, self._next_kind()) if self.found else None
         if late is not None:
             self.not_timed |= {candidate_name(mode, form.variants): late for mode in modes}
             return None
         try:
-            with begun(kind):
+            with timed_work(kind):
                 return self.run(form, modes)
         except NothingRuns:
             return None
 
     def vary(self, form: _Form, variant: str) -> _Form | None:
-        """The form after one more variant, or None with its reason noted."""
-        give_way(self.device)
+        """Apply one more variant; None where that fails, with its reason recorded."""
+        yield_gpu(self.device)
         name = SEPARATOR.join((*form.variants, variant))
-        if (late := too_late(name, VARIANT, self._to_follow())) is not None:
+        if (late := too_late(name, VARIANT, self._next_kind())) is not None:
             self.not_timed[variant] = late
             return None
         try:
-            with begun(VARIANT):
+            with timed_work(VARIANT):
                 net = make_variant(variant, form.net, self.inputs, fuse=self.fuse)
         except DoesNotApply as reason:
             self.not_timed[variant] = str(reason)
-        except Exception as error:  # a rewrite may fail in any way on a network that it does not know
+        except Exception as error:  # a rewrite may fail in any way on an unknown network
             self.not_timed[variant] = failure_reason(error)
             log.warning("variant %s failed: %s", variant, self.not_timed[variant])
         else:
@@ -261,7 +263,7 @@ class _Search:
     def improve(
         self, form: _Form, fastest: FastestMode, variants: Sequence[str], *, only_one: bool = False
     ) -> tuple[_Form, FastestMode]:
-        """Add each variant that makes this form faster in its own mode; of those that exclude each other, the best."""
+        """Add each variant that makes this form faster in its own mode; with `only_one`, the best of them alone."""
         start = form
         for variant in variants:
             varied = self.vary(start if only_one else form, variant)
@@ -271,20 +273,20 @@ class _Search:
         return form, fastest
 
     def _faster(self, found: FastestMode, fastest: FastestMode) -> bool:
-        """Timed in turn: a GPU that has grown warm since would make the later one look slow."""
+        """Time both in turn: a GPU that has warmed up since would make the later one look slow."""
         calls = {"found": found.call, "fastest": fastest.call}
         taken = time_interleaved(calls, device=self.device, warmup=TURN_WARMUP, samples=TURN_SAMPLES)
         medians_ms = {name: summarise(samples).median_ms for name, samples in taken.items()}
         return medians_ms["found"] < medians_ms["fastest"]
 
-    def _to_follow(self) -> str | None:
+    def _next_kind(self) -> str | None:
         return COMPILE if self.compiles else None
 
     def fastest_form(self) -> _Form:
         return self.found[0][0]
 
     def result(self) -> Execution:
-        """The fastest of what is left, all timed in turn; the fused graph's own best beside it."""
+        """The fastest of the finalists, all timed in turn, with the best fused graph next to it."""
         calls = {candidate_name(one.name, form.variants): one.call for form, one in self.found}
         if len(calls) > 1:
             taken = time_interleaved(calls, device=self.device, warmup=FINAL_WARMUP, samples=FINAL_SAMPLES)

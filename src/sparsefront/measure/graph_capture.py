@@ -1,4 +1,4 @@
-"""Calls recorded in a CUDA graph."""
+"""Record calls in a CUDA graph."""
 
 import functools
 import gc
@@ -22,13 +22,13 @@ def record(
     Args:
         calls: work for the device that reads the same memory each time.
         device: of type cuda; without an index, the current one.
-        warmup: passes before the recording: kernels are compiled and libraries make their workspaces there.
-        eager: whether no call is compiled code: they may copy from the processor then, see `CopiedBefore`, and ask whether
-            values are finite, see `AlwaysClamped`.
+        warmup: passes before the recording, in which kernels are compiled and libraries allocate workspaces.
+        eager: whether all calls are eager code. They may then copy from the CPU, see `CopiedBefore`, and test whether values
+            are finite, see `AlwaysClamped`.
     Returns:
-        the graph, and what the recorded calls returned: tensors that every replay fills again.
+        the graph, and the outputs of the recorded calls, which every replay overwrites.
     Raises:
-        RuntimeError: a call did what a recording does not allow, such as waiting for the device.
+        RuntimeError: a call did something that cannot be recorded, such as synchronizing with the device.
     """
     if not eager:
         return _recorded(calls, device, warmup)
@@ -45,16 +45,15 @@ COPIES = "Cannot copy between CPU and CUDA tensors during CUDA graph capture"
 
 
 class CopiedBefore(TorchDispatchMode):
-    """Copies from the processor to the GPU, as of positions that a network counts there: they are made by a call before the
-    recording, and each replay reads those.
+    """Moves CPU-to-GPU copies, such as of position ids built on the CPU, to a call before the recording.
 
-    No replay would see other values either way.
+    Replays read those copies. They could not see other values anyway.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.recording = False
-        self.copies: list[tuple[Tensor, Tensor]] = []  # what was copied, and the copy, which replays read
+        self.copies: list[tuple[Tensor, Tensor]] = []  # (source, copy that replays read)
         self._used = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
@@ -63,14 +62,14 @@ class CopiedBefore(TorchDispatchMode):
             return parts
         if func is torch.ops.aten._to_copy.default:
             target = torch.device(kwargs.get("device") or args[0].device)
-            if _leaves_the_processor(args[0], target):
+            if _is_host_to_device(args[0], target):
                 return self._copy(args[0], lambda: func(*args, **kwargs)).clone()
-        elif func is torch.ops.aten.copy_.default and _leaves_the_processor(args[1], args[0].device):
+        elif func is torch.ops.aten.copy_.default and _is_host_to_device(args[1], args[0].device):
             return func(args[0], self._copy(args[1], lambda: args[1].to(args[0].device)))
         return func(*args, **kwargs)
 
     def _parts(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The result of an operator that is made of others, such as `to`."""
+        """The result of a composite operator, such as `to`."""
         with self:
             return decomposed(func, args, kwargs)
 
@@ -86,8 +85,8 @@ class CopiedBefore(TorchDispatchMode):
 
 
 @contextmanager
-def _no_garbage_collected() -> Iterator[None]:
-    """Python may drop an earlier graph at any allocation, and what that frees on the GPU ends a recording."""
+def _gc_disabled() -> Iterator[None]:
+    """Disable garbage collection: collecting an earlier graph frees GPU memory, which would abort a recording."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -97,8 +96,8 @@ def _no_garbage_collected() -> Iterator[None]:
             gc.enable()
 
 
-class _ConstantsAreCopied(TorchFunctionMode):
-    """`torch.tensor(0.0, device="cuda")` copies where `CopiedBefore` cannot see it: inside, as a tensor of the processor does."""
+class _ConstantsViaCpu(TorchFunctionMode):
+    """Splits `torch.tensor(0.0, device="cuda")` into a CPU tensor and `to`, whose copy `CopiedBefore` can see."""
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -108,7 +107,7 @@ class _ConstantsAreCopied(TorchFunctionMode):
         return func(*args, **kwargs, device="cpu").to(device)
 
 
-def _leaves_the_processor(source: Tensor, target: torch.device) -> bool:
+def _is_host_to_device(source: Tensor, target: torch.device) -> bool:
     return source.device.type == "cpu" and target.type != "cpu"
 
 
@@ -118,7 +117,7 @@ def _recorded(
     warmup: int,
     copies: CopiedBefore | None = None,
 ) -> tuple[torch.cuda.CUDAGraph, list[Any]]:
-    around: list[AbstractContextManager[Any]] = [] if copies is None else [copies, _ConstantsAreCopied()]
+    around: list[AbstractContextManager[Any]] = [] if copies is None else [copies, _ConstantsViaCpu()]
     with torch.cuda.device(device), ExitStack() as entered:
         for mode in around:
             entered.enter_context(mode)
@@ -136,21 +135,21 @@ def _recorded(
             graph.reads = copies.copies  # type: ignore[attr-defined]  # a graph keeps no tensor alive
         reasons: list[Exception] = []
         try:
-            # A recording that fails can leave its own stream current, and the outer context gives ours back;
+            # A failed recording can leave its own stream current; the outer stream context restores ours.
             # thread_local, since a loader's thread may use CUDA meanwhile.
             with (
-                _no_garbage_collected(),
+                _gc_disabled(),
                 torch.cuda.stream(current),
                 torch.cuda.graph(graph, stream=recording, capture_error_mode="thread_local"),
             ):
                 try:
-                    outputs = [call() for call in calls]  # held, so that each call writes memory of its own
+                    outputs = [call() for call in calls]  # kept alive, so that each call writes memory of its own
                 except Exception as error:
                     reasons.append(error)
                     raise
         except Exception as error:
-            _end_recording_of_random_numbers()
-            if reasons:  # of which the end of a recording says only that there is one
+            _end_rng_capture()
+            if reasons:  # the error at the end of the capture says only that there was one
                 raise reasons[0] from error
             raise
         return graph, outputs
@@ -158,17 +157,17 @@ def _recorded(
 
 @functools.cache
 def _recording_stream(index: int) -> torch.cuda.Stream:
-    """One of each device: torch's own is on the device of the first recording, and records no other device's work.
+    """One capture stream per device: torch's default belongs to the device of the first recording.
 
-    Not the stream of the warm-up, so that a library's workspace for it lies in a graph's memory.
+    Not the warm-up's stream, so that a library's workspace for it is allocated in the graph's memory pool.
     """
     return torch.cuda.Stream(index)
 
 
-def _end_recording_of_random_numbers() -> None:
-    """A failed recording leaves the generator in recording mode, where it rejects every further draw.
+def _end_rng_capture() -> None:
+    """Take the generator out of capture mode, in which a failed recording leaves it and which rejects every further draw.
 
-    A clone has the same seed and offset and is not recording.
+    A clone has the same seed and offset and is not in capture mode.
     """
     generator = torch.cuda.default_generators[torch.cuda.current_device()]
     generator.graphsafe_set_state(generator.clone_state())

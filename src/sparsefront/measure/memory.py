@@ -1,4 +1,4 @@
-"""Bytes of weights and of one forward, and the sparsity that was reached."""
+"""Bytes of weights and of one forward, and the achieved sparsity."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
@@ -17,8 +17,8 @@ def weight_bytes(net: nn.Module, dtype: torch.dtype | None = None) -> int:
 
     Args:
         net: dense or sparse.
-        dtype: count floating parameters and buffers as if they had this type (a dense net before it is cast); None
-            takes them as they are. Compressed weights always count as they are.
+        dtype: count floating parameters and buffers as if they had this type (a dense net before it is cast); None:
+            their own. Compressed weights always count in their own.
     """
     total = 0
     for tensor in _distinct([*net.parameters(), *net.buffers()]):
@@ -28,9 +28,9 @@ def weight_bytes(net: nn.Module, dtype: torch.dtype | None = None) -> int:
 
 
 def resident_bytes(net: nn.Module, device: torch.device) -> int:
-    """What the network occupies on the device: parameters, buffers, and all that its layers packed for their kernels.
+    """Bytes of the network on the device: parameters, buffers, and operands that its layers packed for their kernels.
 
-    Whole storages count, each once: a view keeps everything behind it. What lies on another device does not count.
+    Whole storages count, each once, since a view keeps its storage alive. Tensors on other devices do not count.
     """
     held = [tensor for module in net.modules() for tensor in _tensors_in(vars(module).values())]
     storages = [tensor.untyped_storage() for tensor in held if tensor.device.type == device.type]
@@ -40,10 +40,10 @@ def resident_bytes(net: nn.Module, device: torch.device) -> int:
 def dense_layer_bytes(
     net: nn.Module, layers: Iterable[str], name_left: Callable[[str], str | None] = str
 ) -> dict[str, int]:
-    """Layer -> bytes of its weight, for those of the layers that still hold it dense.
+    """Layer -> bytes of its weight, for those layers whose weight is still dense.
 
     Args:
-        name_left: what a layer is called in `net`, None where it lacks it: see `MaskSpec.name_left`.
+        name_left: layer -> its name in `net`, None if it was removed: see `MaskSpec.name_left`.
     """
     found = {name: module for name, module in net.named_modules() if isinstance(module, nn.Linear | nn.Conv2d)}
     left = {name: name_left(name) for name in layers}
@@ -51,15 +51,15 @@ def dense_layer_bytes(
 
 
 def peak_memory_bytes(net: nn.Module, inputs: dict[str, Tensor]) -> int | None:
-    """What one eager forward needs: the weights and the most that it allocates on top; None on a CPU.
+    """Peak bytes of one eager forward, weights included; None on a CPU.
 
-    Whatever else lies on the GPU, the other network for one, is not counted.
+    Other memory on the GPU, such as the other network's, is not counted.
     """
     device = next(iter(inputs.values())).device
     if device.type != "cuda":
         return None
     with torch.inference_mode():
-        net(**inputs)  # workspaces of libraries are made once and are not this net's
+        net(**inputs)  # libraries allocate workspaces once, which do not belong to this net
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
@@ -71,7 +71,7 @@ def peak_memory_bytes(net: nn.Module, inputs: dict[str, Tensor]) -> int | None:
 
 
 def _tensors_in(parts: Iterable[Any]) -> Iterator[Tensor]:
-    """Tensors among the attributes of a module, inside dataclasses (formats, packed operands) and containers too."""
+    """Tensors among a module's attributes, including those in dataclasses (formats, packed operands) and containers."""
     for part in parts:
         if isinstance(part, Tensor):
             yield part
@@ -93,7 +93,7 @@ def _distinct(tensors: list[Tensor]) -> Iterator[Tensor]:
 
 
 def stored_bytes(module: nn.Module) -> int:
-    """Values and indices where weights are compressed; all parameters of what holds none."""
+    """Bytes of values and indices if weights are compressed, else of the weight, else of all parameters."""
     formats = [getattr(part, "format", None) for part in module.modules()]
     compressed = [found for found in formats if isinstance(found, SparseFormat)]
     if compressed:
@@ -103,7 +103,7 @@ def stored_bytes(module: nn.Module) -> int:
     )
 
 
-# The sparsity that was reached, counted from masks and parameters.
+# Achieved sparsity, counted from masks and parameters.
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class AchievedSparsity:
         sparsity_achieved: over all prunable weights, layers that stayed dense included.
         sparsity_whole_model: pruned weights / all parameters (embeddings, norms, biases and head too).
         layers: prunable layer -> its sparsity; 0 where it stayed dense.
-        weight_shares: prunable layer -> its part of all prunable weights.
+        weight_shares: prunable layer -> its fraction of all prunable weights.
     """
 
     sparsity_achieved: float
@@ -124,11 +124,11 @@ class AchievedSparsity:
 
 
 def achieved_sparsity(net: nn.Module, masks: Mapping[str, Tensor], prunable: Iterable[str]) -> AchievedSparsity:
-    """Count what the masks remove.
+    """Count the weights that the masks remove.
 
     Args:
         net: any device, meta included; only shapes are read.
-        masks: layer -> bool of as many elements as its weight, True = keep.
+        masks: layer -> bool with as many elements as its weight, True = keep.
         prunable: names of all layers that could have been pruned.
     Raises:
         ValueError: a mask of another size than its weight, or for a layer that is not prunable.

@@ -1,6 +1,4 @@
-"""The product that each layer is really asked for, the flops of all weights, the batch that is timed, and the least time that a
-product can take.
-"""
+"""Problem sizes of the layers, flops of all weights, the timed batch, and the roofline bound of a product."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -17,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from sparsefront.gpu import alone
+from sparsefront.gpu import exclusive
 from sparsefront.measure.accuracy import cast_inputs
 from sparsefront.measure.correctness import floating_tensors
 from sparsefront.measure.timers import cuda_ms
@@ -26,7 +24,7 @@ from sparsefront.networks import after_forward, decomposed, first_argument, laye
 
 @dataclass(frozen=True)
 class LayerInput:
-    """What reaches a layer in one forward.
+    """A layer's input in one forward.
 
     Args:
         problem: M, K, N, dtype and device; M = product of a Linear's leading dims, or output pixels of a convolution.
@@ -38,7 +36,7 @@ class LayerInput:
 
 
 def observe_problems(net: nn.Module, inputs: dict[str, Tensor], layers: Iterable[str]) -> dict[str, LayerInput]:
-    """Run the net once and note what its layers receive.
+    """Run the net once and record the inputs of its layers.
 
     Args:
         net: in eval mode, on the inputs' device and in the dtype that will be measured.
@@ -54,7 +52,7 @@ def observe_problems(net: nn.Module, inputs: dict[str, Tensor], layers: Iterable
     def note(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         received, weight = first_argument(args, kwargs), layer_weight(modules[name])
         n, k = weight.shape[0], weight[0].numel()
-        m = floating_tensors(output)[0].numel() // n  # a subclass may give more beside its product
+        m = floating_tensors(output)[0].numel() // n  # a subclass may return more than its product
         if name not in seen or m > seen[name].problem.m:
             problem = Problem(m=m, k=k, n=n, dtype=received.dtype, device=received.device)
             # nn.TransformerEncoder makes nested tensors of padded inputs, which have rows and no shape
@@ -70,8 +68,8 @@ def theoretical_dense_flops(problem: Problem) -> int:
     return 2 * problem.m * problem.k * problem.n
 
 
-# All products with weights of a network, also those of modules that no kernel is there for, and of parameters that are read
-# without a call of a layer, as `nn.MultiheadAttention` does.
+# All products with weights of a network, including modules without a kernel and parameters that are read without calling a
+# layer, as in `nn.MultiheadAttention`.
 
 aten = torch.ops.aten
 RECURRENT = {aten.mkldnn_rnn_layer, aten._cudnn_rnn, aten.miopen_rnn}  # (input, weights, ...) of a whole layer
@@ -81,14 +79,13 @@ GROUPED = {aten._grouped_mm, aten._scaled_grouped_mm}
 def weight_flops(net: nn.Module, inputs: dict[str, Any]) -> dict[str, int]:
     """Run the net once and count the dense flops of all products with its weights, over all calls; biases are not counted.
 
-    PyTorch's fast path of attention is left meanwhile: it is one operator, which is given all weights of an encoder layer.
+    PyTorch's attention fast path is disabled meanwhile: it is one operator that gets all weights of an encoder layer.
 
     Args:
         net: in eval mode, on the inputs' device.
         inputs: keyword arguments of the net.
     Returns:
-        parameter -> 2 * M * K * N of its products, of a parameter with several names under the first; one that is in no
-        product, such as an embedding, is absent.
+        parameter (by its first name) -> 2 * M * K * N of its products; one in no product, such as an embedding, is absent.
     """
     products, fast = WeightProducts(net.named_parameters()), torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
@@ -101,14 +98,14 @@ def weight_flops(net: nn.Module, inputs: dict[str, Any]) -> dict[str, int]:
 
 
 class WeightProducts(TorchDispatchMode):
-    """While entered, counts the flops of products with parameters, with parts and views of them, and with what is computed
-    of parameters alone other than by a product: a cast, a concatenation, a weight under a parametrization.
+    """Counts flops of products with parameters, their views, and tensors computed from parameters alone without a product:
+    a cast, a concatenation, a parametrized weight.
 
     Args:
-        parameters: name -> parameter, in pairs, each parameter once.
+        parameters: (name, parameter) pairs, each parameter once.
     Attributes:
-        flops: name -> flops, shared in proportion where a product is with what several are part of. Of two operands that are
-            parameters, such as an encoding of positions and the weight that projects it, the second counts.
+        flops: name -> flops; an operand made of several parameters splits its flops in proportion to their sizes. If both
+            operands are parameters, such as a position encoding and its projection, the second one counts.
     """
 
     supports_higher_order_operators = True
@@ -117,19 +114,20 @@ class WeightProducts(TorchDispatchMode):
         super().__init__()
         self.flops: Counter[str] = Counter()
         self._sizes: dict[str, int] = {}
-        self._lying: dict[int | None, list[tuple[range, str]]] = {}  # storage -> the elements of it that parameters are
+        # storage -> (elements, name) of its parameters
+        self._parameters_by_storage: dict[int | None, list[tuple[range, str]]] = {}
         for name, parameter in parameters:
             if not nn.parameter.is_lazy(parameter) and (storage := storage_of(parameter)) is not None:
                 self._sizes[name] = parameter.numel()
-                self._lying.setdefault(storage, []).append((_elements(parameter), name))
-        # storage -> what lies there, held so that nothing else can, and of which parameters
+                self._parameters_by_storage.setdefault(storage, []).append((_elements(parameter), name))
+        # storage -> the tensor in it (kept alive, so that the storage is not reused), and the parameters it is made of
         self._computed: dict[int | None, tuple[Tensor, set[str]]] = {}
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if not isinstance(function, torch._ops.OpOverload):  # an operator on functions
+        if not isinstance(function, torch._ops.OpOverload):  # a higher-order operator
             return function(*args, **kwargs)
         with self:
             output = decomposed(function, args, kwargs)
@@ -153,14 +151,14 @@ class WeightProducts(TorchDispatchMode):
         return output
 
     def _parameters_in(self, tensor: Tensor) -> set[str] | None:
-        """The parameters that a tensor holds or is computed of; none of a product of them; None where it holds data."""
+        """The parameters that a tensor views or is computed from, empty for a product of them; None where it holds data."""
         storage = storage_of(tensor)
         if storage is None or not tensor.numel():
             return None
         elements = _elements(tensor)
         found = {
             name
-            for own, name in self._lying.get(storage, ())
+            for own, name in self._parameters_by_storage.get(storage, ())
             if own.start < elements.stop and elements.start < own.stop
         }
         return found or self._computed.get(storage, (tensor, None))[1]
@@ -188,12 +186,12 @@ class WeightProducts(TorchDispatchMode):
 
 
 def _elements(tensor: Tensor) -> range:
-    """The elements of its storage that a strided tensor reaches from its first to its last."""
+    """The range of storage elements that a strided tensor spans."""
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return range(tensor.storage_offset(), tensor.storage_offset() + last + 1)
 
 
-# The batch that is timed: real samples, brought to the size that was asked for.
+# The timed batch: real samples, brought to the requested size.
 
 IMAGES = "x"  # [batch, channels, height, width]
 TOKENS = ("input_ids", "attention_mask", "token_type_ids", "source", "source_mask", "target")  # [batch, tokens]
@@ -215,10 +213,10 @@ def timed_inputs(
     the start of the sample, to `sequence_length`. Real values matter: a GPU multiplies zeros faster than data.
 
     Args:
-        task: gives net_inputs(batch).
-        batches: a loader, or any iterable of batches; batches of different token counts are brought to the first's.
-        sequence_length: tokens per sample; None = as the loader gives them. Ignored for images.
-        image_size: side of images, which are interpolated; None = as the loader gives them. Ignored for text.
+        task: provides net_inputs(batch).
+        batches: a loader, or any iterable of batches; all are brought to the token count of the first.
+        sequence_length: tokens per sample; None = the loader's. Ignored for images.
+        image_size: side in pixels, by interpolation; None = the loader's. Ignored for text.
     Returns:
         name -> tensor with `batch_size` rows on `device`, floating ones in `dtype`.
     Raises:
@@ -244,7 +242,7 @@ def timed_inputs(
 
 
 LENGTH_MULTIPLE = 16
-"""Lengths of batches are rounded up to it, so that few lengths are timed; matrix units work on eighths and sixteenths."""
+"""Batch lengths are rounded up to it, so that few lengths are timed; tensor cores work on multiples of 8 and 16."""
 
 
 @dataclass(frozen=True)
@@ -252,8 +250,8 @@ class SameSize:
     """The batches of a loader that have one size.
 
     Args:
-        inputs: keyword arguments of the net, of the first of them: name -> tensor with `rows` rows.
-        batches: how many there are.
+        inputs: keyword arguments of the net from the first of them.
+        batches: their number.
     """
 
     inputs: dict[str, Tensor]
@@ -268,16 +266,15 @@ def batches_by_size(
     device: torch.device,
     dtype: torch.dtype,
 ) -> list[SameSize]:
-    """Batches of text by their size, rows and tokens, in the order in which sizes are met.
+    """Group batches of text by size (rows, tokens), in order of first appearance.
 
-    A batch has as many tokens as its longest row, rounded up to LENGTH_MULTIPLE but at most `longest`; what pads is masked. Of a
-    translation source and target get the length of the longer one.
-    The last batch of a loader may have fewer rows: it is a size of its own.
+    A batch has as many tokens as its longest row, rounded up to LENGTH_MULTIPLE but at most `longest`; padding is masked. In
+    translation, source and target both get the longer length. A smaller last batch is a size of its own.
 
     Args:
-        task: gives net_inputs(batch).
-        batches: a loader, or any iterable of batches, whose rows are as the network is evaluated on them.
-        longest: the most tokens that the data gives; None: as many as it likes.
+        task: provides net_inputs(batch).
+        batches: a loader, or any iterable of batches, as the network is evaluated on them.
+        longest: upper bound on tokens; None: no bound.
     Raises:
         ValueError: no batch.
     """
@@ -297,13 +294,13 @@ def batches_by_size(
 
 
 def size_text(point: Mapping[str, Any]) -> str:
-    """Of an entry of `curve`, as samples.json names it: "32x128", or "32" of images."""
+    """Name of an entry of `curve` in samples.json: "32x128", or "32" for images."""
     length = point.get("sequence_length")
     return f"{point.get('batch_size')}x{length}" if length else f"{point.get('batch_size')}"
 
 
 def dataset_size_text(entry: Mapping[str, Any]) -> str:
-    """Of an entry of `dataset_lengths`, likewise: "32x48 dataset"."""
+    """Name of an entry of `dataset_lengths` in samples.json: "32x48 dataset"."""
     return f"{size_text(entry)} dataset"
 
 
@@ -315,7 +312,7 @@ def _rounded_length(inputs: dict[str, Tensor], longest: int | None) -> int:
 
 
 def _padded(value: Tensor, length: int) -> Tensor:
-    """Cut, or padded with zeros, to `length` tokens: token 0 is in every vocabulary, and its attention mask is 0."""
+    """Cut or pad with zeros to `length` tokens: token 0 is in every vocabulary, and its attention mask is 0."""
     return F.pad(value[:, :length], (0, max(0, length - value.shape[1])))
 
 
@@ -329,7 +326,7 @@ def _to_length(name: str, value: Tensor, length: int | None) -> Tensor:
     return value[:, torch.arange(length) % value.shape[1]]
 
 
-# The least time that a product can take on the GPU at hand, from two rates measured there.
+# Roofline bound of a product on this GPU, from two measured rates.
 
 COPY_BYTES = 1 << 30
 GEMM_SIDE = 8192
@@ -338,7 +335,7 @@ WARMUP, SAMPLES = 3, 10
 
 @dataclass(frozen=True)
 class MeasuredRates:
-    """What this GPU reached: a device-to-device copy, counting bytes read and written, and a large dense product."""
+    """Measured peak rates of this GPU: a device-to-device copy (bytes read plus written) and a large dense product."""
 
     copy_gb_per_s: float
     dense_tflop_per_s: float
@@ -357,7 +354,7 @@ def measured_rates(device: torch.device, dtype: torch.dtype) -> MeasuredRates | 
 
 @cache
 def _measure(device: torch.device, dtype: torch.dtype) -> MeasuredRates:
-    with alone(device):
+    with exclusive(device):
         return MeasuredRates(copy_gb_per_s=_copy_rate(device), dense_tflop_per_s=_dense_rate(device, dtype))
 
 
@@ -389,10 +386,10 @@ def roofline_bound_us(problem: Problem, *, density: float, weight_bytes: int, ra
 def roofline_fraction(
     problem: Problem, *, latency_us: float, density: float, weight_bytes: int, rates: MeasuredRates
 ) -> float:
-    """Roofline bound / measured: 1 is the limit. A layer that runs dense has its own bound, with density 1."""
+    """Roofline bound / measured latency; 1 is the limit. A layer that runs dense uses density 1."""
     return roofline_bound_us(problem, density=density, weight_bytes=weight_bytes, rates=rates) / latency_us
 
 
 def _median_ms(function: Callable[[], object], device: torch.device) -> float:
-    """Device time of a long-running function; events around it, since milliseconds dwarf a launch."""
+    """Device time of a long-running function by events: the launch is negligible against milliseconds."""
     return median([cuda_ms(function, device) for _ in range(WARMUP + SAMPLES)][WARMUP:])

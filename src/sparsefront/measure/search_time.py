@@ -1,4 +1,4 @@
-"""How long a search may take: nothing begins in it that cannot end in time, and what was left out is kept, to be said."""
+"""Time budget of a search: work that cannot finish in time is skipped, and skipped work is recorded for the report."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -10,24 +10,24 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.progress import counted, working_time
 
 COMPILE, BLOCK, VARIANT, LAYER, LIBRARY = "compile", "block", "variant", "layer", "library"
-"""Kinds of work, of which each is taken to need as long as the last one of its kind, without what was of another kind in it."""
+"""Kinds of work. Each is expected to take as long as the last one of its kind, without nested work of other kinds."""
 MOST_SHOWN = 3
 NOT_TRIED = "not tried"
-MOST_SECONDS = 86_400.0  # of what has to be a finite number
+MOST_SECONDS = 86_400.0  # stands for no limit where a finite number is needed
 
 Tell = Callable[[str], None]
 
 
 class SearchTime:
-    """The budget of one call.
+    """The time budget of one search.
 
     Args:
         seconds: of `working_time`, from now on; infinity: no limit.
-        tell: gets a line where something takes long that happens once on a machine.
+        tell: called with a line of text before slow work that happens once per machine.
     Attributes:
-        left_out: what was not begun -> why.
+        left_out: skipped work -> why.
     Raises:
-        InvalidSetting: no number, or a negative one.
+        InvalidSetting: `seconds` is no number, or negative.
     """
 
     def __init__(self, seconds: float, tell: Tell = lambda line: None) -> None:
@@ -43,19 +43,19 @@ class SearchTime:
 
     @property
     def left(self) -> float:
-        """Seconds, of the part that runs now."""
+        """Seconds left of the current part."""
         return max(0.0, self._ends - working_time())
 
     @property
     def good_for(self) -> float:
-        """Seconds of the longest search that would find nothing else."""
+        """Budget in seconds up to which another search would find the same: infinity if nothing was skipped."""
         return self.seconds if self.left_out else math.inf
 
     def limit(self) -> str:
         return "without a limit" if math.isinf(self.seconds) else f"for at most {self.seconds:g} s"
 
     def summary(self) -> str:
-        """`12.3 s`, and what was left out."""
+        """The time taken, such as `12.3 s`, and what was skipped."""
         taken = f"{working_time() - self._started:.1f} s"
         if not self.left_out:
             return taken
@@ -67,7 +67,7 @@ class SearchTime:
 
     @contextmanager
     def part(self, share: float, of: str) -> Iterator[None]:
-        """Around work that may take this share of what is left; names of what it leaves out begin with `of`."""
+        """Give the work inside this share of the time left; names of what it skips begin with `of`."""
         before = self._ends, self._of
         if not math.isinf(self._ends):
             self._ends = working_time() + share * self.left
@@ -88,7 +88,7 @@ class SearchTime:
         return reason
 
     @contextmanager
-    def begun(self, kind: str) -> Iterator[None]:
+    def timed_work(self, kind: str) -> Iterator[None]:
         start, before, self._inside = working_time(), self._inside, 0.0
         try:
             yield
@@ -102,7 +102,7 @@ _current: SearchTime | None = None
 
 @contextmanager
 def searching(search: SearchTime) -> Iterator[SearchTime]:
-    """Around a search: what is in it asks this budget. For one thread."""
+    """Make `search` the budget of all work inside; not thread-safe."""
     global _current
     before, _current = _current, search
     try:
@@ -114,23 +114,23 @@ def searching(search: SearchTime) -> Iterator[SearchTime]:
 
 @contextmanager
 def _in_time(library: str) -> Iterator[str | None]:
-    """Why a CUDA library is not compiled now; None where it is."""
+    """Yield why a CUDA library is not compiled now, or None to compile it."""
     if (late := too_late(f"the library of {library}", LIBRARY)) is not None or _current is None:
         yield late
         return
     _current.tell(f"compiling the CUDA library of {library}, once on this machine")
-    with begun(LIBRARY):
+    with timed_work(LIBRARY):
         yield None
 
 
 def current() -> SearchTime | None:
-    """The budget of the search around this call; None where nothing limits it, as in a run of the program."""
+    """The budget of the enclosing search; None where there is none, as in a run of the program."""
     return _current
 
 
 @contextmanager
 def part(share: float, of: str) -> Iterator[None]:
-    """`SearchTime.part` of the search around it, if there is one."""
+    """`SearchTime.part` of the enclosing search, if there is one."""
     if _current is None:
         yield
         return
@@ -139,16 +139,16 @@ def part(share: float, of: str) -> Iterator[None]:
 
 
 def too_late(what: str, kind: str, before: str | None = None) -> str | None:
-    """Why this cannot be begun, which is noted; None where it may be.
+    """Why there is no time for this work, which is then recorded as skipped; None where there is.
 
     Args:
-        before: a kind of work that is to follow it, for which time has to be left.
+        before: a kind of work that follows it and needs time, too.
     """
     return None if _current is None else _current.too_late(what, kind, before)
 
 
 @contextmanager
-def begun(kind: str) -> Iterator[None]:
-    """Around one piece of work, whose duration the next of its kind is expected to take."""
-    with nullcontext() if _current is None else _current.begun(kind):
+def timed_work(kind: str) -> Iterator[None]:
+    """Measure one piece of work; the next of its kind is expected to take as long."""
+    with nullcontext() if _current is None else _current.timed_work(kind):
         yield

@@ -1,4 +1,4 @@
-"""Where, in which type and how often a network is measured."""
+"""Settings of group `measure`: device, dtype, sizes and protocol of a measurement."""
 
 from collections.abc import Sequence
 from dataclasses import field
@@ -17,17 +17,15 @@ Dtype = Literal["fp32", "fp16", "bf16"]
 DenseLow = Literal["fp8", "int8", "int8_weight_only"]
 INT8_WEIGHT_ONLY: DenseLow = "int8_weight_only"
 DTYPES: dict[Dtype, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-FEWEST_SAMPLES = 5  # below this a p20 and a p80 say nothing
-FEWEST_REPEATS = 5  # below this an interval holds the true ratio less often than it says: none is shown
-CACHE_MULTIPLE = 64  # attention runs faster over whole blocks of keys
+FEWEST_SAMPLES = 5  # fewer make p20 and p80 meaningless
+FEWEST_REPEATS = 5  # with fewer, an interval covers the true ratio less often than its confidence: none is shown
+CACHE_MULTIPLE = 64  # attention runs faster over full blocks of keys
 Samples = Annotated[int, Field(ge=FEWEST_SAMPLES)]
 Sizes = PositiveInt | OneOrMore[PositiveInt]
 
 
 def require_cache(prompt_length: int, cache_length: int, key: str) -> None:
-    """Raises:
-    InvalidSetting: no place for a token behind the prompt.
-    """
+    """Raise InvalidSetting where the cache has no room for a token after the prompt."""
     if cache_length <= prompt_length:
         allowed = f"is too short for {prompt_length} tokens and the next one: at least {prompt_length + 1}"
         raise InvalidSetting(key, cache_length, allowed)
@@ -38,35 +36,35 @@ class Measure:
     """Settings of group `measure`.
 
     Args:
-        mode: forward: a whole forward pass is timed; decode: text generated token by token by a language model, a step of one
-            token for each row, with a static cache of keys and values, and the prompt before it apart; see `measure.decode`.
+        mode: forward times a whole forward pass; decode times a language model's generation with a static KV cache: a step of
+            one token per row and, separately, the prefill of the prompt; see `measure.decode`.
         device: auto (a CUDA GPU where there is one), cpu or cuda.
         dtype: auto (fp16 on CUDA, fp32 on a CPU), fp32, fp16 or bf16: of weights and activations, accuracy included.
-        batch_size: samples per timed forward, and per batch of an evaluation. Of a list the first value makes the result's
+        batch_size: samples per timed forward, and per batch of an evaluation. In a list the first value gives the result's
             latency, the others points of its curve.
-        sequence_length: tokens per sample in the timed forward, of the prompt with mode=decode; null = the dataset's. A list
-            as of `batch_size`.
-        cache_length: tokens that the cache of mode=decode holds; null = the multiple of 64 above the prompt.
-        image_size: pixels of a side in the timed forward; null = the dataset's. Images are enlarged or reduced for it, weights
-            stay: a network whose convolutions take any size is evaluated on small images and timed on large ones.
-        parts: of a network that translates, what is timed by itself as well: encoder, the source alone; decoder_step, one token
-            of `batch_size` sentences with dataset.beam hypotheses each, after half of `sequence_length` tokens; translation, beam
-            search from these sentences to `sequence_length` tokens of each.
-        lengths: fixed: `sequence_length` alone is timed; dataset: the batches of the evaluation set too, each of its own
-            length, in `latency_*_dataset_ms`; see `stages.latency.dataset_latency`.
+        sequence_length: tokens per sample in the timed forward, or per prompt with mode=decode; null = the dataset's. May be a
+            list, as `batch_size`.
+        cache_length: tokens that the KV cache of mode=decode holds; null = the next multiple of 64 above the prompt.
+        image_size: side in pixels in the timed forward; null = the dataset's. Images are resized to it, weights stay: a network
+            whose convolutions take any size is evaluated on small images and timed on large ones.
+        parts: parts of a translation network to time separately as well: encoder; decoder_step, one token of `batch_size`
+            sentences with dataset.beam hypotheses each, after half of `sequence_length` tokens; translation, beam search
+            over `batch_size` sentences up to `sequence_length` tokens each.
+        lengths: fixed times `sequence_length` alone; dataset also times the batches of the evaluation set at their own
+            lengths, in `latency_*_dataset_ms`; see `stages.latency.dataset_latency`.
         warmup: untimed rounds before the samples of a repeat.
         samples: timed forwards of each network per repeat.
-        repeats: how often the interleaved timing is done; the interval on the speedup comes from all of them. With fewer than 5
+        repeats: repeats of the interleaved timing; the interval on the speedup comes from all of them. With fewer than 5
             none is shown, and nothing counts as faster.
-        execution_modes: ways to run a network, each tried, the fastest kept; the same for dense and sparse.
-        variants: other forms of a network with the same outputs, tried likewise; none where the list is empty.
-        autotune_seconds: of the search for the fastest way, for each network; see `fastest_execution`.
-        evaluate_limit: evaluations stop after the batch with which they have this many samples; null = the whole split.
-        latency: false: nothing is timed, so that runs may share the device; the result then holds accuracy alone.
-        dense_low: low precisions that the dense network is measured in too, the fastest of which counts; null = see
-            `Experiment.dense_low`. With mode=decode int8_weight_only alone, by torchao.
+        execution_modes: modes to try, the same for dense and sparse; the fastest is kept.
+        variants: rewrites of a network with the same outputs, tried likewise; may be empty.
+        autotune_seconds: budget of the search for the fastest execution, for each network; see `fastest_execution`.
+        evaluate_limit: evaluations stop after the batch that reaches this many samples; null = the whole split.
+        latency: false times nothing, so that runs may share the device; the result then holds accuracy alone.
+        dense_low: low precisions to measure the dense network in too, of which the fastest counts; null = see
+            `Experiment.dense_low`. With mode=decode only int8_weight_only, by torchao.
     Raises:
-        InvalidSetting: a value that cannot be used, or a device that is not here.
+        InvalidSetting: a value that cannot be used, or a device that is missing.
     """
 
     mode: Literal["forward", "decode"] = "forward"
@@ -109,7 +107,7 @@ class Measure:
             )
 
     def _check_mode(self) -> None:
-        """What belongs to one mode alone."""
+        """Check settings that only one mode takes."""
         low = self.dense_low or ()
         if self.mode == "forward":
             if self.cache_length is not None:
@@ -126,7 +124,7 @@ class Measure:
                 require_cache(length, self.cache_length_for(length), key="cache_length")
 
     def cache_length_for(self, prompt_length: int) -> int:
-        """Tokens that a cache holds."""
+        """Tokens that the cache holds for a prompt of this length."""
         above = -(-(prompt_length + 1) // CACHE_MULTIPLE) * CACHE_MULTIPLE
         return above if self.cache_length is None else self.cache_length
 
@@ -136,18 +134,18 @@ class Measure:
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:
-        """Those to time, the first of which is the result's own; evaluations use it too."""
+        """Batch sizes to time; the first is the result's own, and evaluations use it."""
         return tuple(self.batch_size) if isinstance(self.batch_size, list) else (self.batch_size,)
 
     @property
     def sequence_lengths(self) -> tuple[int | None, ...]:
-        """Those to time, the first of which is the result's own; None = the dataset's."""
+        """Sequence lengths to time; the first is the result's own. None = the dataset's."""
         given = self.sequence_length
         return tuple(given) if isinstance(given, list) else (given,)
 
     @property
     def torch_device(self) -> torch.device:
-        """The device that `device` means on this machine."""
+        """The device that `device` selects on this machine."""
         available = torch.cuda.is_available()
         if self.device == "cuda" and not available:
             raise InvalidSetting("device", self.device, "no CUDA device here; use auto or cpu, or a machine with a GPU")
@@ -155,7 +153,7 @@ class Measure:
 
     @property
     def protocol(self) -> dict[str, Any]:
-        """How latencies are taken, as fields of the result; of what the search tries, only what this device can run."""
+        """The timing protocol as fields of the result, with only the modes and variants that this device can run."""
         on_cpu = self.torch_device.type == "cpu"
         return {
             "repeats": self.repeats,
@@ -172,7 +170,7 @@ class Measure:
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """The type that `dtype` means on `torch_device`."""
+        """The dtype that `dtype` selects on `torch_device`."""
         if self.dtype == "auto":
             return torch.float16 if self.torch_device.type == "cuda" else torch.float32
         return DTYPES[self.dtype]

@@ -1,4 +1,4 @@
-"""How much faster, and how sure: an interval on the ratio of two interleaved timings."""
+"""Speedup as the ratio of two interleaved timings, with its bootstrap interval."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class Speedup:
     speedup_high: float
 
     def to_json(self, name: str = "speedup") -> dict[str, float]:
-        """As fields of the result, the first of which has this name."""
+        """Fields of the result: `name`, `name`_low and `name`_high."""
         return {name: self.speedup, f"{name}_low": self.speedup_low, f"{name}_high": self.speedup_high}
 
 
@@ -31,12 +31,12 @@ def speedup_of(
     """Median over repeats of the ratio of medians, with a two-level bootstrap interval.
 
     Repeats are drawn with replacement and, inside each, the samples, so both the drift between repeats and the jitter
-    inside one widen the interval. Few repeats tell little of the drift: where it is as large as the jitter (1 %), the interval
-    of 3 repeats holds the true ratio 84 to 90 % of the time, that of 5 or more 94 to 95 % (simulated): nobody shows that of
+    inside one widen the interval. Few repeats say little about the drift: where it is as large as the jitter (1 %), the interval
+    of 3 repeats covers the true ratio 84 to 90 % of the time, that of 5 or more 94 to 95 % (simulated). Callers show none for
     fewer than `FEWEST_REPEATS`.
 
     Args:
-        dense_ms, sparse_ms: one list of samples per repeat; as many repeats on both sides, and equally long ones within
+        dense_ms, sparse_ms: one list of samples per repeat; as many repeats on both sides, and lists of equal length within
             a side.
         confidence: mass between the two ends.
         draws: bootstrap draws; the generator's seed is fixed, so equal samples give an equal interval.
@@ -45,13 +45,13 @@ def speedup_of(
 
 
 def latency_over_batches(timed: Sequence[tuple[int, dict[str, list[list[float]]]]]) -> dict[str, float]:
-    """Latency of a batch over batches of several sizes: their time together by their number; and the speedup of that time.
+    """Mean latency per batch over batches of several sizes, and the speedup of their total time.
 
     Args:
-        timed: for each size how many batches have it, and its samples in milliseconds, one list per repeat: of "dense" and, of
-            a network with kernels, "sparse"; others are ignored.
+        timed: per size, the number of batches and their samples in milliseconds, one list per repeat: of "dense" and, if
+            timed, "dense_low" and "sparse"; others are ignored.
     Returns:
-        fields of the result. The interval is that of `speedup_of`, of sums over all batches: one size gives the same.
+        fields of the result. The interval is that of `speedup_of`, for sums over all batches: one size gives the same.
     """
     total = sum(batches for batches, _ in timed)
     sides = [side for side in ("dense", "dense_low", "sparse") if all(side in samples for _, samples in timed)]
@@ -72,7 +72,7 @@ def latency_over_batches(timed: Sequence[tuple[int, dict[str, list[list[float]]]
 def _speedup(
     sizes: Sequence[tuple[int, list[list[float]], list[list[float]]]], confidence: float = 0.95, draws: int = 2000
 ) -> Speedup:
-    """Of sums over sizes: (how often it counts, samples of dense, samples of sparse)."""
+    """Speedup of sums over sizes: (weight, samples of dense, samples of sparse)."""
     for _, dense_ms, sparse_ms in sizes:
         if len(dense_ms) != len(sparse_ms):
             counts = f"{len(dense_ms)} and {len(sparse_ms)}"
@@ -83,31 +83,31 @@ def _speedup(
     measured, drawn = [], []
     for weight, *sides in sizes:
         samples = [torch.tensor(side, dtype=torch.float64) for side in sides]  # [repeats, n]
-        measured.append(weight * torch.stack([_middle(side) for side in samples]))
+        measured.append(weight * torch.stack([_median(side) for side in samples]))
         drawn.append(weight * torch.stack([_resampled_medians(side, chosen, generator) for side in samples]))
     (dense, sparse), (dense_drawn, sparse_drawn) = (torch.stack(found).sum(0) for found in (measured, drawn))
     tails = torch.tensor([(1 - confidence) / 2, (1 + confidence) / 2], dtype=torch.float64)
-    low, high = torch.quantile(_middle(dense_drawn / sparse_drawn), tails).tolist()
-    return Speedup(speedup=_middle(dense / sparse).item(), speedup_low=low, speedup_high=high)
+    low, high = torch.quantile(_median(dense_drawn / sparse_drawn), tails).tolist()
+    return Speedup(speedup=_median(dense / sparse).item(), speedup_low=low, speedup_high=high)
 
 
 def _resampled_medians(samples: torch.Tensor, chosen: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """[draws, repeats]: medians of samples [repeats, n] drawn again inside the `chosen` repeats [draws, repeats]."""
+    """[draws, repeats]: medians of samples [repeats, n], resampled inside the `chosen` repeats [draws, repeats]."""
     n = samples.shape[1]
     picks = torch.randint(n, (*chosen.shape, n), generator=generator)
-    return _middle(samples[chosen.unsqueeze(-1), picks])
+    return _median(samples[chosen.unsqueeze(-1), picks])
 
 
-def _middle(values: torch.Tensor) -> torch.Tensor:
-    """Median over the last dim, the mean of the middle two where their number is even."""
+def _median(values: torch.Tensor) -> torch.Tensor:
+    """Median over the last dim; the mean of the middle two for an even count."""
     return torch.quantile(values, 0.5, dim=-1)
 
 
-MEDIANS_APART = 0.005  # of the ratio: more than rounding to two digits explains
+MEDIANS_APART = 0.005  # relative: more than rounding to two digits explains
 
 
 def ratio_apart(speedup: float | None, dense_ms: float | None, sparse_ms: float | None) -> str:
-    """A clause where two median latencies give another ratio than the speedup; empty where they agree."""
+    """A clause that explains why two median latencies give another ratio than the speedup; empty where they agree."""
     if speedup is None or not dense_ms or not sparse_ms:
         return ""
     shown = dense_ms / sparse_ms

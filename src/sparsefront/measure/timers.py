@@ -1,4 +1,4 @@
-"""Timers: functions side by side, single layers on a CPU or alone on a GPU, and the launches worth timing."""
+"""Timers: interleaved functions, and single layers with the launch parameters worth trying."""
 
 import copy
 import logging
@@ -18,24 +18,24 @@ from sparsefront_kernels.tuning.launches import Tunable
 from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
-from sparsefront.gpu import alone
+from sparsefront.gpu import exclusive
 from sparsefront.measure.correctness import floating_tensors
 from sparsefront.measure.graph_capture import record
 from sparsefront.measure.memory import stored_bytes
 
-# In which order functions that are timed in turn are called.
+# The call order of functions that are timed in turn.
 
 
 def balanced_orders(names: Sequence[str]) -> list[list[str]]:
-    """Orders of rounds, to be run through again and again, in which each name follows each other one equally often.
+    """Orders of rounds, to be cycled, in which each name follows every other one equally often.
 
-    What ran before decides what lies in the L2 cache and how warm the GPU is. A function that follows itself finds its own
-    weights there; here none does, from one round to the next either. Two can only alternate, three need two orders.
+    The function before determines the contents of the L2 cache and the heat of the GPU. A function that followed itself would
+    find its own weights in L2; here none does, across rounds either. Two names alternate, three need two orders.
 
-    Every round has each name once, so that slow changes of clock and heat weigh on all alike: of a steady drift over r rounds
-    1 / 2r comes between two names at most. Rounds follow one another without a pause, so that it means nothing to be the
-    first or the last of one, and one name may always be the last: what remains is that the others, in a Williams design,
-    begin and end equally often. An odd number of others needs each order backwards too.
+    Every round has each name once, so that slow changes of clock and heat affect all alike: a steady drift over r rounds adds
+    at most 1 / 2r of it between two names. Rounds follow each other without a pause, so first and last places do not matter
+    and one name may always be last; the others, in a Williams design, begin and end equally often. An odd number of others
+    needs each order reversed, too.
 
     Args:
         names: one or more.
@@ -50,7 +50,7 @@ def balanced_orders(names: Sequence[str]) -> list[list[str]]:
     return [[*order, last] for order in orders]
 
 
-# The one timer: functions measured side by side, every sample kept.
+# The one timer: interleaved functions, every sample kept.
 
 
 @dataclass(frozen=True)
@@ -76,27 +76,27 @@ def summarise(samples_ms: list[float]) -> LatencySummary:
 def time_interleaved(
     functions: dict[str, Callable[[], object]], *, device: torch.device, warmup: int, samples: int
 ) -> dict[str, list[float]]:
-    """Time functions in turn, so that clocks, heat and neighbors weigh on all of them alike.
+    """Time functions in turn, so that clocks, heat and other processes affect all of them alike.
 
-    A sample starts on an idle device and ends when the device has finished: what a caller that waits for the answer
-    would see, launches included. The order changes from round to round, so that each function follows each other one
-    equally often (see `balanced_orders`). Other processes of ours leave the GPU alone meanwhile.
+    A sample starts on an idle device and ends when the device has finished, launches included: the latency that a waiting
+    caller sees. The order changes from round to round, so that each function follows every other one equally often (see
+    `balanced_orders`). Other processes of ours do not use the GPU meanwhile.
 
     Args:
-        functions: name -> what to time; called without arguments.
-        device: cpu (perf_counter) or cuda (events on the current stream, waited for after each sample).
-        warmup: rounds thrown away.
+        functions: name -> function without arguments.
+        device: cpu (perf_counter) or cuda (events on the current stream, synchronized after each sample).
+        warmup: rounds discarded.
         samples: rounds kept.
     Returns:
-        name -> all `samples` durations in milliseconds, in the order in which they were taken.
+        name -> all `samples` durations in milliseconds, in order.
     Raises:
-        RuntimeError: a CUDA device is asked for and there is none; a CPU clock never stands in for it.
+        RuntimeError: `device` is CUDA and there is no GPU; a CPU clock never replaces it.
         ValueError: a device of another kind.
     """
     timer = _timer(device)
     taken: dict[str, list[float]] = {name: [] for name in functions}
     rounds = islice(cycle(balanced_orders(list(functions))), warmup + samples)
-    with alone(device):
+    with exclusive(device):
         for turn, order in enumerate(rounds):
             for name in order:
                 duration_ms = timer(functions[name])
@@ -125,7 +125,7 @@ def cuda_ms(function: Callable[[], object], device: torch.device) -> float:
     """Milliseconds of one call on a GPU, launches included, by events on the current stream."""
     with torch.cuda.device(device):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        torch.cuda.synchronize()  # work left in the queue would be charged to this sample
+        torch.cuda.synchronize()  # queued work would count in this sample
         start.record()
         function()
         end.record()
@@ -133,19 +133,19 @@ def cuda_ms(function: Callable[[], object], device: torch.device) -> float:
         return start.elapsed_time(end)
 
 
-# How long a call keeps the processor busy, which the replay of a graph does not show and every other call waits for.
+# Host time of a call: a graph replay hides it, eager execution waits for it.
 
-TRIES = 3  # the least counts: a first call may compile, and any may wait for another process
+TRIES = 3  # the minimum counts: a first call may compile, and any may wait for another process
 MOST_MS = 20.0
 
 
-def require_prompt(call: Callable[[], Any], device: torch.device) -> None:
-    """Reject what every network with it waits for whenever it is not replayed: some calls of cuSPARSELt take 0.25 s.
+def require_short_host_time(call: Callable[[], Any], device: torch.device) -> None:
+    """Reject calls with a long host time, which every eager network would wait for: some of cuSPARSELt take 0.25 s.
 
     Args:
-        call: work for the device, as it is launched outside of a graph.
+        call: launches work for the device, outside of a graph.
     Raises:
-        RuntimeError: a call keeps the processor busy for more than MOST_MS; says for how long.
+        RuntimeError: a call keeps the CPU busy for more than MOST_MS; says for how long.
     """
     found = min(_host_ms(call, device) for _ in range(TRIES))
     if found > MOST_MS:
@@ -154,17 +154,16 @@ def require_prompt(call: Callable[[], Any], device: torch.device) -> None:
 
 def _host_ms(call: Callable[[], Any], device: torch.device) -> float:
     if device.type == "cuda":
-        torch.cuda.synchronize(device)  # or the call waits for what was launched before
+        torch.cuda.synchronize(device)  # else the call may wait for earlier launches
     start = time.perf_counter()
     call()
     return (time.perf_counter() - start) * 1e3
 
 
-# The launch parameters of a layer's kernel: those in use, and those worth timing where none were measured for its
-# product.
+# The launch parameters of a layer's kernel: those in use, and those to try where none were measured for its product.
 
 log = logging.getLogger(__name__)
-MOST = 4  # the kernel's own model puts the most promising first
+MOST = 4  # candidates; the kernel's performance model puts the most promising first
 
 
 @dataclass(frozen=True)
@@ -172,7 +171,7 @@ class LaunchChoice:
     """Launch parameters to try for one product.
 
     Args:
-        tunable, packed, problem: the kernel's, and the packed weight and the product that they are for.
+        tunable, packed, problem: the kernel's autotuning interface, the packed weight, and the product.
         candidates: the most promising first.
     """
 
@@ -182,28 +181,28 @@ class LaunchChoice:
     candidates: Sequence[Any]
 
     def use(self, launch: Any) -> None:
-        """From the next call on, in this process; it does not count as measured."""
+        """Use a launch from the next call on, in this process; it does not count as measured."""
         self.tunable.try_out(self.packed, self.problem, launch)
 
     def keep(self, launch: Any, latency_us: float) -> None:
-        """From the next call on, and in later processes where the user's table can be written."""
+        """Use a launch from the next call on and, if the user's table can be written, in later processes."""
         self.tunable.remember(self.packed, self.problem, launch, latency_us)
         try:
             self.tunable.save(self.problem.device)
-        except OSError as error:  # it is found again where it is needed
+        except OSError as error:  # later processes measure it again
             log.warning("launch parameters of %s are not kept: %s", self.tunable.kernel, error)
 
     def use_none(self) -> None:
-        """From the next call on what ran before `use`."""
+        """Undo `use`, from the next call on."""
         self.tunable.end_trial(self.packed, self.problem)
 
 
 def untried_launches(layer: SparseLayer, output: Tensor, known: Sequence[Any] = ()) -> LaunchChoice | None:
-    """What to try for this layer; None where its kernel has nothing to choose, or was measured or tried for such a product.
+    """Launches to try for this layer; None where its kernel has no choice, or was measured or tried for such a product.
 
     Args:
-        output: of the layer, which tells the rows of the product.
-        known: launches that were fast for a product like this one: these alone are tried.
+        output: of the layer; gives the rows of the product.
+        known: launches that were fast for a similar product: if given, only these are tried.
     """
     tunable, packed = layer.tunable
     if tunable is None:
@@ -217,15 +216,15 @@ def untried_launches(layer: SparseLayer, output: Tensor, known: Sequence[Any] = 
     candidates = tunable.candidates(packed, problem)[:MOST]
     if len(candidates) > 1:
         return LaunchChoice(tunable, packed, problem, candidates)
-    if candidates:  # nothing to time; and not to be looked for again, which takes a library's own search seconds
+    if candidates:  # nothing to time; remembered, since a library's own search for it takes seconds
         tunable.try_out(packed, problem, candidates[0])
     return None
 
 
 def assume_launch(layer: SparseLayer, problem: Problem, launch: Any) -> None:
-    """Run this product with a launch that was fast for one like it, unless this one was measured or tried before.
+    """Use a launch that was fast for a similar product, unless this product was measured or tried before.
 
-    To predict the best of all launches takes a tenth of a second for thousands of work tiles.
+    Predicting the best of all launches would take a tenth of a second for thousands of work tiles.
     """
     tunable, packed = layer.tunable
     problem = replace(problem, layout=layer.kernel_layout)
@@ -234,42 +233,42 @@ def assume_launch(layer: SparseLayer, problem: Problem, launch: Any) -> None:
     tunable.try_out(packed, problem, launch)
 
 
-def assume_none(layer: SparseLayer, problem: Problem) -> None:
-    """Take back what was assumed or tried for this product."""
+def forget_launch(layer: SparseLayer, problem: Problem) -> None:
+    """Undo `assume_launch`, or a trial, for this product."""
     tunable, packed = layer.tunable
     if tunable is not None:
         tunable.end_trial(packed, replace(problem, layout=layer.kernel_layout))
 
 
 def launch_in_use(layer: SparseLayer, problem: Problem) -> dict[str, Any]:
-    """The launch parameters by name with which the layer runs this product; empty where its kernel has none."""
+    """The launch parameters of the layer for this product, by name; empty where its kernel has none."""
     launch = launch_of(layer, problem)
     return {} if launch is None else asdict(launch)
 
 
 def launch_of(layer: SparseLayer, problem: Problem) -> Any:
-    """The launch parameters with which the layer runs this product; None where its kernel has none."""
+    """The launch parameters of the layer for this product; None where its kernel has none."""
     tunable, packed = layer.tunable
     return None if tunable is None else tunable.launch(packed, replace(problem, layout=layer.kernel_layout))
 
 
-# How long one layer or block takes on the GPU, alone: graph replays, on operands that no cache still holds.
+# Latency of one layer or block on an exclusive GPU: graph replays, on operands that are not in L2.
 
 SAMPLES, FEWEST = 20, 3
 BUDGET_MS = 100.0
 MOST_COPIES = 64
 WARMUP = 3
-AS_FAST = 1.05  # times the fastest launch: such launches may be the fastest for a product like this one
-LAUNCH_US = 2000.0  # what a call may take beside its kernels: a library's, several of them
+AS_FAST = 1.05  # times the fastest latency: such launches may be the fastest for a similar product
+LAUNCH_US = 2000.0  # allowance for launch overhead, of a library with several kernels too
 
 
 @dataclass(frozen=True)
 class KernelTime:
     """Median latency of one call.
 
-    `eager_because`: why it had to be timed launch by launch; None where a graph was replayed.
-    `launches`: of the launch parameters that were tried those that are AS_FAST, the fastest first.
-    `relative_error`: of the result with the launch parameters that are in use now; None where it was not checked here.
+    `eager_because`: why it was timed launch by launch; None where a graph was replayed.
+    `launches`: those of the tried launch parameters within AS_FAST of the best, fastest first.
+    `relative_error`: of the result with the launch parameters now in use; None where it was not checked.
     `left_out`: launch parameters that failed or gave a wrong result -> why.
     """
 
@@ -284,7 +283,7 @@ Check = Callable[[nn.Module], tuple[float | None, str | None]]  # layer -> relat
 
 
 def unchecked(layer: nn.Module) -> tuple[None, None]:
-    """The check of what was checked before, or is right anyway."""
+    """A check that passes everything, for layers that need none."""
     return None, None
 
 
@@ -299,21 +298,20 @@ def time_layer(
 ) -> KernelTime:
     """Time layer(x, ...), layout changes and im2col included.
 
-    A graph costs its launch once per replay, eager code once per call, so short kernels are compared fairly only inside
-    a graph. As many copies of weight, input and output take turns as fill the L2 cache twice, since in a network other
-    layers run between two calls. A kernel whose launch parameters were not measured for such a product yet is timed with
-    the most promising ones; the best are used from then on, and kept in the user's table. One that fails or gives a wrong
-    result is left out, as is one that keeps the processor busy. Kernels are compiled and checked before other processes of
-    ours have to leave the GPU alone.
+    A graph pays its launch once per replay, eager code once per call, so short kernels are compared fairly only inside a
+    graph. Calls rotate over as many copies of weight, input and output as fill the L2 cache twice, since in a network other
+    layers run between two calls. If launch parameters were not measured for such a product yet, the most promising ones are
+    timed; the best are used from then on and saved in the user's table. Those that fail, give a wrong result or keep the CPU
+    busy are skipped. Kernels are compiled and checked before the GPU is claimed exclusively.
 
     Args:
         layer: on x's CUDA device; copied for the rotation.
-        x, more, keywords: what the layer receives; tensors are copied for the rotation, in their strides.
-        at_most_us: what takes longer is not chosen anyway: it is timed once, or a few times.
-        launches: launch parameters that were fast for a product like this one; the kernel's own are then not looked for.
-        check: layer -> relative error, and why its result is wrong or None: asked with all launch parameters that are timed.
+        x, more, keywords: arguments of the layer; tensors are copied for the rotation, with their strides.
+        at_most_us: slower layers are not chosen anyway, so that they are timed once or a few times only.
+        launches: launch parameters that were fast for a similar product; if given, no others are tried.
+        check: layer -> relative error, and why its result is wrong or None; called for all launch parameters that are timed.
     Raises:
-        RuntimeError: x is not on a CUDA device, or all launch parameters fail, give a wrong result or keep the processor busy.
+        RuntimeError: x is not on a CUDA device, or all launch parameters fail, give a wrong result or keep the CPU busy.
     """
     if not x.is_cuda:
         raise RuntimeError(f"kernels are timed on a CUDA device, not on {x.device}")
@@ -321,18 +319,18 @@ def time_layer(
         calls = _rotation(layer, (x, *more), keywords)
         if not isinstance(layer, SparseLayer) or layer.tunable[0] is None:
             if isinstance(layer, SparseLayer):
-                require_prompt(calls[0], x.device)
-            with alone(x.device):
+                require_short_host_time(calls[0], x.device)
+            with exclusive(x.device):
                 return _time(calls, x.device, at_most_us)
         tried = untried_launches(layer, layer(x, *more, **keywords), launches)
         if tried is not None:
             return _time_launches(tried, layer, calls, x.device, at_most_us, check)
-        # its launch may have been chosen since it was checked, in another layout of the kernel
+        # its launch may have been chosen after it was checked, in another layout of the kernel
         error, wrong = check(layer)
         if wrong is not None:
             raise RuntimeError(wrong)
-        require_prompt(calls[0], x.device)
-        with alone(x.device):
+        require_short_host_time(calls[0], x.device)
+        with exclusive(x.device):
             return replace(_time(calls, x.device, at_most_us), relative_error=error)
 
 
@@ -344,27 +342,27 @@ def _time_launches(
     at_most_us: float,
     check: Check,
 ) -> KernelTime:
-    """Time the candidates whose result is right, and use the best from now on.
+    """Time the candidates whose result is correct, and use the best from now on.
 
     Raises:
-        RuntimeError: there is none; what was used before is used again.
+        RuntimeError: there is none; the earlier launch is restored.
     """
     errors: dict[Any, float | None] = {}
     times: dict[Any, KernelTime] = {}
     left_out: dict[str, str] = {}
     try:
         for launch in tried.candidates:
-            with _left_out_where_it_fails(launch, left_out):
+            with _skip_on_failure(launch, left_out):
                 tried.use(launch)
                 calls[0]()  # compiles
-                require_prompt(calls[0], device)
+                require_short_host_time(calls[0], device)
                 error, wrong = check(layer)
                 if wrong is not None:
                     raise RuntimeError(wrong)
                 errors[launch] = error
-        with alone(device):
+        with exclusive(device):
             for launch in errors:
-                with _left_out_where_it_fails(launch, left_out):
+                with _skip_on_failure(launch, left_out):
                     tried.use(launch)
                     times[launch] = _time(calls, device, at_most_us)
         if not times:
@@ -384,8 +382,8 @@ def _time_launches(
 
 
 @contextmanager
-def _left_out_where_it_fails(launch: Any, left_out: dict[str, str]) -> Iterator[None]:
-    """Another launch does the work then."""
+def _skip_on_failure(launch: Any, left_out: dict[str, str]) -> Iterator[None]:
+    """Record an exception of this launch in `left_out` and log it instead of raising: other launches may work."""
     try:
         yield
     except Exception as error:  # a kernel may fail in any way
@@ -396,7 +394,7 @@ def _left_out_where_it_fails(launch: Any, left_out: dict[str, str]) -> Iterator[
 def _time(calls: list[Callable[[], Any]], device: torch.device, at_most_us: float) -> KernelTime:
     try:
         if cuda_ms(calls[0], device) * 1e3 > at_most_us + LAUNCH_US:
-            # it may be the processor that takes so long, as in some calls of cuSPARSELt: only a replay tells
+            # this may be host time, as in some calls of cuSPARSELt: only a replay shows the kernel's own
             single, _ = record(calls[:1], device=device, warmup=0)
             once_us = cuda_ms(single.replay, device) * 1e3
             if once_us > at_most_us + LAUNCH_US:
@@ -410,7 +408,7 @@ def _time(calls: list[Callable[[], Any]], device: torch.device, at_most_us: floa
 
 
 def _rotation(layer: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]) -> list[Callable[[], Any]]:
-    """One call per copy of the operands."""
+    """Calls on separate copies of the operands, to rotate over."""
     operands = floating_tensors([*args, *keywords.values(), layer(*args, **keywords)])
     moved = stored_bytes(layer) + sum(operand.nbytes for operand in operands)
     wanted = 2 * torch.cuda.get_device_properties(args[0].device).L2_cache_size
@@ -420,7 +418,7 @@ def _rotation(layer: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any])
 
 
 def _call(layer: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]) -> Callable[[], Any]:
-    """With tensors of its own."""
+    """A call of the layer on cloned tensors."""
     own, named = [_cloned(part) for part in args], {name: _cloned(part) for name, part in keywords.items()}
     return lambda: layer(*own, **named)
 
@@ -432,9 +430,7 @@ def _cloned(operand: Any) -> Any:
 def _median_us(
     function: Callable[[], object], device: torch.device, *, per_sample: int, at_most_us: float = inf
 ) -> float:
-    """Median over SAMPLES, or over fewer (FEWEST at least) once BUDGET_MS is spent or none took less than `at_most_us`: what
-    is that slow is not chosen anyway.
-    """
+    """Median over SAMPLES, or over fewer (FEWEST at least) once BUDGET_MS is spent or if all took more than `at_most_us`."""
     taken: list[float] = []
     spent_ms = 0.0
     for turn in range(WARMUP + SAMPLES):
@@ -452,9 +448,9 @@ CPU_WARMUP, CPU_SAMPLES, CPU_FEWEST = 1, 15, 3
 BUDGET_SECONDS = 0.1
 
 
-def time_where_it_is(layer: nn.Module, x: torch.Tensor, *more: Any) -> KernelTime:
-    """Time layer(x, ...) on the device of x: as `time_layer` on a GPU, else by `perf_counter`: the median over
-    SAMPLES calls, or over fewer (FEWEST at least) once BUDGET_SECONDS are spent.
+def time_on_any_device(layer: nn.Module, x: torch.Tensor, *more: Any) -> KernelTime:
+    """Time layer(x, ...) on the device of x: by `time_layer` on a GPU, else by `perf_counter`: the median over CPU_SAMPLES calls,
+    or over fewer (CPU_FEWEST at least) once BUDGET_SECONDS are spent.
     """
     if x.is_cuda:
         return time_layer(layer, x, *more)

@@ -1,4 +1,4 @@
-"""Other forms of a network that give the same outputs, so that the fastest dense one is the baseline."""
+"""Variants: rewrites of a network with the same outputs, so that the fastest dense one is the baseline."""
 
 import copy
 import operator
@@ -19,32 +19,32 @@ from sparsefront.measure.attention import BACKENDS, WithAttentionBackend, unsupp
 from sparsefront.measure.execution_mode import CannotTrace, traced
 from sparsefront.networks import before_forward, first_argument, has_forward_hooks
 
-# What follows a convolution and can go into it: ReLU, or the sum with a shortcut and then ReLU.
+# The epilogue of a convolution that can be fused into it: ReLU, or a shortcut added and then ReLU.
 
 _SUMS = (operator.add, operator.iadd, torch.add)
 _RELUS = (torch.relu, torch.nn.functional.relu)
 
 
 @dataclass(frozen=True)
-class Ending:
+class Epilogue:
     """max(0, y), or max(0, y + shortcut).
 
     Args:
         relu: the node that computes it.
-        shortcut: the node that is added; None where none is.
+        shortcut: the added node, if any.
     """
 
     relu: fx.Node
     shortcut: fx.Node | None = None
 
 
-def ending_of(node: fx.Node, modules: dict[str, nn.Module]) -> Ending | None:
-    """The ending that alone reads a node, or None."""
+def find_epilogue(node: fx.Node, modules: dict[str, nn.Module]) -> Epilogue | None:
+    """The epilogue, if it is the only user of a node."""
     if len(node.users) != 1:
         return None
     (after,) = node.users
     if _is_relu(after, modules):
-        return Ending(after)
+        return Epilogue(after)
     if not _calls(after, _SUMS) or after.kwargs or len(after.args) != 2 or len(after.users) != 1:
         return None
     first, second = after.args
@@ -52,13 +52,13 @@ def ending_of(node: fx.Node, modules: dict[str, nn.Module]) -> Ending | None:
     (relu,) = after.users
     if not isinstance(shortcut, fx.Node) or shortcut is node or not _is_relu(relu, modules):
         return None
-    return Ending(relu, shortcut)
+    return Epilogue(relu, shortcut)
 
 
 def adds_shortcut(net: nn.Module) -> dict[str, bool]:
-    """Convolutions that ReLU follows -> whether a shortcut is added before it; BatchNorms, which are folded, may be between.
+    """Convolutions followed by ReLU -> whether a shortcut is added before it; BatchNorms, which are folded, may be between.
 
-    Of two convolutions whose sum it is of, the first one takes it. Empty where the forward is no graph of calls.
+    If ReLU follows a sum of two convolutions, the first one counts. Empty where the forward cannot be traced.
     """
     try:
         nodes = traced(net).nodes
@@ -73,9 +73,9 @@ def adds_shortcut(net: nn.Module) -> dict[str, bool]:
         last = node
         while len(last.users) == 1 and _is_norm(after := next(iter(last.users)), modules):
             last = after
-        if (ending := ending_of(last, modules)) is not None and ending.relu not in taken:
-            taken.add(ending.relu)
-            found[called(node)] = ending.shortcut is not None
+        if (epilogue := find_epilogue(last, modules)) is not None and epilogue.relu not in taken:
+            taken.add(epilogue.relu)
+            found[called(node)] = epilogue.shortcut is not None
     return found
 
 
@@ -93,7 +93,7 @@ def _is_relu(node: fx.Node, modules: dict[str, nn.Module]) -> bool:
     return _calls(node, _RELUS) or (node.op == "call_method" and node.target in ("relu", "relu_"))
 
 
-# BatchNorm behind a convolution, in eval mode, is a factor and a shift of each channel: both go into the convolution.
+# In eval mode BatchNorm is a scale and a shift per channel, which fold into the convolution before it.
 
 
 class CannotFold(Exception):
@@ -101,10 +101,10 @@ class CannotFold(Exception):
 
 
 def fold_batch_norm(net: nn.Module) -> nn.Module:
-    """A copy without the BatchNorms that alone read a convolution, dense or sparse; nn.Identity stands in their places.
+    """A copy whose BatchNorms are folded into convolutions, dense or sparse, that only they use; nn.Identity replaces them.
 
     Args:
-        net: in eval mode; left as it is.
+        net: in eval mode; unchanged.
     Raises:
         CannotFold, CannotTrace: with the reason.
     """
@@ -123,7 +123,7 @@ def fold_batch_norm(net: nn.Module) -> nn.Module:
 
 
 def _pairs(graph: fx.Graph, modules: dict[str, nn.Module]) -> list[tuple[str, str]]:
-    """Names of convolutions and of the BatchNorms that alone read them; each is called once."""
+    """Names of convolutions and of the BatchNorms that are their only users; each is called once."""
     calls = [node for node in graph.nodes if node.op == "call_module"]
     targets = [called(node) for node in calls]
     pairs = []
@@ -141,7 +141,7 @@ def _pairs(graph: fx.Graph, modules: dict[str, nn.Module]) -> list[tuple[str, st
 
 
 def called(node: fx.Node) -> str:
-    """The name of the module, or of the tensor, that a node of a graph calls or reads."""
+    """The qualified name of the module or tensor that is a node's target."""
     assert isinstance(node.target, str)
     return node.target
 
@@ -160,28 +160,28 @@ def _folded(convolution: nn.Conv2d | SparseLayer, norm: nn.BatchNorm2d) -> nn.Mo
     return convolution.scaled(scale, shift)
 
 
-# What follows a sparse convolution goes into it: ReLU, and the sum with a shortcut before it.
+# ReLU, and a shortcut added before it, fused into the sparse convolution that they follow.
 
 
 class NothingToFuse(Exception):
-    """A network without a convolution that takes what follows it; the message says so."""
+    """No convolution of a network takes an epilogue; the message says why."""
 
 
 @runtime_checkable
 class TakesEpilogue(Protocol):
-    """A convolution that can give max(0, y + residual), or max(0, y)."""
+    """A convolution that can compute max(0, y + residual), or max(0, y)."""
 
     def with_relu(self) -> Self | None:
-        """A copy that ends with ReLU, whose forward takes a residual as its second argument; None where it gains nothing."""
+        """A copy with ReLU whose forward takes a residual as its second argument; None where that gains nothing."""
 
     def __call__(self, input: Tensor, residual: Tensor | None = None) -> Tensor: ...
 
 
 def fuse_epilogues(net: nn.Module) -> nn.Module:
-    """A copy, as a graph, in which sparse convolutions end with the ReLU that follows them.
+    """A copy, as an fx.GraphModule, in which the ReLU after a sparse convolution is fused into it.
 
     Args:
-        net: in eval mode; left as it is.
+        net: in eval mode; unchanged.
     Raises:
         NothingToFuse, CannotTrace: with the reason.
     """
@@ -205,19 +205,19 @@ def fuse_epilogues(net: nn.Module) -> nn.Module:
 
 
 def _fuse(graph: fx.Graph, node: fx.Node, convolution: TakesEpilogue, modules: dict[str, nn.Module]) -> bool:
-    """Whether the convolution of a node took the ReLU behind it, with the sum between, if there is one."""
+    """Fuse the ReLU after a convolution, and the shortcut added before it, if any; returns whether it was fused."""
     (after,) = node.users
-    ending = ending_of(node, modules)
-    if ending is None or (ended := convolution.with_relu()) is None:
+    epilogue = find_epilogue(node, modules)
+    if epilogue is None or (with_relu := convolution.with_relu()) is None:
         return False
-    assert isinstance(ended, nn.Module)
-    modules[""].set_submodule(called(node), ended, strict=True)
-    with graph.inserting_before(ending.relu):  # where the shortcut too is known
+    assert isinstance(with_relu, nn.Module)
+    modules[""].set_submodule(called(node), with_relu, strict=True)
+    with graph.inserting_before(epilogue.relu):  # here the shortcut is computed, too
         x = first_argument(node.args, node.kwargs)
-        arguments = (x,) if ending.shortcut is None else (x, ending.shortcut)
+        arguments = (x,) if epilogue.shortcut is None else (x, epilogue.shortcut)
         made = graph.call_module(called(node), arguments)
-    ending.relu.replace_all_uses_with(made)
-    for gone in (ending.relu, after, node):
+    epilogue.relu.replace_all_uses_with(made)
+    for gone in (epilogue.relu, after, node):
         if not gone.users and gone in graph.nodes:
             graph.erase_node(gone)
     return True
@@ -230,14 +230,14 @@ def _remove_identities(graph: fx.Graph, modules: dict[str, nn.Module]) -> None:
             graph.erase_node(node)
 
 
-# Linear layers that read the same tensor, computed as one product: Q, K and V of an attention for one.
+# Linear layers that read the same tensor, computed as one product, such as Q, K and V of an attention.
 
 
 class FusedLinears(nn.Module):
-    """One weight [N1 + N2 + ..., K] for several Linear layers; the first one called multiplies, the others take slices.
+    """One weight [N1 + N2 + ..., K] for several Linear layers; the first call multiplies, the others take slices.
 
     Args:
-        linears: layers of the same K, dtype and device, in the order in which the network calls them.
+        linears: layers of the same K, dtype and device, in call order.
     """
 
     def __init__(self, linears: list[nn.Linear]) -> None:
@@ -255,10 +255,9 @@ class FusedLinears(nn.Module):
         self._outputs: tuple[Tensor, ...] = ()
 
     def part(self, x: Tensor, index: int) -> Tensor:
-        """What layer `index` gives for x [..., K]: [..., N of the layer], a slice of the common product.
+        """Output [..., N] of layer `index` for x [..., K], a slice of the common product.
 
-        A call with another tensor than the first layer's is multiplied on its own, so the result never depends on the
-        order of the calls.
+        Another tensor than the first layer's is multiplied separately, so the result never depends on the order of the calls.
         """
         if index == 0:
             self._input, self._outputs = x, F.linear(x, self.weight, self.bias).split(self.sizes, dim=-1)
@@ -273,14 +272,14 @@ class FusedLinears(nn.Module):
 
 
 class FusedPart(nn.Module):
-    """One of the layers of a `FusedLinears`, at its place in the network."""
+    """Replaces one of the layers of a `FusedLinears` in the network."""
 
     def __init__(self, fused: FusedLinears, index: int) -> None:
         super().__init__()
         self.fused, self.index = fused, index
 
     def forward(self, input: Tensor) -> Tensor:
-        """`input` is called as nn.Linear calls it."""
+        """The argument is named as in nn.Linear."""
         return self.fused.part(input, self.index)
 
 
@@ -288,8 +287,8 @@ def fuse_linears(net: nn.Module, /, *args: Any, **inputs: Any) -> nn.Module | No
     """A network with the same outputs in which Linear layers that read the same tensor are one product.
 
     Args:
-        net: in eval mode; left as it is, all other parameters are shared with it.
-        args, inputs: arguments of one forward pass, in which the layers are watched.
+        net: in eval mode; unchanged. The result shares all other parameters with it.
+        args, inputs: arguments of the forward pass in which the layers' inputs are compared.
     Returns:
         None where no two layers read the same tensor.
     """
@@ -308,15 +307,15 @@ def fuse_linears(net: nn.Module, /, *args: Any, **inputs: Any) -> nn.Module | No
 @dataclass(frozen=True)
 class _Call:
     name: str
-    x: Tensor  # held, so that no later tensor gets its identity
+    x: Tensor  # kept alive, so that no later tensor gets its id
     version: int
 
 
 def shared_input_linears(net: nn.Module, /, *args: Any, **inputs: Any) -> list[list[str]]:
-    """Names of Linear layers that one forward pass calls once each with the same unchanged tensor, in call order."""
+    """Groups of Linear layers that one forward pass calls once each with the same unmodified tensor, in call order."""
     calls: list[_Call] = []
     linears = {name: module for name, module in net.named_modules() if _is_plain(module)}
-    # outside of inference mode, whose tensors do not count their changes
+    # outside of inference mode, whose tensors have no version counter
     with before_forward(linears, partial(_note, calls)), torch.inference_mode(False), torch.no_grad():
         net(*map(_cloned, args), **{name: _cloned(value) for name, value in inputs.items()})
     names = [call.name for call in calls]
@@ -329,7 +328,7 @@ def shared_input_linears(net: nn.Module, /, *args: Any, **inputs: Any) -> list[l
 
 
 def copy_sharing_weights(net: nn.Module) -> nn.Module:
-    """The network's modules copied, its parameters, buffers and compressed layers shared."""
+    """Copy a network's modules; share its parameters, buffers and compressed layers."""
     shared = chain(
         net.parameters(), net.buffers(), (module for module in net.modules() if isinstance(module, SparseLayer))
     )
@@ -341,7 +340,7 @@ def _cloned(value: Any) -> Any:
 
 
 def _is_plain(module: nn.Module) -> bool:
-    """A Linear that does nothing but its product: no subclass, no parametrization, no hooks."""
+    """Whether this is a plain nn.Linear: no subclass, no parametrization, no hooks."""
     return type(module) is nn.Linear and not has_forward_hooks(module)
 
 
@@ -354,15 +353,15 @@ def _note(calls: list[_Call], name: str, arguments: tuple[Any, ...], keywords: d
 
 
 class CutsNoPatches(Exception):
-    """A network has no such convolution; the message says so."""
+    """A network has no patch convolution."""
 
 
 class PatchProduct(nn.Module):
-    """Image [B, C, H, W] -> [B, D, H/p, W/q]: a convolution whose filters of p × q pixels stand side by side.
+    """Image [B, C, H, W] -> [B, D, H/p, W/q]: a convolution with p × q filters and a stride of (p, q), as one matrix product.
 
-    No pixel belongs to two patches, so that they are the rows of a matrix as large as the image. cuDNN takes 2.0 ms for those of
-    ViT-L/16 (256 images, fp16, H200), a product of 79 GFLOP, and 0.7 ms to change layouts around it. The result lies with its
-    channels last, as tokens.
+    Patches do not overlap, so that they are the rows of a matrix as large as the image. cuDNN takes 2.0 ms for those of
+    ViT-L/16 (256 images, fp16, H200), a product of 79 GFLOP, and 0.7 ms to change layouts around it. The result is in
+    channels-last memory, as tokens.
     """
 
     def __init__(self, convolution: nn.Conv2d) -> None:
@@ -371,10 +370,10 @@ class PatchProduct(nn.Module):
         self.weight, self.bias = convolution.weight, convolution.bias
 
     def forward(self, input: Tensor) -> Tensor:
-        """`input` is called as nn.Conv2d calls it."""
+        """The argument is named as in nn.Conv2d."""
         (batch, channels), (height, width) = input.shape[:2], self.kernel_size
         down, right = input.shape[2] // height, input.shape[3] // width
-        whole = input[:, :, : down * height, : right * width]  # a convolution leaves out what fills no patch
+        whole = input[:, :, : down * height, : right * width]  # a convolution ignores partial patches
         patches = whole.reshape(batch, channels, down, height, right, width).permute(0, 2, 4, 1, 3, 5)
         rows = patches.reshape(batch * down * right, channels * height * width)
         y = linear(rows, self.weight.flatten(1), self.bias)
@@ -382,7 +381,7 @@ class PatchProduct(nn.Module):
 
 
 def patch_products(net: nn.Module) -> nn.Module:
-    """A copy, sharing its weights, whose patch convolutions are products.
+    """A copy, sharing its weights, with each patch convolution as a `PatchProduct`.
 
     Raises:
         CutsNoPatches: there is none.
@@ -411,30 +410,30 @@ def _cuts_patches(module: nn.Module) -> bool:
 
 
 def _pads(padding: str | tuple[int, ...]) -> tuple[int, ...]:
-    """Pixels that are added; "same" adds none only where filters cover one pixel, so that it counts as some."""
+    """Padding in pixels; "same" counts as 1, since it adds none only for filters of one pixel."""
     if isinstance(padding, str):
         return (int(padding != "valid"),)
     return tuple(padding)
 
 
-# Other forms of a network that give the same outputs, so that the fastest dense one is the baseline.
+# The variants:
 #
-#     folded_batch_norm    BatchNorm behind a convolution goes into its weights
-#     fused_epilogue       ReLU and the sum with a shortcut go into the sparse convolution before them
+#     folded_batch_norm    BatchNorm folded into the convolution before it
+#     fused_epilogue       ReLU, and a shortcut added before it, fused into the sparse convolution before them
 #     patch_product        convolutions that cut an image into patches as one product
 #     fused_qkv            Linear layers that read the same tensor as one product
-#     channels_last        activations and filters of convolutions with the channels last in memory
-#     fused_graph          our own fused graph with every layer dense, where the caller has one
+#     channels_last        activations and filters of convolutions in channels-last memory
+#     fused_graph          our own fused graph with every layer dense, if the caller has one
 #     sdpa_flash, sdpa_cudnn, sdpa_efficient  PyTorch's attention on that backend only
 #
-# Dense and sparse networks are given the same ones, where they apply.
+# Dense and sparse networks get the same ones, where they apply.
 
 FUSED_GRAPH, PATCH_PRODUCT = "fused_graph", "patch_product"
 VARIANTS = ("folded_batch_norm", "fused_epilogue", PATCH_PRODUCT, "fused_qkv", "channels_last", FUSED_GRAPH, *BACKENDS)
 
 _REWRITTEN = {"folded_batch_norm": fold_batch_norm, "fused_epilogue": fuse_epilogues, PATCH_PRODUCT: patch_products}
 
-# (network, inputs of one forward pass) -> its fused graph; the network stays as it is; may raise DoesNotApply
+# (network, inputs of one forward pass) -> its fused graph; leaves the network unchanged; may raise DoesNotApply
 Fuse = Callable[[nn.Module, dict[str, Tensor]], nn.Module]
 
 
@@ -443,7 +442,7 @@ class DoesNotApply(Exception):
 
 
 def make_variant(name: str, net: nn.Module, inputs: dict[str, Tensor], *, fuse: Fuse | None = None) -> nn.Module:
-    """The variant of a network, which is left as it is.
+    """Apply a variant to a network, which stays unchanged.
 
     Args:
         name: one of VARIANTS.
@@ -483,7 +482,7 @@ def _fused_qkv(net: nn.Module, inputs: dict[str, Tensor]) -> nn.Module:
 
 
 def _channels_last(net: nn.Module) -> nn.Module:
-    """Filters [C_out, kh, kw, C_in] in memory; the activations follow from the first convolution on."""
-    if sum(isinstance(module, nn.Conv2d) for module in net.modules()) < 2:  # a lone one only cuts patches
+    """Filters as [C_out, kh, kw, C_in] in memory; activations follow from the first convolution on."""
+    if sum(isinstance(module, nn.Conv2d) for module in net.modules()) < 2:  # a single one only cuts patches
         raise DoesNotApply("the network has fewer than two convolutions")
     return copy.deepcopy(net).to(memory_format=torch.channels_last)

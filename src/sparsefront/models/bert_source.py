@@ -59,7 +59,7 @@ def hub_folder(name: str, revision: str, *, needed: tuple[tuple[str, ...], ...],
             raise InvalidSetting("name", name, f"its repository has no {' or '.join(alternatives)}; {REMEDY}")
     extras = [file for file in wanted if file in available and file not in chosen]
     try:  # the needed files last: where they are cached, the extras are taken to be
-        with progress.like_ours(utils):
+        with progress.sync_progress_bars(utils):
             files = [Path(hf_hub_download(name, file, revision=revision)) for file in (*extras, *chosen)]
     except Exception as error:
         raise _unreachable(name, error) from error

@@ -15,7 +15,7 @@ from sparsefront.masks.groups import Boundaries, Groups, select_in_layer
 from sparsefront.masks.weight_view import Permutation
 from sparsefront.networks import require_finite
 from sparsefront.options import TARGET as CLASS
-from sparsefront.options import classes_named_in, option_classes, trusted_class
+from sparsefront.options import option_classes, target_values, trusted_class
 from sparsefront.settings_class import checked_arguments
 
 # Reading `granularity`: the size of a group of weights that is kept or pruned together.
@@ -399,7 +399,7 @@ def from_record(record: Mapping[str, Any], *, trust: Iterable[str] = ()) -> Patt
     trusted = tuple(trust)
     settings = {key: value for key, value in record.items() if key != CLASS}
     kind = trusted_class(record.get(CLASS), Pattern, trust=trusted)
-    for nested in classes_named_in(settings):
+    for nested in target_values(settings):
         trusted_class(nested, Pattern, trust=trusted)
     made: Pattern = kind(**checked_arguments(kind, settings))
     return made

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from sparsefront import distributed
 from sparsefront.allocation.base import Allocation
 from sparsefront.errors import InvalidSetting
-from sparsefront.gpu import give_way
+from sparsefront.gpu import yield_gpu
 from sparsefront.importance.base import Importance
 from sparsefront.masks.weight_view import pixel_rows
 from sparsefront.networks import after_forward, before_forward, first_argument, in_eval_mode, layer_weight
@@ -365,7 +365,7 @@ class NetworkCalibration:
             ValueError: there is no training data.
         """
         for batch in islice(self._all_batches(), distributed.rank(), count, distributed.world_size()):
-            give_way(self._device)
+            yield_gpu(self._device)
             yield self._on_device(batch)
 
     def _all_batches(self) -> Iterator[Batch]:

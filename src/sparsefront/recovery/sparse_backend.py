@@ -91,7 +91,7 @@ def _converted(round: Round) -> Iterator["TrainedMasks"]:
             undo.enter_context(held.in_checkpoints())
         _require_right(net, trained, _dtype(round), torch.device(round.setup.trainer.device))
         fast = [part for part in net.modules() if isinstance(part, nn.TransformerEncoderLayer)]
-        for layer in fast:  # their fast path reads dense weights: see `inference.network_modules.leave_fast_path`
+        for layer in fast:  # their fast path reads dense weights: see `inference.network_modules.disable_fast_path`
             undo.callback(setattr, layer, "activation_relu_or_gelu", layer.activation_relu_or_gelu)
             layer.activation_relu_or_gelu = 0
         yield held

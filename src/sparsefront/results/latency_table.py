@@ -13,7 +13,7 @@ from sparsefront.allocation.latency_aware import LayerTime, read_table, write_ta
 from sparsefront.errors import InvalidSetting
 from sparsefront.inference.network_modules import DENSE_KERNELS
 from sparsefront.options import program_command
-from sparsefront.progress import counted, ending_with_its_reader
+from sparsefront.progress import counted, exit_quietly_on_broken_pipe
 from sparsefront.results.candidates import too_few_repeats
 from sparsefront.results.columns import fraction, milliseconds, plain, times
 from sparsefront.results.plots import DENSE_COLOR, series_styles
@@ -182,7 +182,7 @@ SAME = (
 )
 
 
-@ending_with_its_reader()
+@exit_quietly_on_broken_pipe()
 def main(arguments: Sequence[str]) -> int:
     """Make the table; returns the exit status: 0, or 1 with one message on stderr."""
     request = _parser().parse_args(arguments)

@@ -1,4 +1,4 @@
-"""What a search is given: its space, its objectives and its settings, each checked before a study begins."""
+"""Search space, objectives and sweeper settings, checked before a study begins."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -22,15 +22,12 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 
-# What something may be chosen by, whatever the run: numbers of the result, and none of the reporting split.
-
-
 def require_choosable(names: Sequence[str], sweeper: str) -> None:
-    """Each field that `optimize` names must be one that a search may choose by.
+    """Check that a search may optimize these fields: numbers of the result, not of the reporting split.
 
     Args:
         names: of fields, without their directions.
-        sweeper: what would choose.
+        sweeper: its name, for messages.
     Raises:
         InvalidSetting: there is none, one is no number, or one is of the reporting split.
     """
@@ -45,7 +42,7 @@ def require_choosable(names: Sequence[str], sweeper: str) -> None:
             raise InvalidSetting("optimize", name, allowed)
 
 
-# What a search optimizes: a field of the result and which end of it is better.
+# Objectives: a field of the result and its direction.
 
 DIRECTIONS = ("maximize", "minimize")
 LESS_IS_BETTER = re.compile(r"_(ms|seconds|error)$|_bytes(_|$)")
@@ -53,22 +50,19 @@ LESS_IS_BETTER = re.compile(r"_(ms|seconds|error)$|_bytes(_|$)")
 
 @dataclass(frozen=True)
 class Objective:
-    """Args:
-    name: of a field of the result.
-    direction: maximize or minimize.
-    """
+    """A field of the result, and whether to maximize or minimize it."""
 
     name: str
     direction: str
 
 
 def objective(text: str, metric: str | None = None) -> Objective:
-    """An entry of `optimize`: `sparse` and `latency_sparse_ms` have a better end of their own; `maximize:FIELD` names it.
+    """Parse an entry of `optimize`: a FIELD with a natural direction, such as `sparse`, or `maximize:FIELD`.
 
     Args:
-        metric: what qualities are of, where that is known: of a perplexity less is better.
+        metric: of the task, if known: a perplexity is minimized.
     Raises:
-        InvalidSetting: the field has none of its own, or the word before the colon is another one.
+        InvalidSetting: the field has no natural direction, or the word before the colon is none.
     """
     direction, colon, name = text.rpartition(":")
     if colon and direction not in DIRECTIONS:
@@ -89,10 +83,10 @@ def _own_direction(name: str, metric: str | None) -> str:
     raise InvalidSetting("optimize", name, f"does not tell which end is better: write {named}")
 
 
-# The sweeper's own settings, checked before a study begins.
+# The sweeper's own settings.
 
 SWEEPER_KEY = "hydra.sweeper"
-LONGEST_NAME = 100  # bytes; names of files are made of it
+LONGEST_NAME = 100  # bytes; the name becomes part of file names
 Seed = Annotated[int, Field(ge=0, lt=2**31)] | None
 
 
@@ -102,7 +96,7 @@ def _file_name(name: str) -> str:
     return name
 
 
-def _by_key(params: Any) -> Any:
+def _as_mapping(params: Any) -> Any:
     plain: Any = OmegaConf.to_container(params) if isinstance(params, DictConfig) else params
     if not isinstance(plain or {}, dict):
         raise ValueError("must hold overrides by key, such as {sparsity: 'interval(0.5,0.95)'}")
@@ -117,15 +111,15 @@ class SearchSettings:
     storage: str | None
     n_trials: PositiveInt
     batch: PositiveInt
-    params: Annotated[dict[str, Any], BeforeValidator(_by_key)]
+    params: Annotated[dict[str, Any], BeforeValidator(_as_mapping)]
     sampler: object
 
 
 def search_settings(settings: Mapping[str, Any]) -> SearchSettings:
-    """The sweeper's settings.
+    """Check the sweeper's settings.
 
     Raises:
-        InvalidSetting: one is unknown or wrong, or the sampler does not take its own.
+        InvalidSetting: one is unknown or wrong, or the sampler does not accept its settings.
     """
     known = [field.name for field in fields(SearchSettings)]
     for key in settings.keys() - set(known):
@@ -154,15 +148,14 @@ def _require_sampler(sampler: Any) -> None:
 
 
 def parse_space(overrides: Sequence[str]) -> tuple[dict[str, "BaseDistribution"], list[str]]:
-    """Distribution by key, and the overrides that are fixed.
+    """Parse overrides into distributions by key, and fixed overrides.
 
-    `a,b` and `choice(a,b)` are categories, `range(8,65,8)` whole numbers in steps without the last one, `interval(0.5,0.9)` any
-    number between, `int(interval(1,9))` whole ones; `tag(log, interval(...))` by their logarithm. A range of fractions, or one
-    that falls, is the categories of its numbers. Where a key is given again the later one counts.
+    `a,b` and `choice(a,b)` are categories, `range(8,65,8)` integers with a step and an exclusive end, `interval(0.5,0.9)` floats,
+    `int(interval(1,9))` integers; `tag(log, interval(...))` is log-uniform. A range of fractions, or a descending one, becomes
+    categories. The last override of a key counts.
 
     Raises:
-        InvalidSetting: nothing is searched, a range without a number, an interval that falls, one from 0 by its logarithm, or a
-            range by its logarithm.
+        InvalidSetting: there is no space, a range is empty or logarithmic, an interval descends, or is logarithmic from 0.
     """
     distributions: dict[str, BaseDistribution] = {}
     fixed: dict[str, str] = {}
@@ -183,12 +176,12 @@ def parse_space(overrides: Sequence[str]) -> tuple[dict[str, "BaseDistribution"]
 
 
 def in_overrides(space: "Mapping[str, BaseDistribution]") -> dict[str, str]:
-    """Each distribution as an override's value, the same text for the same distribution; a JSON file can hold it."""
+    """Each distribution as the text of an override's value, in a canonical, JSON-able form."""
     return {key: _as_text(distribution) for key, distribution in space.items()}
 
 
-def points_of_each_option(space: "Mapping[str, BaseDistribution]") -> list[dict[str, Any]]:
-    """A few points of the space that together have each category that is text, as options of a config group are."""
+def covering_points(space: "Mapping[str, BaseDistribution]") -> list[dict[str, Any]]:
+    """A few points of the space that together cover all text categories, such as options of a config group."""
     values = {key: _first_and_texts(distribution) for key, distribution in space.items()}
     most = max(len(found) for found in values.values())
     return [{key: found[place % len(found)] for key, found in values.items()} for place in range(most)]
@@ -246,7 +239,7 @@ def _distribution(override: Override) -> "BaseDistribution":
 
 
 def _rising_whole_numbers(swept: RangeSweep) -> range | None:
-    """The numbers of a range where all are whole and rise; None of another one."""
+    """The range if it consists of ascending integers, else None."""
     start, stop, step = swept.start, swept.stop, swept.step
     if not (isinstance(start, int) and isinstance(stop, int) and isinstance(step, int)) or step < 1:
         return None

@@ -1,4 +1,4 @@
-"""The points of a search: a study of Optuna's that several processes work on, and its points launched."""
+"""Optuna studies that several processes share, and the launch of their points."""
 
 import json
 import logging
@@ -23,10 +23,10 @@ from sparsefront.options import program_command
 from sparsefront.results.run_folder import FRONT_FILE
 from sparsefront.search.space import (
     Objective,
+    covering_points,
     in_overrides,
     objective,
     parse_space,
-    points_of_each_option,
     require_choosable,
     search_settings,
 )
@@ -37,25 +37,22 @@ if TYPE_CHECKING:
     from optuna.storages import JournalStorage
 
 
-# A study of Optuna's that several processes work on, each point of which survives the process that took it.
-
-# The journal of a study: Optuna's file, to which each thing that happens adds a line.
+# The journal of a study: Optuna's append-only file with a line per event.
 #
-# A full disk, or a kill, may leave half a line at its end. Optuna passes over that when it reads, but would append
-# its next line to it, and could read neither from then on. Here half a line is cut off, with a warning, before
-# anything follows it. What it said had not happened yet for anybody: a point that was being asked for or told is
-# asked for again, and a finished run is shown again from the store.
+# A full disk, or a kill, may leave half a line at its end. Optuna ignores that when it reads, but would append its next line
+# to it, and could then read neither. So half a line is cut off, with a warning, before anything is appended. No process has
+# acted on it yet: a point that was being asked or told is asked again, and a finished run is loaded from the store.
 
 log = logging.getLogger(__name__)
 SUFFIX = ".journal"
-BLOCK = 2**16  # bytes that are read at once from the end
+BLOCK = 2**16  # bytes read at once, from the end
 
 
 def open_journal(journal: Path, before_each_line: Callable[[], None]) -> "JournalStorage":
-    """Optuna's storage in a journal, which is made where it is missing; what was half-written at its end is cut off.
+    """Optuna's storage in a journal file, created if missing; an incomplete last line is cut off.
 
     Args:
-        before_each_line: raises where nothing may be appended.
+        before_each_line: raises if nothing may be appended.
     Raises:
         Obstacle: a line of the journal is damaged.
         OSError: it cannot be read or written.
@@ -70,7 +67,7 @@ def open_journal(journal: Path, before_each_line: Callable[[], None]) -> "Journa
 
 
 class _Lock:
-    """Held while a line is appended. Optuna's own one stays for half a minute where its holder is killed."""
+    """Lock for appending a line. Optuna's own lock stays for half a minute if its holder is killed."""
 
     def __init__(self, journal: Path, before_each_line: Callable[[], None]) -> None:
         self._journal, self._before_each_line = journal, before_each_line
@@ -88,7 +85,7 @@ class _Lock:
 
     def release(self) -> None:
         try:
-            with suppress(LeaseLost):  # what is half-written there now is another process's
+            with suppress(LeaseLost):  # an incomplete line now belongs to another process
                 self._lease.require()
                 cut_half_line(self._journal)  # the disk was full
         finally:
@@ -96,7 +93,7 @@ class _Lock:
 
 
 def cut_half_line(journal: Path) -> None:
-    """End a journal after its last whole line. The caller holds it."""
+    """Truncate a journal after its last complete line; the caller holds its lock."""
     with suppress(FileNotFoundError), journal.open("rb+") as file:
         size = file.seek(0, os.SEEK_END)
         whole = _end_of_last_line(file, size)
@@ -105,7 +102,7 @@ def cut_half_line(journal: Path) -> None:
 
 
 def _end_of_last_line(file: BinaryIO, size: int) -> int:
-    """Bytes up to and with the last line end; 0 where there is none."""
+    """Offset after the last newline; 0 where there is none."""
     end = size
     while end > 0:
         start = max(0, end - BLOCK)
@@ -118,7 +115,7 @@ def _end_of_last_line(file: BinaryIO, size: int) -> int:
 
 
 def _require_sound(journal: Path) -> None:
-    """Every line can be read; a last one that cannot was never read by anybody, and is cut off."""
+    """Raise Obstacle for a damaged line; a damaged last line, which no process has read, is cut off instead."""
     cut_half_line(journal)
     with journal.open("rb+") as file:
         lines = file.readlines()
@@ -151,21 +148,21 @@ def _cut(file: BinaryIO, journal: Path, whole: int, size: int) -> None:
     log.warning(told, journal, size - whole)
 
 
-# A study of Optuna's that several processes work on, each point of which survives the process that took it.
+# A study that several processes work on, whose points survive killed processes.
 #
-# A process asks and tells under a lease on the study, and holds a lease on each point that it works on
-# (`artifacts.lease`). Where a point runs for Optuna and nobody holds it, its process was killed: the next one that
-# asks gets the same settings again. Its run then resumes from what the killed one had stored.
+# A process asks and tells under a lease on the study, and holds a lease on each point that it works on (`artifacts.lease`). If a
+# point is running in Optuna but nobody holds its lease, its process was killed: the next process that asks gets the same
+# settings, and its run resumes from what the killed one had stored.
 
 Found = TypeVar("Found")
 ABANDONED, RUN, NUMBER, FIXED, BEGAN = "abandoned", "run", "number", "fixed", "began"
-AGAIN = "again"  # of a point that is asked for again: Optuna's number of the abandoned one
-PASSWORD = re.compile(r"(?<=:)[^/].*(?=@)")  # of a URL
+AGAIN = "again"  # user attribute of a point asked again: Optuna's number of the abandoned trial
+PASSWORD = re.compile(r"(?<=:)[^/].*(?=@)")  # in a URL
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A point to work on: `number` counts the study's points from 0, those asked for again not twice."""
+    """A point to work on: `number` counts the study's points from 0, and stays when a point is asked again."""
 
     trial: "optuna.Trial"
     number: int
@@ -173,16 +170,19 @@ class Asked:
 
 
 class Study:
-    """Args:
-    folder: of studies, which all processes see; `name` of this one.
-    storage: URL of a database; None = a journal file in the folder.
-    directions: of each value, `maximize` or `minimize`.
-    space: distribution by key.
-    sampler: Hydra configuration of a sampler, with its seed.
-    n_trials: points of the whole study.
-    fixed: what every point has in common, by key; each process that joins the study has to have the same.
+    """An Optuna study shared by processes.
+
+    Args:
+        folder: of studies, shared by all processes.
+        name: of this study.
+        storage: URL of a database; None = a journal file in the folder.
+        directions: `maximize` or `minimize`, per value.
+        space: distribution by key.
+        sampler: Hydra configuration of a sampler, with its seed.
+        n_trials: points of the whole study.
+        fixed: settings of all points, by key; the same for each process that joins the study.
     Raises:
-        InvalidSetting: the study has points of other fixed settings, or of another space; or its database cannot be opened.
+        InvalidSetting: the study has other fixed settings or another space; or its database cannot be opened.
     """
 
     def __init__(
@@ -205,10 +205,10 @@ class Study:
             self._study = self._open(storage, list(directions))
             self._join(dict(fixed or {}), directions)
 
-        self._alone(join)
+        self._with_lease(join)
 
-    def _alone(self, do: Callable[[], Found]) -> Found:
-        """What `do` gives, while no other process works on the study."""
+    def _with_lease(self, do: Callable[[], Found]) -> Found:
+        """Call `do` while holding the lease on the study."""
 
         def under(lease: Lease) -> Found:
             self._held = lease
@@ -223,26 +223,25 @@ class Study:
         name = self.place.name
         known: optuna.storages.BaseStorage
         if storage is None:
-            # One that slept appends nothing once another process works on the study: LeaseLost.
+            # raises LeaseLost if this process was suspended and another one has taken over the study
             known = open_journal(self.place.with_name(f"{name}{SUFFIX}"), lambda: self._held.require())
         else:
-            with _opening(storage):
+            with _report_database_errors(storage):
                 known = optuna.storages.get_storage(storage)
         return optuna.create_study(storage=known, study_name=name, directions=directions, load_if_exists=True)
 
     def _join(self, fixed: dict[str, str], directions: Sequence[str]) -> None:
         """Bind the study to its settings and its space.
 
-        One of which every point failed begins anew, since a setting may have been wrong; Optuna takes no other categories and no
-        other directions for it. With the same settings it does so once it has all its points: what was wrong lay elsewhere, such
-        as in a path.
+        A study whose points all failed restarts, since a setting may have been wrong, if Optuna accepts the new categories and
+        directions. With unchanged settings it restarts only after all its points: the cause was elsewhere, such as a path.
         """
         fixed |= in_overrides(self.space)
         trials, attributes = self._study.get_trials(deepcopy=False), self._study.user_attrs
         if FIXED not in attributes:
             self._study.set_user_attr(FIXED, fixed)
             return
-        # Studies of before the space was stored have it in their points alone.
+        # Older studies have their space only in their points.
         searched = [in_overrides(trial.distributions) for trial in trials[attributes.get(BEGAN, 0) :]]
         known = {key: text for point in searched for key, text in point.items()} | attributes[FIXED]
         if known == fixed and len(self._points(trials)) < self.n_trials:
@@ -260,7 +259,7 @@ class Study:
             raise InvalidSetting("hydra.sweeper.study", self.place.name, f"this study has {differ}: {another}")
 
     def _all_failed(self, trials: "Sequence[optuna.trial.FrozenTrial]") -> bool:
-        """Whether no point finished or runs, and Optuna takes this space after those that there were."""
+        """Whether all points failed, and Optuna accepts this space after the earlier ones."""
         from optuna.distributions import check_distribution_compatibility
         from optuna.trial import TrialState
 
@@ -272,37 +271,37 @@ class Study:
         return all(trial.state == TrialState.FAIL for trial in trials)
 
     def _points(self, trials: "Sequence[optuna.trial.FrozenTrial]") -> "list[optuna.trial.FrozenTrial]":
-        """Those since the study began, without the abandoned ones, which are asked for again."""
+        """Trials since the study's last restart, without abandoned ones, which are asked again."""
         return [trial for trial in trials[self._study.user_attrs.get(BEGAN, 0) :] if ABANDONED not in trial.user_attrs]
 
     def ask(self) -> Asked | None:
-        """The next point, abandoned ones first; None where all were taken."""
-        return self._alone(self._ask)
+        """The next point, abandoned ones first; None if all are taken."""
+        return self._with_lease(self._ask)
 
     def _ask(self) -> Asked | None:
         from optuna.trial import TrialState
 
-        self._take_back_abandoned()
+        self._requeue_abandoned()
         points = self._points(self._study.get_trials(deepcopy=False))
         waiting = [trial for trial in points if trial.state == TrialState.WAITING]
         taken = len(points) - len(waiting)
         if taken >= self.n_trials:
-            self._write_front()  # a full disk may have kept the last process from it
+            self._write_front()  # a full disk may have kept the last process from writing it
             return None
-        # Another seed for each point, and the same for the same point: a study that goes on draws what it would have.
+        # One seed per point, so that a resumed study draws the same points.
         seed = self.sampler.get("seed")
         self._study.sampler = instantiate(self.sampler, seed=None if seed is None else seed + taken)
         trial = self._study.ask(self.space)
         number = trial.user_attrs.get(NUMBER, taken)
         trial.set_user_attr(NUMBER, number)
-        if (lease := self._hold(trial.number)) is None:  # this process slept, and another one takes the point back
+        if (lease := self._hold(trial.number)) is None:  # this process was suspended, and another one took the point
             self._held.require()
             raise LeaseLost(f"{self.place}: point {number} was taken back")
         return Asked(trial, number, lease)
 
     def tell(self, asked: Asked, values: Sequence[float] | None, run: str | None = None) -> None:
-        """What a point gave; None where it failed. `run`: the folder of its result."""
-        self._alone(lambda: self._tell(asked, values, run))
+        """Report the values of a point; None if it failed. `run`: the folder of its result."""
+        self._with_lease(lambda: self._tell(asked, values, run))
         asked.lease.release()
 
     def _tell(self, asked: Asked, values: Sequence[float] | None, run: str | None) -> None:
@@ -317,17 +316,17 @@ class Study:
         self._study.tell(asked.trial, values, state=TrialState.FAIL if values is None else TrialState.COMPLETE)
         self._write_front()
 
-    def leave(self, asked: Asked) -> None:
-        """A point that could not be worked on for a reason outside of it: the next process that asks gets it again."""
+    def release(self, asked: Asked) -> None:
+        """Release a point that failed for an external reason; the next process that asks gets it again."""
         asked.lease.release()
 
     @property
     def front(self) -> Path:
-        """The folders of the runs that no other run of the study beats, a line each, below how many points there were."""
+        """File with the folders of the study's Pareto-optimal runs, one per line, after a line with counts."""
         return self.place.with_name(self.place.name + FRONT_FILE)
 
     def _write_front(self) -> None:
-        """Nothing where no point is finished."""
+        """Write `front`, unless no point is finished."""
         from optuna.trial import TrialState
 
         runs = [trial.user_attrs[RUN] for trial in self._study.best_trials if RUN in trial.user_attrs]
@@ -338,10 +337,10 @@ class Study:
         with whole_file(self.front) as file:
             file.write_text("".join(f"{line}\n" for line in (told, *runs)), encoding="utf-8")
 
-    def _take_back_abandoned(self) -> None:
-        """The points that nobody holds any more wait to be asked for again.
+    def _requeue_abandoned(self) -> None:
+        """Enqueue points whose process was killed, to be asked again.
 
-        A kill, or a full disk, between any two lines of this loses no point and gives none twice.
+        Safe against a kill, or a full disk, between any two lines: no point is lost or enqueued twice.
         """
         from optuna.trial import TrialState
 
@@ -350,7 +349,7 @@ class Study:
         for trial in [trial for trial in trials if trial.state == TrialState.RUNNING]:
             if (lease := self._hold(trial.number)) is None:
                 continue
-            # One without a number never began, and is the last one: who asks next draws the same point and gives it the number.
+            # A trial without a number never began and is the last one: the next process draws the same point.
             began = NUMBER in trial.user_attrs and trial.number not in asked_again
             if began and all(self.space.get(key) == given for key, given in trial.distributions.items()):
                 attributes = {NUMBER: trial.user_attrs[NUMBER], AGAIN: trial.number}
@@ -364,8 +363,8 @@ class Study:
 
 
 @contextmanager
-def _opening(storage: str) -> Iterator[None]:
-    """What fails in the block is one line about the setting; the URL's password is left out."""
+def _report_database_errors(storage: str) -> Iterator[None]:
+    """Convert any error to an InvalidSetting of one line, without the URL's password."""
     try:
         yield
     except Exception as error:
@@ -375,10 +374,10 @@ def _opening(storage: str) -> Iterator[None]:
 
 
 def _require_database(storage: str | None) -> None:
-    """Connect once, before a folder or a table is made."""
+    """Check the connection before a folder or table is made."""
     if storage is None:
         return
-    with _opening(storage):
+    with _report_database_errors(storage):
         from sqlalchemy import create_engine
 
         engine = create_engine(storage)
@@ -386,9 +385,9 @@ def _require_database(storage: str | None) -> None:
         engine.dispose()
 
 
-STUDIES = "studies"  # below the folder of results
-SWEEPER = "OptunaSweeper"  # as points are told who chooses
-PLACES = ("_dir", ".path")  # ends of keys that may differ from host to host
+STUDIES = "studies"  # subfolder of the results
+SWEEPER = "OptunaSweeper"  # name in messages
+PLACES = ("_dir", ".path")  # suffixes of keys that may differ between hosts
 
 
 def run_search(
@@ -398,25 +397,25 @@ def run_search(
     launcher: Launcher,
     compose: Callable[[list[list[str]]], None],
 ) -> None:
-    """Work on a study until it has all its points. A point that fails is no reason to stop; the first failure ends the search.
-    What says nothing about a point, such as a full disk, stops it at once, and the point is asked for again.
+    """Work on a study until it has all its points. The search continues after a failed point and raises the first failure at
+    its end. External failures, such as a full disk, stop it at once, and their points are asked again.
 
     Args:
         arguments: overrides, with the space.
         settings: of conf/hydra/sweeper/optuna.yaml.
         config: of the first point, with Hydra's own part.
         launcher: starts runs.
-        compose: raises where Hydra cannot compose one of several lists of overrides.
+        compose: raises if Hydra cannot compose one of several lists of overrides.
     Raises:
-        InvalidSetting: a setting of the sweeper that is wrong, an unknown direction, a value that nothing may be chosen by, no
-            space, another number of values than the study has, or a study of other settings or another space.
+        InvalidSetting: a wrong setting of the sweeper, an unknown direction, a field that cannot be optimized, no space, another
+            number of values than the study's, or a study of other settings or another space.
     """
     objectives = _objectives(config.optimize, _metric(config))
     search = search_settings(settings)
     params = [f"{key}={value}" for key, value in search.params.items()]
     space, fixed = parse_space([*params, *arguments])
-    # A mistyped option ends the search here, and no study remembers it.
-    compose([_overrides(point, fixed) for point in points_of_each_option(space)])
+    # a mistyped option must end the search before the study is made
+    compose([_overrides(point, fixed) for point in covering_points(space)])
     study = Study(
         Path(config.results_dir) / STUDIES,
         search.study,
@@ -425,7 +424,7 @@ def run_search(
         space=space,
         sampler=search.sampler,
         n_trials=search.n_trials,
-        fixed=_same_everywhere(fixed) | {"optimize": ",".join(config.optimize)},
+        fixed=_shared_settings(fixed) | {"optimize": ",".join(config.optimize)},
     )
     failures, launched = [], set[int]()
     while batch := _ask(study, search.batch):
@@ -435,8 +434,8 @@ def run_search(
         stopped = []
         for asked, returned in zip(batch, _launch(launcher, jobs, study, batch, numbers), strict=True):
             failed = returned.status is not JobStatus.COMPLETED
-            if failed and _passes(returned._return_value):
-                study.leave(asked)
+            if failed and _is_external(returned._return_value):
+                study.release(asked)
                 stopped.append(returned)
                 continue
             study.tell(asked, None if failed else _values(returned, len(objectives)), _folder(returned))
@@ -454,10 +453,10 @@ def run_search(
 
 
 def _metric(config: DictConfig) -> str | None:
-    """What the first point's data is evaluated by, where its task has one metric; None also where its settings are wrong."""
+    """The metric of the first point's task if it is known in advance; else None, also for wrong settings."""
     try:
         kind = instantiate(config.dataset).info.kind
-    except Exception:  # each point tells what is wrong
+    except Exception:  # each point reports its own error
         return None
     from sparsefront.tasks.causal_lm import CausalLM  # with Lightning, which a launcher may never need
 
@@ -465,7 +464,7 @@ def _metric(config: DictConfig) -> str | None:
 
 
 def _objectives(optimize: Sequence[str], metric: str | None) -> list[Objective]:
-    """Refused here where each point would refuse it."""
+    """The objectives, checked here instead of in each point."""
     objectives = [objective(text, metric) for text in optimize]
     require_choosable([one.name for one in objectives], SWEEPER)
     return objectives
@@ -479,9 +478,8 @@ def _ask(study: Study, most: int) -> list[Asked]:
 
 
 def _job_numbers(batch: Sequence[Asked], launched: Collection[int]) -> range:
-    """What Hydra counts the runs of a batch by, and names their folders: in a row from the number of the first point on, or
-    behind all that this process launched where that would name a folder again. Points that other processes took, or lost, lie
-    between those of a batch.
+    """Hydra's job numbers for a batch, which name its folders: consecutive from the first point's number, or after all numbers
+    that this process launched if a folder would repeat. The points' own numbers have gaps for other processes' points.
     """
     numbers = range(batch[0].number, batch[0].number + len(batch))
     if not launched.isdisjoint(numbers):
@@ -492,31 +490,31 @@ def _job_numbers(batch: Sequence[Asked], launched: Collection[int]) -> range:
 def _launch(
     launcher: Launcher, jobs: list[list[str]], study: Study, batch: list[Asked], numbers: range
 ) -> Sequence[JobReturn]:
-    """What the runs returned. Where the launcher itself fails, the points failed: going on with them would fail again. Where
-    the disk is full, or a process was killed, they are left.
+    """Launch a batch. If the launcher itself fails, its points count as failed, or are released if the cause is external, such as
+    a full disk or a killed process.
     """
     try:
         return launcher.launch(jobs, initial_job_idx=numbers.start)
     except Exception as error:
         for asked in batch:
-            if _passes(error):
-                study.leave(asked)
+            if _is_external(error):
+                study.release(asked)
             else:
                 study.tell(asked, None)
         raise
 
 
-def _passes(error: Any) -> bool:
-    """Whether a failure says nothing about its point, so that the same point may work later."""
+def _is_external(error: Any) -> bool:
+    """Whether a failure has an external cause, so that the same point may work later."""
     if isinstance(error, BrokenExecutor):  # a process of joblib was killed
         return True
-    if getattr(error, "passing", False):  # of a run, which may have been in another process
+    if getattr(error, "passing", False):  # from a run, maybe in another process
         return True
     return isinstance(error, Exception) and full_disk(error, {Path.cwd(): "results_dir"}) is not None
 
 
-def _same_everywhere(fixed: list[str]) -> dict[str, str]:
-    """What all processes of a study have to agree on."""
+def _shared_settings(fixed: list[str]) -> dict[str, str]:
+    """The fixed settings that all processes of a study must share."""
     pairs = (line.partition("=")[::2] for line in fixed)
     return {key: value for key, value in pairs if not key.endswith(PLACES)}
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sparsefront.artifacts.store import ArtifactStore
 from sparsefront.config.experiment import Experiment
-from sparsefront.gpu import sharing
+from sparsefront.gpu import shared
 from sparsefront.measure.accuracy import Evaluation, evaluate, first_samples
 from sparsefront.measure.problems import batches_by_size, timed_inputs, tokens_of
 from sparsefront.measure.settings import DTYPES
@@ -96,7 +96,7 @@ class EvalContext:
 
     def ready(self, net: nn.Module) -> nn.Module:
         """The network as it is measured: on the device, in the dtype, in eval mode."""
-        with sharing(self.device):
+        with shared(self.device):
             return net.to(device=self.device, dtype=self.dtype).eval()
 
     def quality(self, net: nn.Module, what: str, split: str = "test") -> Evaluation:

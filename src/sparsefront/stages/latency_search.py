@@ -10,7 +10,7 @@ from torch import nn
 from sparsefront.allocation.assignment import ChoiceTable
 from sparsefront.artifacts.store import ArtifactStore
 from sparsefront.config.experiment import Experiment
-from sparsefront.gpu import aside, sharing
+from sparsefront.gpu import released, shared
 from sparsefront.latency_search.search import Search
 from sparsefront.latency_search.table import Timing
 from sparsefront.stages.bench import EvalContext
@@ -33,9 +33,9 @@ def make_search(experiment: Experiment, store: ArtifactStore, keys: StageKeys, n
     timing = Timing(bench.inputs, bench.dtype, experiment.measure, experiment.kernel)
 
     def stored(kind: str, key: dict[str, Any], make: Callable[[], ChoiceTable]) -> ChoiceTable:
-        with aside(bench.device):  # another process may make it, and want to time
+        with released(bench.device):  # another process may make it, and want to time
             while (found := store.get(kind, key, stage="prune")) is None:
-                with store.making(kind, key) as new, sharing(bench.device):
+                with store.making(kind, key) as new, shared(bench.device):
                     (new.folder / TABLE).write_text(json.dumps(make().to_json()), encoding="utf-8")
         return ChoiceTable.from_json(found.read_json(TABLE))
 

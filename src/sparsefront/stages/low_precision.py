@@ -7,7 +7,7 @@ from itertools import islice
 from torch import nn
 
 from sparsefront.artifacts.store import ArtifactStore
-from sparsefront.gpu import sharing
+from sparsefront.gpu import shared
 from sparsefront.inference.fusion.block_pass import fused_dense_graph
 from sparsefront.inference.precision import activation_amax
 from sparsefront.measure.accuracy import cast_inputs
@@ -40,7 +40,7 @@ def calibration_of(bench: EvalContext, net: nn.Module) -> dict[str, float] | Non
         cast_inputs(bench.task.net_inputs(batch), device=bench.device, dtype=bench.dtype)
         for batch in islice(data.train_dataloader(), experiment.precision.batches)
     )
-    with sharing(bench.device):
+    with shared(bench.device):
         return activation_amax(net, batches)
 
 

@@ -16,7 +16,7 @@ from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.config.experiment import Experiment
 from sparsefront.errors import InvalidSetting
 from sparsefront.export.checkpoint import Export, read_export
-from sparsefront.gpu import sharing
+from sparsefront.gpu import shared
 from sparsefront.inference.fusion.block_pass import fused_dense_graph
 from sparsefront.inference.swap import save_choices, swap_network
 from sparsefront.inference.swap_report import SwapReport
@@ -429,7 +429,7 @@ def _side_by_side(
 
 
 def _size(side: str, net: nn.Module, bench: EvalContext) -> dict[str, int | None]:
-    with sharing(bench.device):
+    with shared(bench.device):
         return {
             f"weight_bytes_{side}": weight_bytes(net),
             f"resident_bytes_{side}": resident_bytes(net, bench.device),

@@ -10,7 +10,7 @@ from torch import nn
 
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.config.experiment import Experiment
-from sparsefront.gpu import sharing
+from sparsefront.gpu import shared
 from sparsefront.measure.memory import achieved_sparsity
 from sparsefront.progress import PRUNING, spent_on
 from sparsefront.pruning.block_by_block import chain_of_blocks
@@ -49,7 +49,7 @@ def run(
             data = open_data(experiment, seed=stage_seed(experiment.seed, "prune, order"))
             prunable = experiment.model.prunable(net)
             reseed(stage_seed(experiment.seed, "prune"))
-            with sharing(device), deterministic_algorithms(experiment.trainer.deterministic):
+            with shared(device), deterministic_algorithms(experiment.trainer.deterministic):
                 by_block = experiment.importance.source == "inputs" and chain_of_blocks(net, prunable)
                 net.to("cpu" if by_block else device)
                 masks = prune(

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.config.experiment import Experiment
-from sparsefront.gpu import sharing
+from sparsefront.gpu import shared
 from sparsefront.networks import remove_blocks
 from sparsefront.patterns.base import modules_of
 from sparsefront.pruning.mask_spec import MASKS, MaskSpec, load_masks, save_masks
@@ -100,7 +100,7 @@ def train(experiment: Experiment, dense: Path, pruned: Path, resume_dir: Path, f
     net, device = load_net(experiment, dense / WEIGHTS), device_of(experiment)
     first = load_masks_of(experiment, pruned, pruned)
     remove_blocks(net, first.spec.blocks or {})
-    with sharing(device), deterministic_algorithms(experiment.trainer.deterministic):
+    with shared(device), deterministic_algorithms(experiment.trainer.deterministic):
         masks = recover(
             net,
             first,

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from sparsefront import distributed
 from sparsefront.errors import InvalidSetting, Terminated
-from sparsefront.gpu import GiveWay, sharing
+from sparsefront.gpu import YieldGpu, shared
 from sparsefront.networks import first_non_finite, zero_pruned
 from sparsefront.progress import TRAINING, spent_on
 from sparsefront.tasks.base import Task
@@ -184,14 +184,14 @@ def fit(
         _discarded_where_diverged(resume_dir),
         preserve_interrupt(),
         spent_on(TRAINING, stage),
-        sharing(device),
+        shared(device),
         deterministic_algorithms(trainer.deterministic),
         channels_last(task.net, wanted=trainer.lays_channels_last),
     ):
         lightning = trainer.build(
             epochs=epochs,
             gradient_clip=recipe.gradient_clip,
-            callbacks=[GiveWay(device), finite, *accumulated, *averages, *callbacks, *compiled, *counted],
+            callbacks=[YieldGpu(device), finite, *accumulated, *averages, *callbacks, *compiled, *counted],
             loggers=[PhaseLogger(logger, phase, first_step=first_step) for logger in loggers],
             directory=directory,
         )

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from sparsefront.artifacts.bounded_files import Unreadable, read_bytes_bounded
 from sparsefront.errors import Edited, InvalidSetting, printable
-from sparsefront.progress import ending_with_its_reader
+from sparsefront.progress import exit_quietly_on_broken_pipe
 from sparsefront.results.packed import MEMBERS, RECORD, is_packed, read_in
 from sparsefront.verify.command_line import NOT_EVALUATED, OTHER, STATUS, make_parser
 
 
-@ending_with_its_reader()
+@exit_quietly_on_broken_pipe()
 def main(arguments: Sequence[str]) -> int:
     """Run the command; returns the exit status."""
     options = make_parser().parse_intermixed_args(arguments)

@@ -25,7 +25,7 @@ from sparsefront.artifacts.store import read_record as read_stage_record
 from sparsefront.config.experiment import Experiment
 from sparsefront.config.schema import GROUPS
 from sparsefront.errors import Edited, InvalidSetting
-from sparsefront.export.checkpoint import MANIFEST, Export, damage_named, read_export, stored_matrix
+from sparsefront.export.checkpoint import MANIFEST, Export, damage_as_value_error, read_export, stored_matrix
 from sparsefront.export.packed_layers import FORMAT_VERSION, Manifest, storage_of
 from sparsefront.measure.problems import dataset_size_text, size_text
 from sparsefront.measure.speedup import SPEEDUP_OVER, latency_over_batches, speedup_of
@@ -367,7 +367,7 @@ def find_export(result: Result, row: Path, checkpoint: Path | None, cache_dir: P
         )
         raise InvalidSetting("checkpoint", checkpoint or identity.checkpoint, allowed)
     try:
-        with damage_named():
+        with damage_as_value_error():
             return read_export(folder)
     except InvalidSetting:
         raise
@@ -383,7 +383,7 @@ def check_export(result: Result, export: Export) -> None:
             weight is not zero, or a layer's compressed form is not its weight.
     """
     try:
-        with damage_named():
+        with damage_as_value_error():
             weights, masks, _ = export.state_dict(), export.masks, export.blocks
             digests = {"masks": tensors_digest(masks), "weights": tensors_digest(weights)}
     except ValueError as error:
@@ -451,7 +451,7 @@ def _check_layer(export: Export, layer: str, weights: dict[str, Tensor]) -> None
     if spec.blocks is not None:  # which has no compressed form
         return
     try:
-        with damage_named():
+        with damage_as_value_error():
             stored = export.format(layer)
             same = tuple(stored.shape) == tuple(weight.shape) and torch.equal(
                 stored.to_dense().to(weight.dtype), weight
@@ -481,7 +481,7 @@ def check_built(experiment: Experiment, export: Export, trust: Sequence[str]) ->
         "pattern_parameters", manifest.pattern_parameters, {key: built[key] for key in built if key != CLASS}
     )
     try:
-        with damage_named():
+        with damage_as_value_error():
             spec = MaskSpec.load(export.directory, trust=trust)
     except ValueError as error:
         raise Edited(SPARSITIES, f"cannot be read: {error}") from error

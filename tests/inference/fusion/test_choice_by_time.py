@@ -13,7 +13,7 @@ from sparsefront.inference.fusion import product_choice
 from sparsefront.inference.fusion import products as candidates
 from sparsefront.inference.fusion import products as product_tuning
 from sparsefront.inference.fusion import products as timed_products
-from sparsefront.inference.fusion.block_pass import AS_THEY_ARE, fuse_blocks, fuse_dense, representatives
+from sparsefront.inference.fusion.block_pass import UNCHANGED, fuse_blocks, fuse_dense, representatives
 from sparsefront.inference.fusion.fused import FusedBlock
 from sparsefront.inference.fusion.prepared_block import ProductSpec
 from sparsefront.inference.fusion.product_choice import ProductChooser
@@ -66,7 +66,7 @@ def test_other_processes_stop_once_for_all_kernels_of_a_product(bert, clock, mon
 
     plainly = ProductTuning._try
     monkeypatch.setattr(ProductTuning, "_try", build)
-    monkeypatch.setattr(product_choice, "alone", alone)
+    monkeypatch.setattr(product_choice, "exclusive", alone)
     monkeypatch.setattr(product_choice, "time_layer", time_layer)
     fused(bert(TileWise(32)), KernelChoice("auto"))
     assert sum(timed) == len(clock.timed_products) > 0 and max(timed) == 2
@@ -125,7 +125,7 @@ def test_blocks_stay_as_they_are_where_that_is_faster(bert, clock):
     assert not any(isinstance(part, FusedBlock) for part in net.modules())
     assert len(report.faster_dense) == len(report.blocks) == 2 and not report.rewritten and not report.unsupported
     (times,) = report.variants_ms.values()
-    assert times[AS_THEY_ARE] == pytest.approx(0.2)
+    assert times[UNCHANGED] == pytest.approx(0.2)
     assert all("0.20 ms" in why for why in report.faster_dense.values())
     assert report.plan.blocks == {} and set(report.plan.faster_dense) == set(report.blocks)
     assert report.product_of == {} and report.layers_of("bert.encoder.layer.0")  # times of what it was compared with
@@ -138,7 +138,7 @@ def test_blocks_as_they_are_multiply_once_for_q_k_and_v_as_dense_does(bert, cloc
     _, report = fused(bert(TileWise(32)), KernelChoice())
     assert len(report.faster_dense) == 2
     (times,) = report.variants_ms.values()
-    assert times[AS_THEY_ARE] == pytest.approx(0.2)
+    assert times[UNCHANGED] == pytest.approx(0.2)
     plain = [kind for kind in clock.timed_blocks if kind.startswith("plain")]
     assert plain == ["plain", "plain, q k v in one", "plain, q k v in one"], "the faster form alone is compiled"
 
@@ -270,7 +270,7 @@ def test_a_launch_that_was_assumed_for_a_wrong_product_is_taken_back(spec, monke
     tuning.launches = {"gathered_reference": ["Launch(1)"]}
     monkeypatch.setattr(tuning.check, "evaluate", lambda product: log.append("checked") or (1.0, "wrong"))
     monkeypatch.setattr(product_tuning, "assume_launch", lambda product, problem, launch: log.append(launch))
-    monkeypatch.setattr(product_tuning, "assume_none", lambda product, problem: log.append("taken back"))
+    monkeypatch.setattr(product_tuning, "forget_launch", lambda product, problem: log.append("taken back"))
     kernel = candidates.Candidate(entry("gathered_reference"), "row_major", spec.weight.stored)
     assert tuning.product(kernel) is None and tuning.unsupported == {"gathered_reference": "wrong"}
     assert log == ["Launch(1)", "checked", "taken back"]

@@ -63,7 +63,7 @@ def test_decoders_are_rewritten(name, prune_layers):
 
 
 def test_a_cache_is_served_by_the_code_of_the_block(prune_layers, caplog):
-    fused._say_once.cache_clear()  # a process says it once
+    fused._log_once.cache_clear()  # a process says it once
     net, rewritten, _ = pruned("Llama", DECODERS["Llama"][0], prune_layers)
     graphs = [len(block.graphs) for block in rewritten.modules() if isinstance(block, FusedBlock)]
     prompt, following = CALLS[0]["input_ids"], CALLS[1]["input_ids"][:, :1]
@@ -84,7 +84,7 @@ def test_a_cache_is_served_by_the_code_of_the_block(prune_layers, caplog):
 
 
 def test_code_that_is_not_right_serves_no_call(stack, monkeypatch):
-    monkeypatch.setattr(fused, "own_code", lambda bare, *_: Counts())
+    monkeypatch.setattr(fused, "original_code", lambda bare, *_: Counts())
     pruned = stack([Counts()], TileWise(8))
     pruned.net.blocks[0].forward = MethodType(
         lambda self, x, cache=None: x + self.down(self.up(x)), pruned.net.blocks[0]

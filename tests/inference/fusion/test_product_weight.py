@@ -1,4 +1,4 @@
-"""Joined and compacted weights: what the formats hold, and the arithmetic of constants that are folded in."""
+"""Joined and compact_hidden weights: what the formats hold, and the arithmetic of constants that are folded in."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.functional import gelu
 
 from sparsefront.export.packed_layers import store
-from sparsefront.inference.fusion.constant_features import compacted
+from sparsefront.inference.fusion.constant_features import compact_hidden
 from sparsefront.inference.fusion.sites import ProductWeight, join
 from sparsefront.patterns.n_m import NM
 from sparsefront.patterns.shuffled_block import ShuffledBlock
@@ -82,7 +82,7 @@ def test_pruned_hidden_features_are_folded_into_the_next_bias(alive, down_family
         if down_family == "gathered"
         else ProductWeight.of("down", nn.Linear(64, 24, dtype=torch.float64), None, None)
     )
-    up_small, down_small = compacted(up, down, "gelu")
+    up_small, down_small = compact_hidden(up, down, "gelu")
     assert len(up_small.weight) == max(16, -(-alive // 16) * 16) == down_small.weight.shape[1]
     assert torch.equal(up_small.stored.to_dense(), up_small.weight)
     if down_family == "gathered":
@@ -99,20 +99,20 @@ def test_the_folded_bias_of_a_16_bit_layer_is_float32():
         ProductWeight.of("layer", nn.Linear(k, n).half(), part.stored, part.mask)
         for part, (n, k) in zip((up, down), ((64, 24), (24, 64)), strict=True)
     ]
-    assert compacted(*halves, "relu")[1].bias.dtype == torch.float32
+    assert compact_hidden(*halves, "relu")[1].bias.dtype == torch.float32
 
 
 def test_nothing_vanishes_where_every_output_has_weights():
     up, down = weight_of(64, 24, tile_mask(64, 24, 8, 64), tile=8), weight_of(24, 64, tile_mask(24, 64, 8, 20), tile=8)
-    assert compacted(up, down, "gelu") is None
+    assert compact_hidden(up, down, "gelu") is None
     blocks = torch.ones(64, 24, dtype=torch.bool)
     blocks[:24] = False  # three of eight rows of blocks: 24 hidden features, which the blocks of 16 inputs of down cut
     up = weight_of(64, 24, blocks, family="blocked", block=(8, 8))
     down = weight_of(24, 64, torch.ones(24, 64, dtype=torch.bool), family="blocked", block=(8, 16))
-    assert compacted(up, down, "gelu") is not None  # 40 are alive and 48 are kept, three blocks of down
-    assert len(compacted(up, down, "gelu")[0].weight) == 48
+    assert compact_hidden(up, down, "gelu") is not None  # 40 are alive and 48 are kept, three blocks of down
+    assert len(compact_hidden(up, down, "gelu")[0].weight) == 48
     down = weight_of(24, 64, torch.ones(24, 64, dtype=torch.bool), family="blocked", block=(8, 64))
-    assert compacted(up, down, "gelu") is None
+    assert compact_hidden(up, down, "gelu") is None
 
 
 @pytest.mark.parametrize("alive", [16, 24])
@@ -135,7 +135,7 @@ def test_inputs_that_vanish_leave_windows():
     pattern = Tile24(8)
     up = weight_of(64, 24, tile_mask(64, 24, 8, 33), tile=8)
     down = weight_of(24, 64, pattern.mask(torch.rand(24, 64), 0.75), family="gathered_2_4", tile=8)
-    smaller_up, smaller_down = compacted(up, down, "relu")
+    smaller_up, smaller_down = compact_hidden(up, down, "relu")
     assert smaller_down.family == "gathered_2_4" and smaller_down.weight.shape[1] == len(smaller_up.weight) < 64
     assert torch.equal(smaller_down.stored.to_dense(), smaller_down.weight)
 

@@ -1,1 +1,1 @@
-"""Layout through the model: encoder blocks whose products, norms and residuals hand each other feature-major tensors."""
+"""Rewrite encoder and decoder blocks as graphs of fused products and norms, with a feature-major residual stream if faster."""

@@ -1,4 +1,4 @@
-"""Rewrite the repeated blocks of a network, in place: chains chosen by time, checked, put in."""
+"""The fusion pass: rewrite the repeated blocks of a network in place, as the fastest variant of each chain, checked."""
 
 import logging
 import math
@@ -11,7 +11,7 @@ from sparsefront_kernels import SparseFormat
 from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting, failure_reason
-from sparsefront.gpu import alone, give_way
+from sparsefront.gpu import exclusive, yield_gpu
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.calls import (
     BlockCall,
@@ -33,7 +33,7 @@ from sparsefront.inference.fusion.plan import (
     FusionReport,
     ProductReport,
 )
-from sparsefront.inference.fusion.prepared_block import BlockCaptures, PreparedBlock, stored_as
+from sparsefront.inference.fusion.prepared_block import BlockCaptures, PreparedBlock, storage_key
 from sparsefront.inference.fusion.product_choice import ChosenProduct, ProductChooser
 from sparsefront.inference.fusion.products import TimedProducts, is_low
 from sparsefront.inference.low_precision import called_linears, quantize_linears
@@ -47,28 +47,27 @@ from sparsefront.measure.correctness import (
 )
 from sparsefront.measure.execution_mode import compile_unshared, first_call
 from sparsefront.measure.problems import LayerInput, observe_problems
-from sparsefront.measure.search_time import BLOCK, begun, too_late
+from sparsefront.measure.search_time import BLOCK, timed_work, too_late
 from sparsefront.measure.timers import time_layer
 from sparsefront.measure.variants import DoesNotApply, copy_sharing_weights, fuse_linears
 from sparsefront.models.linears import as_linears
 from sparsefront.progress import counted
 
-# Which way a chain of blocks runs: as it is, with fused row-major products, or feature-major; by the time of whole
-# blocks.
+# Variants of a chain of blocks: unchanged, with fused row-major products, or feature-major; chosen by the time of whole blocks.
 
 log = logging.getLogger(__name__)
-AS_THEY_ARE = "as_they_are"
+UNCHANGED = "as_they_are"
 LAYER_NORM = torch.ops.aten.layer_norm.default
 
 
 @dataclass(frozen=True)
-class Way:
-    """How the blocks of a chain may be rewritten.
+class Rewriting:
+    """How to rewrite the blocks of a chain.
 
     Args:
         layout: of the residual stream.
-        low: whether products run in low precision wherever they can; else the fastest kernel of any precision runs, alone.
-        name: for the record.
+        low: whether to prefer low-precision kernels; else each product runs its fastest kernel of any precision.
+        name: in the report.
     """
 
     layout: str
@@ -78,12 +77,12 @@ class Way:
 
 @dataclass(frozen=True)
 class Variant:
-    """One way of running the blocks of a chain.
+    """The rewritten blocks of a chain.
 
     Args:
-        name: of the way, for the record.
+        name: in the report.
         blocks: block -> its replacement.
-        products: block -> the records of its products.
+        products: block -> the reports of its products.
     """
 
     name: str
@@ -95,7 +94,7 @@ class Variant:
 
 
 def representatives(names: Iterable[str], groups: Mapping[str, object]) -> dict[str, float]:
-    """The first, middle and last block of every group -> how many blocks of the chain it stands for."""
+    """The first, middle and last block of every group -> number of blocks of the chain that it represents."""
     members: dict[object, list[str]] = {}
     for name in names:
         members.setdefault(groups[name], []).append(name)
@@ -115,20 +114,20 @@ def chain_time_ms(
 ) -> float | None:
     """Estimated milliseconds of a chain; None where a block cannot run or cannot be timed.
 
-    One block of each group (equal structure and call) is timed whole; the others differ from it by the times of their products.
-    Row-major blocks are timed through torch.compile too, which fuses norms and activations with what stands beside them (and
-    with the quantisation behind them): the faster time counts.
+    One block of each group (equal structure and call) is timed as a whole; others are estimated from the difference in their
+    products' times. Row-major blocks are also timed with torch.compile, which fuses norms and activations with neighboring
+    operators and quantization; the faster time counts.
 
     Args:
-        groups: block -> what equal blocks have in common.
-        counts: block -> how many it stands for; the variant has to hold them all.
+        groups: block -> key of its group of equal blocks.
+        counts: block -> number of blocks that it represents; the variant has to have them all.
         device: of the blocks.
     """
     if any(name not in variant.blocks for name in counts):
         return None
     first = {groups[name]: name for name in reversed(list(counts))}
     rest: dict[object, float] = {}
-    with alone(device):
+    with exclusive(device):
         for group, name in first.items():
             block = variant.blocks[name]
             whole = block_time_ms(block, calls[name], feature_major=block.feature_major)
@@ -144,8 +143,8 @@ def chain_time_ms(
 def plain_time_ms(
     blocks: Mapping[str, nn.Module], calls: Mapping[str, BlockCall], groups: Mapping[str, object]
 ) -> float | None:
-    """Milliseconds of all blocks as they are, with masked dense weights, as the dense baseline runs them: the faster of eager and
-    compiled, and query, key and value as one product where that is faster.
+    """Milliseconds of all unchanged blocks, with masked dense weights, as in the dense baseline: the faster of eager and
+    compiled, and with query, key and value as one product if that is faster.
     """
     known: dict[object, float | None] = {}
     for name, block in blocks.items():
@@ -157,7 +156,7 @@ def plain_time_ms(
 
 
 def _plain_block_time_ms(block: nn.Module, call: BlockCall) -> float | None:
-    """Of its forms only the one that is faster in eager mode is compiled."""
+    """Time a block and its variant with joined Linears; only the faster of them in eager mode is compiled."""
     forms = [block]
     if (fused := fuse_linears(block, *call.args, **call.kwargs)) is not None:
         forms.append(fused)
@@ -167,12 +166,12 @@ def _plain_block_time_ms(block: nn.Module, call: BlockCall) -> float | None:
 
 
 def block_time_ms(block: nn.Module, call: BlockCall, *, feature_major: bool = False) -> float | None:
-    """Milliseconds of one call, as a graph; None where it fails.
+    """Milliseconds of one call in a CUDA graph; None where it fails.
 
     Args:
-        feature_major: how the activation that enters lies.
+        feature_major: layout of the first argument.
     """
-    args = [_entering(value, feature_major) if place == 0 else value for place, value in enumerate(call.args)]
+    args = [_in_entry_layout(value, feature_major) if place == 0 else value for place, value in enumerate(call.args)]
     try:
         return time_layer(block, *args, **call.kwargs).latency_us / 1e3
     except Exception as error:  # a variant that cannot run is not chosen
@@ -182,14 +181,14 @@ def block_time_ms(block: nn.Module, call: BlockCall, *, feature_major: bool = Fa
 
 
 def _compiled_time_ms(block: nn.Module, call: BlockCall) -> float | None:
-    """None where it fails, too, or there is no time left to compile it."""
+    """`block_time_ms` with torch.compile; None where it fails or there is no time to compile it."""
     if too_late(f"{type(block).__name__} compiled", BLOCK) is not None:
         return None
-    with begun(BLOCK):
+    with timed_work(BLOCK):
         return block_time_ms(_Compiled(block), call)
 
 
-MOST_BLOCKS = 256  # that a process compiles by themselves
+MOST_BLOCKS = 256  # recompile limit, for blocks that a process compiles separately
 
 
 class _Compiled(nn.Module):
@@ -204,7 +203,7 @@ class _Compiled(nn.Module):
         if self._compiled:
             return self._call(*args, **kwargs)
         device = call_tensors(args, kwargs)[0].device
-        # rewritten blocks of all networks have one forward: past its limit Dynamo would run it eagerly and say nothing
+        # all rewritten blocks share one forward, which Dynamo would silently run in eager mode past its recompile limit
         with torch._dynamo.config.patch(recompile_limit=MOST_BLOCKS):
             found = first_call(lambda: self._call(*args, **kwargs), device)
         self._compiled = True
@@ -214,19 +213,19 @@ class _Compiled(nn.Module):
         return self
 
 
-def _entering(value: Any, feature_major: bool) -> Any:
+def _in_entry_layout(value: Any, feature_major: bool) -> Any:
     if isinstance(value, Tensor) and value.is_floating_point() and value.dim() > 1:
         return activation_in_layout(value, feature_major=feature_major)
     return value
 
 
-# Rewritten blocks have to be this much faster than blocks as they are, of which not all forms are timed here: the search for the
-# fastest dense version tries PyTorch's attention on each of its backends too.
+# Rewritten blocks must be this much faster than unchanged ones, since not all variants of these are timed here: the search for
+# the fastest dense version also tries each attention backend.
 WORTH_IT = 1.02
 
 
 class BlockPass:
-    """One run over a network."""
+    """One fusion pass over a network."""
 
     def __init__(
         self,
@@ -249,8 +248,8 @@ class BlockPass:
         """Rewrite all chains.
 
         Args:
-            layouts: of residual streams, among which time decides; the first where nothing is timed.
-            plain: whether blocks may stay as they are where that is faster.
+            layouts: of residual streams to choose from by time; the first if nothing is timed.
+            plain: whether blocks may stay unchanged if that is faster.
         """
         chains = find_chains(self.net)
         wanted = [name for blocks in chains.values() for name in blocks if self._is_wanted(name)]
@@ -264,8 +263,8 @@ class BlockPass:
             chosen = self._choose(chain, blocks, prepared, calls, layouts, plain)
             for name, block in chosen.blocks.items():
                 if name in traced:
-                    self._serve(block, name, traced[name])
-                self._put(name, block, chosen.products[name], calls[name])
+                    self._add_traced_call(block, name, traced[name])
+                self._replace(name, block, chosen.products[name], calls[name])
         for line in self.report.headlines():
             log.info(line)
         for line, count in self.report.summary().items():
@@ -290,8 +289,8 @@ class BlockPass:
         return observe_problems(self.net, dict(self.inputs), layers)
 
     def _prepare(self, name: str, calls: Mapping[str, BlockCall]) -> PreparedBlock | None:
-        """The block taken apart; None where it stays as it is, which is noted."""
-        give_way(self.device)
+        """Prepare a block; None, with the reason in the report, if it stays unchanged."""
+        yield_gpu(self.device)
         try:
             return self._captures.prepare(
                 self.net, name, calls.get(name), self._rows, self.formats, self.masks, self.parts
@@ -309,55 +308,57 @@ class BlockPass:
         layouts: Sequence[str],
         plain: bool,
     ) -> Variant:
-        """The fastest way of this chain, its fastest rewriting where its blocks stay as they are, which is noted."""
+        """The fastest rewriting of this chain; if unchanged blocks are faster, `faster_dense` of the report has them."""
         if self.plan is not None:
             layout_of = {name: self.plan.blocks[name].layout for name in prepared}
             return self._variant("planned", layout_of, blocks, prepared)
-        ways = self._ways(_layouts_of(prepared.values(), layouts))
+        rewritings = self._rewritings(_layouts_of(prepared.values(), layouts))
         if not self.chooser.times_on(self.device):
-            return self._in_way(ways[0], blocks, prepared)
+            return self._rewrite(rewritings[0], blocks, prepared)
         times: dict[str, float | None] = {}
-        if len(ways) > 1:
-            # blocks whose weights are stored otherwise stand for themselves, whatever they are built like
-            kinds = {name: (self._captures.groups[name], stored_as(block)) for name, block in prepared.items()}
+        if len(rewritings) > 1:
+            # blocks with other storage are separate groups, even with the same structure
+            kinds = {name: (self._captures.groups[name], storage_key(block)) for name, block in prepared.items()}
             counts = representatives(prepared, kinds)
             few = {name: prepared[name] for name in counts}
-            for way in ways:
-                variant = self._in_way(way, blocks, few)
+            for rewriting in rewritings:
+                variant = self._rewrite(rewriting, blocks, few)
                 self._norms.choose(variant.blocks, calls, self._captures.groups)
-                times[way.name] = chain_time_ms(variant, calls, self._captures.groups, counts, self.device)
+                times[rewriting.name] = chain_time_ms(variant, calls, self._captures.groups, counts, self.device)
         timed = {name: time for name, time in times.items() if time is not None}
-        way = min(ways, key=lambda way: timed.get(way.name, math.inf))
-        chosen = self._in_way(way, blocks, prepared)
+        rewriting = min(rewritings, key=lambda rewriting: timed.get(rewriting.name, math.inf))
+        chosen = self._rewrite(rewriting, blocks, prepared)
         self._norms.choose(chosen.blocks, calls, self._captures.groups)
         if plain and chosen.blocks:
             counts = dict.fromkeys(prepared, 1.0)
-            times[way.name] = chain_time_ms(chosen, calls, self._captures.groups, counts, self.device)
+            times[rewriting.name] = chain_time_ms(chosen, calls, self._captures.groups, counts, self.device)
             modules = {name: self.net.get_submodule(name) for name in prepared}
-            times[AS_THEY_ARE] = plain_time_ms(modules, calls, self._captures.groups)
+            times[UNCHANGED] = plain_time_ms(modules, calls, self._captures.groups)
             self._keep_faster_dense(chosen, times)
         if known := {name: time for name, time in times.items() if time is not None}:
             self.report.variants_ms[chain] = known
         return chosen
 
-    def _ways(self, layouts: Sequence[str]) -> list[Way]:
-        """Among which time decides, the first where nothing is timed. Low precision is row-major, the dense baseline in low
-        precision runs in it wherever it can.
+    def _rewritings(self, layouts: Sequence[str]) -> list[Rewriting]:
+        """Rewritings to choose from by time; the first if nothing is timed. Low precision is row-major; a dense baseline in low
+        precision uses it wherever possible.
         """
-        ways = [Way(layout, False, layout) for layout in layouts]
+        rewritings = [Rewriting(layout, False, layout) for layout in layouts]
         precision = self.chooser.precision
         if not precision.is_low or "row_major" not in layouts:
-            return ways
-        low = Way("row_major", True, f"row_major_{precision.name}")
+            return rewritings
+        low = Rewriting("row_major", True, f"row_major_{precision.name}")
         forced = self.chooser.choice.name
-        return [low] if self.chooser.dense or (forced is not None and is_low(forced)) else [low, *ways]
+        return [low] if self.chooser.dense or (forced is not None and is_low(forced)) else [low, *rewritings]
 
-    def _in_way(self, way: Way, chain: Sequence[str], prepared: Mapping[str, PreparedBlock]) -> Variant:
-        return self._variant(way.name, dict.fromkeys(prepared, way.layout), chain, prepared, low=way.low)
+    def _rewrite(self, rewriting: Rewriting, chain: Sequence[str], prepared: Mapping[str, PreparedBlock]) -> Variant:
+        return self._variant(
+            rewriting.name, dict.fromkeys(prepared, rewriting.layout), chain, prepared, low=rewriting.low
+        )
 
     def _keep_faster_dense(self, chosen: Variant, times: Mapping[str, float | None]) -> None:
-        """Note that the chain stays as it is where that is faster."""
-        ours, theirs = times[chosen.name], times[AS_THEY_ARE]
+        """Record that the chain stays unchanged if that is faster."""
+        ours, theirs = times[chosen.name], times[UNCHANGED]
         if theirs is not None and (ours is None or theirs < ours * WORTH_IT):
             against = "where rewritten they cannot run" if ours is None else f"rewritten {ours:.2f} ms"
             why = f"with masked dense weights they take {theirs:.2f} ms, {against}"
@@ -372,7 +373,7 @@ class BlockPass:
         *,
         low: bool = False,
     ) -> Variant:
-        """Blocks rewritten in these layouts; one without a kernel is left out, which is noted."""
+        """Rewrite blocks in these layouts; one without a kernel is skipped, with the reason in the report."""
         blocks, products = {}, {}
         for block, content in prepared.items():
             following = chain[chain.index(block) + 1] if block != chain[-1] else None
@@ -390,7 +391,7 @@ class BlockPass:
                     norm_biases={
                         names: chosen.norm_bias
                         for names, chosen in zip(layers, made, strict=True)
-                        if chosen.summed_by_norm
+                        if chosen.norm_adds_residual
                     },
                 )
                 blocks[block].add_call(content.key, content.captured)
@@ -412,23 +413,23 @@ class BlockPass:
             made.append(self.chooser.choose(spec, rows, feature_major=feature_major, kernel=planned, low=low))
         return made
 
-    def _serve(self, block: FusedBlock, name: str, call: BlockCall) -> None:
-        """One more call, whose graph must be there before the network is traced."""
+    def _add_traced_call(self, block: FusedBlock, name: str, call: BlockCall) -> None:
+        """Add a graph for one more kind of call, which must exist before the network is traced."""
         try:
             if not block.serves(call.args, call.kwargs):
                 block.add_call(*self._captures.another_call(self.net.get_submodule(name), name, call))
-        except Unfusable as reason:  # the block says so if it is ever called so
+        except Unfusable as reason:  # the block reports it when it is called so
             log.debug("block %s, as it is called while traced, %s", name, reason)
 
-    def _put(self, name: str, block: FusedBlock, products: list[ProductReport], call: BlockCall) -> None:
-        """Replace the block if it computes the same."""
+    def _replace(self, name: str, block: FusedBlock, products: list[ProductReport], call: BlockCall) -> None:
+        """Replace the block if its output is the same."""
         original = self.net.get_submodule(name)
         block.eval()
         with torch.no_grad():
             try:
                 with observed_norms(block) as norms:
                     output = block(*call.args, **call.kwargs)
-            except Exception as raised:  # code may do something else on this device than a graph made without one says
+            except Exception as raised:  # the graph was captured on the meta device and may fail on this one
                 self.report.unsupported[name] = f"cannot run when rewritten: {failure_reason(raised)}"
                 self.report.faster_dense.pop(name, None)
                 return
@@ -442,9 +443,9 @@ class BlockPass:
             self.report.unsupported[name] += f", {quantised:.1e} with quantisation" * low
             self.report.faster_dense.pop(name, None)
             return
-        self.report.unsupported.pop(name, None)  # of a way that was not chosen
+        self.report.unsupported.pop(name, None)  # from a variant that was not chosen
         if name not in self.report.faster_dense:
-            self._check_own_code(name, block, output, call)
+            self._check_original_code(name, block, output, call)
             replace_module(self.net, original, block)
             self.report.norms.update((str(norm.problem), self._norms.report(norm)) for norm in norms)
         layout = "feature_major" if block.feature_major else "row_major"
@@ -456,25 +457,25 @@ class BlockPass:
         self.report.blocks[name] = BlockReport(layout, products, *norms_there, quantised if low else None)
 
     @torch.no_grad()
-    def _check_own_code(self, name: str, block: FusedBlock, output: Any, call: BlockCall) -> None:
-        """Whether the code of a block around its products computes what its graph does."""
+    def _check_original_code(self, name: str, block: FusedBlock, output: Any, call: BlockCall) -> None:
+        """Check that the block's original code with its products gives the output of its graph."""
         try:
-            error = output_error(block.own_output(call.args, call.kwargs), output)
-        except Exception as raised:  # what it reads of a Linear may not be there
+            error = output_error(block.original_output(call.args, call.kwargs), output)
+        except Exception as raised:  # it may read attributes of a Linear that its replacement lacks
             log.debug("the code of block %s cannot run around its products: %s", name, failure_reason(raised))
             error = math.inf
         dtype = next(iter(block.product_of.values())).format.dtype
         limit = LOW_PRECISION_ERROR_LIMIT if has_low_precision(block) else NETWORK_ERROR_LIMIT[dtype]
-        block.own_code_is_right = error <= limit
+        block.original_code_is_right = error <= limit
 
 
 def _layouts_of(blocks: Iterable[PreparedBlock], layouts: Sequence[str]) -> Sequence[str]:
-    """Without a LayerNorm row-major alone, where that may be: other norms read features side by side."""
+    """Layouts to try: only row-major, if allowed, for blocks without LayerNorm, since other norms need row-major input."""
     norms = (block.captured.graph.find_nodes(op="call_function", target=LAYER_NORM) for block in blocks)
     return layouts if "row_major" not in layouts or any(norms) else ("row_major",)
 
 
-# Rewrite the repeated blocks of a network, in place: the entry of this folder.
+# Entry points of the fusion pass.
 
 
 def fuse_blocks(
@@ -489,30 +490,29 @@ def fuse_blocks(
     timed: TimedProducts | None = None,
     precision: Precision = IN_16_BITS,
 ) -> FusionReport:
-    """Give every block of an encoder or decoder fused products in the layout that is fastest, in place.
+    """Rewrite every encoder or decoder block with fused products in the fastest layout, in place.
 
-    A block (an element of a ModuleList or Sequential that holds Linears) is exported to a graph of operators and
-    rewritten: query, key and value are one product, and so are the two of a gated activation, which an elementwise pass
-    follows; activation, bias and residual belong to the product before them; the residual stream is feature-major, but where
-    norms are no LayerNorms; hidden features that are pruned vanish. The block's forward keeps its signature; calls with a cache
-    of keys and values run its own code around the products. Blocks that cannot be exported or rewritten stay as they are,
-    with the reason in the report.
+    A block (an element of a ModuleList or Sequential with Linears) is exported to a graph of operators and rewritten: query,
+    key and value become one product, and so do the two Linears of a gated activation; activations, biases and residual
+    additions are fused into the product before them; the residual stream may be feature-major if norms are LayerNorms; pruned
+    hidden features are removed. The block's signature does not change; calls with a KV cache run its original code with the
+    products. Blocks that cannot be exported or rewritten stay unchanged, with the reason in the report.
 
-    On a CUDA device products are checked and timed, and per chain of blocks the fastest way is kept that `choice` allows, the
-    blocks as they are among them where dense is allowed. On a CPU references run, feature-major, and nothing is timed.
+    On a CUDA device products are checked and timed, and the fastest variant of each chain of blocks that `choice` allows is
+    kept, unchanged blocks included if dense is allowed. On a CPU references run, feature-major, and nothing is timed.
 
     Args:
         net: in eval mode, on the device and in the dtype that are measured; its pruned weights are already zero.
-        formats: pruned Linear -> its weight in the pattern's canonical format, on any device and in any float dtype; layers
-            that are not named are dense.
+        formats: pruned Linear -> its weight in the pattern's canonical format, on any device and in any float dtype; other
+            layers are dense.
         masks: the same layers -> bool [N, K], True = keep.
         inputs: keyword arguments of the net: the batch that is measured.
         choice: which kernels may run.
-        plan: choices of an earlier call (`FusionReport.plan`): nothing is timed, kernels and layouts are those.
-        parts: what may be done; a plan is used with those that it was made with.
-        timed: times of earlier calls on this device, to which those of this one are added.
-        precision: of kernels that may run beside those of 16 bits, in blocks that are row-major; all blocks are rewritten
-            then, also those without a pruned layer.
+        plan: choices of an earlier call (`FusionReport.plan`), which are repeated without timing.
+        parts: allowed rewrites; a plan needs those with which it was made.
+        timed: times of earlier calls on this device, extended by those of this one.
+        precision: of low-precision kernels to try next to 16-bit ones, in row-major blocks; if low, blocks without a pruned
+            layer are rewritten, too.
     """
     chooser = ProductChooser(choice, timed=TimedProducts() if timed is None else timed, precision=precision)
     task = BlockPass(net, formats, masks, inputs, chooser, plan, parts)
@@ -527,15 +527,15 @@ def fuse_dense(
     plan: FusionPlan | None = None,
     precision: Precision = IN_16_BITS,
 ) -> FusionReport:
-    """The same rewriting with every product dense, through cuBLAS: the baseline that shows what fusion alone gives.
+    """`fuse_blocks` with every product dense, through cuBLAS: a baseline for the gain from fusion alone.
 
     Args:
         net, inputs, plan: as in `fuse_blocks`.
         layout: "feature_major" or "row_major" for the residual stream; None: per chain the faster one (on a CPU
             feature-major), in low precision row-major.
-        precision: every product runs in it that can.
+        precision: of all products that support it.
     Raises:
-        InvalidSetting: no such layout.
+        InvalidSetting: an unknown layout.
     """
     if layout not in (None, *LAYOUTS):
         raise InvalidSetting("layout", layout, f"is one of {', '.join(LAYOUTS)}, or null for the faster one")
@@ -550,18 +550,18 @@ def fused_dense_graph(
     precision: str = "none",
     calibration: Mapping[str, float] | None = None,
 ) -> nn.Module:
-    """A network with the same outputs whose encoder blocks are rewritten, every product dense: a `variants.Fuse`.
+    """A copy of a network whose encoder blocks are rewritten with every product dense: a `variants.Fuse`.
 
-    In low precision every Linear of the blocks that can be quantised is, and so are the others but the last one, which
-    also holds for networks without such blocks: the dense baseline in this precision.
+    In low precision all supported Linears but the last one are quantized, in networks without such blocks too: the dense
+    baseline in this precision.
 
     Args:
-        net: in eval mode, on the inputs' device; left as it is, parameters are shared where they stay in one piece.
+        net: in eval mode, on the inputs' device; unchanged. Parameters that are not concatenated are shared with it.
         inputs: keyword arguments of one forward pass.
-        precision, calibration: as of `sf.swap`.
+        precision, calibration: as in `sf.swap`.
     Raises:
-        DoesNotApply: no block can be rewritten; in low precision, no Linear can be quantised.
-        InvalidSetting: the precision cannot run on this device beside the network's dtype.
+        DoesNotApply: no block can be rewritten; in low precision, no Linear can be quantized.
+        InvalidSetting: this device does not support the precision with the network's dtype.
     """
     chosen = Precision(precision, calibration or {})
     require_supported(chosen, next(iter(inputs.values())).device, network_dtype(net))

@@ -1,4 +1,4 @@
-"""Which modules of a network are blocks, how it calls them, and what of a call a graph depends on."""
+"""Find the blocks of a network, observe their calls, and key calls by what a graph depends on."""
 
 import copy
 import logging
@@ -20,8 +20,7 @@ class Unfusable(Exception):
     """A block cannot be exported or rewritten; the message continues "the block ..."."""
 
 
-# How a block is called: which arguments are tensors, and what the others are. Tensors may stand in tuples, lists and dicts, as
-# the cosines and sines of rotary embeddings do.
+# Calls of a block. Tensors may be nested in tuples, lists and dicts, as cosines and sines of rotary embeddings are.
 
 PLAIN_ARGUMENTS = (bool, int, float, str, type(None), torch.dtype, torch.device)
 Key = Hashable
@@ -29,21 +28,21 @@ Key = Hashable
 
 @dataclass(frozen=True)
 class BlockCall:
-    """What a block receives in the observed forward, but for caches: its last call, if there are several."""
+    """A block's arguments in the observed forward, without caches; of its last call, if there are several."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
 
 def call_key(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
-    """What a graph of a call depends on: of every tensor its place, kind and sizes of 1; all other values.
+    """The key of calls that may share a graph: position, kind and sizes of 1 of every tensor, and all other values.
 
-    A batch of 1 does not count: the graph of a larger batch serves it.
+    A batch size of 1 does not count: the graph of a larger batch serves it.
 
     Raises:
-        Unfusable: an argument holds what is no tensor, no plain constant and no container of them, or a nested tensor.
+        Unfusable: an argument is neither a tensor, a plain constant nor a container of them, or is a nested tensor.
     """
-    if (kind := foreign_kind(args, kwargs)) is not None:
+    if (kind := unsupported_type(args, kwargs)) is not None:
         raise Unfusable(f"is called with a {kind}")
     tensors = call_tensors(args, kwargs)
     if any(tensor.is_nested for tensor in tensors):
@@ -52,8 +51,8 @@ def call_key(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
     return len(args), _slot(list(args), batch), _slot(dict(kwargs), batch)
 
 
-def foreign_kind(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-    """The class of the first value that no graph can be given, such as a cache of keys and values; None where there is none."""
+def unsupported_type(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    """The class name of the first argument that no graph can take, such as a KV cache; None where there is none."""
     for value in _leaves([list(args), dict(kwargs)]):
         if not isinstance(value, (Tensor, *PLAIN_ARGUMENTS)):
             return type(value).__name__
@@ -61,12 +60,12 @@ def foreign_kind(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
 
 
 def call_tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
-    """The tensors of a call: the positional ones, then those by keyword in the order of their names."""
+    """The tensors of a call: positional ones first, then keywords sorted by name."""
     return [value for value in _leaves([list(args), dict(kwargs)]) if isinstance(value, Tensor)]
 
 
 def with_tensors(args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[Tensor]) -> tuple[list, dict]:
-    """The same call with other tensors, in the order of `call_tensors`."""
+    """The call with its tensors replaced, in the order of `call_tensors`."""
     rest = iter(tensors)
     positional = _replaced(list(args), rest)
     return positional, _replaced(dict(kwargs), rest)
@@ -93,7 +92,7 @@ def _replaced(value: Any, tensors: Iterator[Tensor]) -> Any:
 
 def _slot(value: Any, batch: int) -> Hashable:
     if type(value) in (tuple, list):
-        kind = "tuple" if type(value) is tuple else "list"  # its __name__ is nothing that Dynamo of torch 2.11 can hash
+        kind = "tuple" if type(value) is tuple else "list"  # Dynamo of torch 2.11 cannot hash the type's __name__
         return kind, tuple(_slot(part, batch) for part in value)
     if type(value) is dict:
         return "dict", tuple((name, _slot(value[name], batch)) for name in sorted(value))
@@ -106,22 +105,22 @@ def _slot(value: Any, batch: int) -> Hashable:
 
 
 def _without_caches(args: tuple[Any, ...], kwargs: dict[str, Any]) -> BlockCall:
-    """The call with None for caches of keys and values, which calls change: what is timed and compared has none."""
+    """The call with None for KV caches: calls modify them, so timing and comparison run without."""
     plain = [None if hasattr(value, "get_seq_length") else value for value in args]
     named = {name: None if hasattr(value, "get_seq_length") else value for name, value in kwargs.items()}
     return BlockCall(tuple(plain), named)
 
 
-# Which modules are blocks, and how the network calls them.
+# Blocks and their calls.
 
 CONTAINERS = (nn.ModuleList, nn.Sequential)
-FEWEST_LINEARS = 2  # a block with fewer has no neighbors to fuse
+FEWEST_LINEARS = 2  # a block with fewer has nothing to fuse
 
 
 def find_chains(net: nn.Module) -> dict[str, list[str]]:
     """Container -> the names of its blocks, in order.
 
-    Containers are the innermost ModuleLists and Sequentials of which each element that has Linears at all has at least two.
+    Containers are the innermost ModuleLists and Sequentials whose elements each have no Linear or at least two.
     """
     chains = {}
     for name, module in net.named_modules():
@@ -132,7 +131,7 @@ def find_chains(net: nn.Module) -> dict[str, list[str]]:
 
 
 def observe_calls(net: nn.Module, blocks: list[str], inputs: Mapping[str, Any]) -> dict[str, BlockCall]:
-    """Run the net once and note how its blocks are called; blocks that are not called are absent."""
+    """Run the net once and record the calls of its blocks; blocks that are not called are absent."""
     seen: dict[str, BlockCall] = {}
 
     def note(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -159,22 +158,21 @@ def _is_innermost(container: nn.Module) -> bool:
     return not any(_qualifies(part) for part in inner)
 
 
-# How a network calls its blocks while it is traced: otherwise than in eager mode where it looks at values.
+# Calls of the blocks while the network is traced, which may differ from eager mode if the network inspects values.
 #
-# transformers gives attention no mask where nothing is masked, but one under torch.compile and while a CUDA graph is
-# recorded.
+# In eager mode transformers drops a mask that masks nothing, under torch.compile and CUDA graph capture it does not.
 
 
 def observe_traced_calls(net: nn.Module, blocks: list[str], inputs: Mapping[str, Any]) -> dict[str, BlockCall]:
-    """As `observe_calls`, with tensors that have a device, a dtype and sizes but no values; nothing runs on the device.
+    """`observe_calls` with fake tensors; nothing runs on the device.
 
     Returns:
-        none where the network needs values, so that it cannot be traced as a whole either.
+        empty where the network needs values and so cannot be traced as a whole.
     """
     try:
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         tensors = {id(tensor): mode.from_tensor(tensor) for tensor in (*net.parameters(), *net.buffers())}
-        traced = copy.deepcopy(net, tensors)  # a network may keep what it computes
+        traced = copy.deepcopy(net, tensors)  # a network may cache what it computes
         fake = {name: mode.from_tensor(value) if isinstance(value, Tensor) else value for name, value in inputs.items()}
         with mode:
             return observe_calls(traced, blocks, fake)

@@ -1,4 +1,4 @@
-"""A block of a network as a graph of ATen operators."""
+"""Capture a block of a network as a graph of ATen operators."""
 
 import copy
 import io
@@ -21,14 +21,13 @@ from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from sparsefront.errors import failure_reason
 from sparsefront.inference.fusion.calls import Unfusable, call_tensors, with_tensors
-from sparsefront.inference.fusion.written_out import as_one_operator
+from sparsefront.inference.fusion.fused_operators import fuse_operators
 from sparsefront.networks import AlwaysClamped
 
-# What the graph of a block depends on besides its arguments: its modules, their tensors and the attributes that they
-# read.
+# Dependencies of a block's graph besides its arguments: its modules, their tensors and the attributes that are read.
 
 Attribute = tuple[str, str]
-"""Name of a module in the block, name of its attribute."""
+"""(name of a module in the block, name of its attribute)"""
 
 CONSTANTS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 REGISTERED = ("_parameters", "_buffers", "_modules")
@@ -37,7 +36,7 @@ ABSENT = object()
 
 @contextmanager
 def attribute_reads(block: nn.Module) -> Iterator[set[Attribute]]:
-    """The attributes of the block's modules that are read in the meantime, methods and missing ones among them."""
+    """Record the attributes of the block's modules that are read inside the context, including methods and missing ones."""
     names = {id(module): name for name, module in block.named_modules()}
     reads: set[Attribute] = set()
 
@@ -54,14 +53,14 @@ def attribute_reads(block: nn.Module) -> Iterator[set[Attribute]]:
 
 
 def structure(block: nn.Module) -> Hashable:
-    """Classes of its modules, shapes and dtypes of its parameters and buffers, by their names."""
+    """Key of a block's structure: classes of modules, shapes and dtypes of parameters and buffers, by name."""
     modules = tuple((name, type(module)) for name, module in block.named_modules())
     tensors = (*block.named_parameters(), *block.named_buffers())
     return modules, tuple((name, tuple(tensor.shape), tensor.dtype) for name, tensor in tensors)
 
 
 def plain_attributes(block: nn.Module, attributes: Iterable[Attribute]) -> Hashable:
-    """The values of those that the modules hold themselves: constants and containers of them by value, others by identity."""
+    """Key of the attributes' values in the modules' `__dict__`: constants and containers by value, others by identity."""
     held = {name: vars(module) for name, module in block.named_modules()}
     return tuple(
         _comparable(held[module].get(attribute, ABSENT))
@@ -83,7 +82,7 @@ def _comparable(value: Any) -> Hashable:
 
 
 class _Identity:
-    """Equal for one and the same object, which it keeps alive: its id is not given to another one."""
+    """Compares an object by identity and keeps it alive, so that its id is not reused."""
 
     def __init__(self, value: Any) -> None:
         self._value = value
@@ -95,25 +94,25 @@ class _Identity:
         return id(self._value)
 
 
-# Which sizes of its tensors an exported graph is right for.
+# Input sizes that an exported graph supports.
 
-SMALLEST_FREE = 2  # a size of 1 is a number in the graph, but for that of the batch
+SMALLEST_FREE = 2  # export specializes sizes of 1, except for the batch
 
 
 @dataclass(frozen=True)
 class GraphSizes:
-    """What a graph asks of the sizes of its tensors.
+    """Input sizes that a graph supports.
 
     Args:
-        shapes: of each tensor; a size is a number where it is fixed and a name where it is free: sizes of one name are equal.
-        limits: name -> the smallest and the largest size, None where there is no such limit.
+        shapes: of each tensor; a size is a number if it is static and a name if it is dynamic; sizes of one name are equal.
+        limits: name -> (smallest, largest) size; None for no limit.
     """
 
     shapes: tuple[tuple[int | str, ...], ...]
     limits: Mapping[str, tuple[int | None, int | None]]
 
     def allow(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether the graph is right for these."""
+        """Whether the graph supports these tensors."""
         known: dict[str, int] = {}
         for shape, tensor in zip(self.shapes, tensors, strict=True):
             for wanted, size in zip(shape, tensor.shape, strict=True):
@@ -129,10 +128,10 @@ class GraphSizes:
 
 
 def graph_sizes(exported: torch.export.ExportedProgram) -> GraphSizes:
-    """The sizes that an exported block is right for.
+    """The sizes that an exported block supports.
 
     Raises:
-        Unfusable: its graph depends on sizes otherwise than by limits of each, as where a length is even, or above another.
+        Unfusable: its graph has guards other than limits of single sizes, such as an even length or one above another.
     """
     inputs = set(exported.graph_signature.user_inputs)
     tensors = [node.meta["val"] for node in exported.graph.nodes if node.op == "placeholder" and node.name in inputs]
@@ -166,7 +165,7 @@ def _require_limits_only(env: ShapeEnv, ranges: dict[sympy.Symbol, ValueRanges],
 
 
 def _places(shapes: Iterable[tuple[int | str, ...]]) -> dict[str, str]:
-    """Name of a free size -> where it is found first."""
+    """Name of a dynamic size -> its first occurrence, such as tensor0.shape[1]."""
     places: dict[str, str] = {}
     for number, shape in enumerate(shapes):
         for dim, size in enumerate(shape):
@@ -175,23 +174,23 @@ def _places(shapes: Iterable[tuple[int | str, ...]]) -> dict[str, str]:
     return places
 
 
-# One way of calling a block as a graph.
+# Capture of one kind of call.
 
 aten = torch.ops.aten
 IDENTITIES = (aten.alias.default, aten.detach.default, aten.detach_.default, aten.lift_fresh_copy.default)
-LIFTED = "lifted_tensor"  # in the names of constants
+LIFTED = "lifted_tensor"  # part of the names of lifted constants
 CHECKS = ("_assert", "sym_constrain_range", "_guards_fn", "_check")
 
 
 @dataclass(frozen=True)
 class Captured:
-    """One way of calling a block.
+    """The graph of one kind of call.
 
     Args:
         graph: placeholders are the tensors of `call_tensors`; parameters are `get_attr` nodes named as in the block. It
-            has no dropout and no checks, and reshapes where the block views.
-        out_spec: how its outputs are put together again.
-        sizes: of its tensors, for which it is right.
+            has no dropout and no checks, and reshape instead of view.
+        out_spec: TreeSpec of its outputs.
+        sizes: input sizes that it supports.
         reads: attributes of the block's modules on which the graph may depend.
     """
 
@@ -202,46 +201,46 @@ class Captured:
 
 
 def skeleton(block: nn.Module) -> nn.Module:
-    """The same module without weights: parameters and buffers are on the meta device."""
+    """A copy of a module with parameters and buffers on the meta device."""
     tensors = [*block.parameters(), *block.buffers()]
     memo = {id(tensor): _on_meta(tensor) for tensor in tensors}
     return copy.deepcopy(block, memo)
 
 
 def capture(bare: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Captured:
-    """Export one way of calling a block; sizes of its tensors other than 1 stay free, as far as the block treats them alike.
+    """Export one kind of call of a block; sizes other than 1 stay dynamic where the block allows it.
 
     Args:
         bare: from `skeleton`, in eval mode.
-        args, kwargs: of a call; shapes, dtypes and constants are read, no values.
+        args, kwargs: of a call; only shapes, dtypes and constants are read, no tensor values.
     Raises:
-        Unfusable: the block cannot be exported, or its graph holds what depends on the device, on values, or on sizes otherwise
-            than `GraphSizes` can say.
+        Unfusable: the block cannot be exported, or its graph depends on the device, on values, or on sizes in a way that
+            `GraphSizes` cannot express.
     """
     tensors = call_tensors(args, kwargs)
     if not tensors:
         raise Unfusable("is called without a tensor")
     ways = list(dict.fromkeys(_free_sizes(tensors)))
     kind = type(bare).__module__, type(bare).__qualname__, len(ways), tensors[0].shape[:1] == (1,)
-    first, reasons = _FIRST.get(kind, 0), []
+    first, reasons = _FIRST_EXPORTABLE.get(kind, 0), []
     for place in range(first, len(ways)):
         try:
             captured = _captured(bare, args, kwargs, tensors, ways[place])
         except Unfusable as reason:
             reasons.append(reason)
             continue
-        _FIRST[kind] = place
+        _FIRST_EXPORTABLE[kind] = place
         _require_dynamic(captured.graph)
         return captured
     raise reasons[0]
 
 
-_FIRST: dict[Hashable, int] = {}  # class of blocks -> the first of the ways that one of them could be exported in
+_FIRST_EXPORTABLE: dict[Hashable, int] = {}  # class of blocks -> first choice of `_free_sizes` that could be exported
 
 
 def _free_sizes(tensors: list[Tensor]) -> Iterator[tuple[tuple[bool, ...], ...]]:
-    """Which sizes stay free, from many to few: all; no widths, such as those of rotary embeddings; the batch alone, where windows
-    are cut out of images; and none.
+    """Choices of dynamic sizes, from most to fewest: all; all but widths, such as those of rotary embeddings; the batch alone,
+    for blocks that cut windows out of images; none.
     """
     lengths = {size for tensor in tensors for size in tensor.shape[:-1]}
     yield tuple((True,) * tensor.dim() for tensor in tensors)
@@ -263,11 +262,11 @@ def _captured(
     tensors = [torch.empty(sizes, dtype=tensor.dtype, device="meta") for tensor, sizes in _example(tensors, free)]
     dynamic = (tuple(tuple(Dim.AUTO if size else Dim.STATIC for size in sizes) for sizes in free),)
     try:
-        with _silent(), torch.no_grad(), AlwaysClamped(), attribute_reads(bare) as reads:
+        with _quiet_export(), torch.no_grad(), AlwaysClamped(), attribute_reads(bare) as reads:
             flat = _Flat(bare, args, kwargs)
             exported = torch.export.export(flat, tuple(tensors), dynamic_shapes=dynamic, strict=False)
-            module = _module_of(_without_changes(exported))
-    except Exception as error:  # export may fail in any way; the block then stays as it is
+            module = _module_of(_functionalized(exported))
+    except Exception as error:  # export may fail in any way; the block then stays unchanged
         raise Unfusable(f"cannot be exported: {failure_reason(error)}") from error
     sizes = graph_sizes(exported)
     if not sizes.allow(call_tensors(args, kwargs)):
@@ -275,13 +274,13 @@ def _captured(
     graph = module.graph
     out_spec = exported.call_spec.out_spec
     graph.set_codegen(fx.graph.CodeGen())
-    _write_out_numbers(module)
+    _inline_scalars(module)
     _simplify(graph)
     return Captured(graph, out_spec, sizes, frozenset(reads))
 
 
 class _Flat(nn.Module):
-    """The block behind a list of tensors."""
+    """Calls a block with a flat list of tensors."""
 
     def __init__(self, block: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         super().__init__()
@@ -293,7 +292,7 @@ class _Flat(nn.Module):
 
 
 def _example(tensors: list[Tensor], free: tuple[tuple[bool, ...], ...]) -> Iterator[tuple[Tensor, tuple[int, ...]]]:
-    """Each with the sizes that it is exported with: a batch of 1 that stays free is one of 2, or would be taken for fixed."""
+    """Each tensor with its sizes for export: a dynamic batch of 1 becomes 2, since export specializes 1."""
     alone = tensors[0].shape[:1] == (1,)
     for tensor, sizes in zip(tensors, free, strict=True):
         batched = alone and tensor.shape[:1] == (1,) and sizes[0]
@@ -308,13 +307,13 @@ def _on_meta(tensor: Tensor) -> Tensor:
 def _module_of(exported: torch.export.ExportedProgram) -> fx.GraphModule:
     try:
         return exported.module(check_guards=False)
-    except TypeError:  # releases before the guards
+    except TypeError:  # releases of torch without check_guards
         return exported.module()
 
 
 @contextmanager
-def _silent():
-    """Export warns of every size of 1, and prints what it cannot trace; no user can act on that."""
+def _quiet_export():
+    """Silence export, which warns about every size of 1 and prints what it cannot trace: users cannot act on that."""
     loggers = [
         logging.getLogger(name) for name in ("torch._export.non_strict_utils", "torch.fx.experimental.symbolic_shapes")
     ]
@@ -329,21 +328,21 @@ def _silent():
             logger.setLevel(level)
 
 
-def _without_changes(exported: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """The same, where operators change tensors in place by operators that make new ones; other operators stay as they are."""
-    if not any(map(_changes_a_tensor, exported.graph.nodes)):
+def _functionalized(exported: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """Functionalize in-place operators; returned unchanged if inputs or buffers are mutated."""
+    if not any(map(_mutates, exported.graph.nodes)):
         return exported
     found = exported.run_decompositions({})
     signature = found.graph_signature
     return exported if signature.user_inputs_to_mutate or signature.buffers_to_mutate else found
 
 
-def _changes_a_tensor(node: fx.Node) -> bool:
+def _mutates(node: fx.Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
-def _write_out_numbers(module: fx.GraphModule) -> None:
-    """Constants of one number on the CPU, as torch.tensor(8.0) gives, are made where they are read."""
+def _inline_scalars(module: fx.GraphModule) -> None:
+    """Replace 0-dim CPU constants, such as torch.tensor(8.0), by `aten.full` at their use."""
     for node in module.graph.find_nodes(op="get_attr"):
         if LIFTED not in node.target:
             continue
@@ -362,24 +361,21 @@ def _simplify(graph: fx.Graph) -> None:
         if node.op in ("call_function", "call_module") and any(part in str(node.target) for part in CHECKS):
             graph.erase_node(node)
         elif (
-            node.target is aten.dropout.default
-            and not node.args[2]
-            or node.target in IDENTITIES
-            or _casts_nothing(node)
+            node.target is aten.dropout.default and not node.args[2] or node.target in IDENTITIES or _is_noop_cast(node)
         ):
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
         elif node.target is aten.view.default:
-            node.target = aten.reshape.default  # a feature-major tensor may have no such view
-    _follow_the_input(graph)
-    as_one_operator(graph)
+            node.target = aten.reshape.default  # the view may be invalid for a feature-major tensor
+    _use_input_device(graph)
+    fuse_operators(graph)
     graph.eliminate_dead_code()
     for node in graph.find_nodes(op="get_attr"):
         node.target = node.target.removeprefix("block.")
 
 
-def _follow_the_input(graph: fx.Graph) -> None:
-    """Make tensors where the first input is, instead of on the device of a block without weights."""
+def _use_input_device(graph: fx.Graph) -> None:
+    """Create tensors on the device of the first input instead of the meta device."""
     first = next(node for node in graph.nodes if node.op == "placeholder")
     made = [node for node in graph.nodes if any(map(_is_meta, (*node.args, *node.kwargs.values())))]
     if not made:
@@ -396,8 +392,8 @@ def _is_meta(value: Any) -> bool:
     return isinstance(value, torch.device) and value.type == "meta"
 
 
-def _casts_nothing(node: fx.Node) -> bool:
-    """Whether it gives a tensor the type that it has, without a copy."""
+def _is_noop_cast(node: fx.Node) -> bool:
+    """Whether a node is a no-op cast without a copy."""
     if node.target is not aten.to.dtype or node.kwargs or any(node.args[2:]):
         return False
     return node.meta["val"].dtype == node.all_input_nodes[0].meta["val"].dtype
@@ -409,7 +405,7 @@ def _require_dynamic(graph: fx.Graph) -> None:
             isinstance(value, torch.device) and value.type != "cpu" for value in (*node.args, *node.kwargs.values())
         ):
             raise Unfusable(f"makes a tensor on a fixed device ({node.name})")
-        if _changes_a_tensor(node):
+        if _mutates(node):
             raise Unfusable(f"changes a tensor in place ({node.name})")
         if node.op == "get_attr" and LIFTED in node.target or node.op == "call_module":
             raise Unfusable(f"holds a constant that its graph cannot carry ({node.name})")

@@ -1,4 +1,4 @@
-"""Features that are constant, since pruning left them no weight: they go into the bias of the product that reads them."""
+"""Fold features without weights, which are constant for every token, into the bias of the product that reads them."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -19,33 +19,31 @@ from sparsefront.inference.fusion.sites import (
     is_feature_major,
     outputs_in_tiles,
     read_name,
-    remade,
+    rebuild,
     tiled,
 )
 
-# Inputs of a product that are the same for every token, because the value projection before attention has no weights
-# for them.
+# Constant features of the value projection.
 #
-# Attention mixes the values of tokens with weights that sum to one. An output of the value projection that pruning
-# left without weights is its bias for every token, so it is still that bias behind attention, wherever the feature
-# then stands.
+# A fully pruned output of the value projection equals its bias for every token. Attention averages values over tokens with
+# weights that sum to one, so that the feature still equals that bias after attention.
 
 TOLERANCE = 1e-4
-SIZES = (2, 3, 5, 7, 11)  # for the free sizes of a graph, in the order in which they appear
+SIZES = (2, 3, 5, 7, 11)  # for the free sizes of a graph, in order of appearance
 
 
 def value_projection(
     reader: ProductSite, sites: Iterable[ProductSite], kept: Mapping[str, Tensor]
 ) -> ProductSite | None:
-    """The Linear whose features reach the reader unmixed and averaged over tokens, or None.
+    """The Linear whose output features reach the reader only averaged over tokens, not mixed with each other; or None.
 
-    Found by running what lies between on small random tensors: constant features have to arrive as they are, in order, and
-    noise in some features must not reach others.
+    Found by running the operators in between on small random tensors: constant features must arrive unchanged and in
+    order, and noise in some features must not affect others.
 
     Args:
-        reader: a product behind attention.
-        sites: Linears of the block, each its own site.
-        kept: parameters of the block that are no Linear's, by name.
+        reader: a product after attention.
+        sites: Linears of the block, not joined.
+        kept: name -> parameters of the block outside of Linears.
     """
     if len(reader.layers) != 1 or is_feature_major(reader.x):
         return None
@@ -57,7 +55,7 @@ def value_projection(
         try:
             if _passes_constants(reader.x, linear, before, kept):
                 return site
-        except Exception:  # whatever cannot be run on small tensors is not known to pass constants
+        except Exception:  # operators that fail on small tensors are not known to preserve constants
             continue
     return None
 
@@ -82,13 +80,13 @@ def _passes_constants(end: fx.Node, value: fx.Node, linears: set[fx.Node], kept:
 
 
 def _run(node: fx.Node, known: dict[fx.Node, Any], sizes: dict[str, int], kept: Mapping[str, Tensor]) -> Any:
-    """What the node computes, from the results of those that are known."""
+    """Evaluate a node recursively; `known` caches results."""
     if node not in known:
         if node.op == "placeholder":
             value = node.meta["val"]
             known[node] = torch.ones(_shape(node, sizes), dtype=value.dtype)
             if value.is_floating_point():
-                known[node].zero_()  # an additive mask that hides nothing; a mask of bools shows everything
+                known[node].zero_()  # an additive mask that masks nothing, as a bool mask of ones
         elif node.op == "get_attr":
             known[node] = kept[read_name(node)].detach().float().cpu()
         else:
@@ -99,7 +97,7 @@ def _run(node: fx.Node, known: dict[fx.Node, Any], sizes: dict[str, int], kept: 
 
 
 def _shape(node: fx.Node, sizes: dict[str, int]) -> tuple[int, ...]:
-    """The node's shape with a number for each free size."""
+    """The node's shape with numbers from SIZES for free sizes."""
     shape = []
     for size in node.meta["val"].shape:
         name = str(size)
@@ -110,7 +108,7 @@ def _shape(node: fx.Node, sizes: dict[str, int]) -> tuple[int, ...]:
 
 
 def _linears_before(node: fx.Node) -> set[fx.Node]:
-    """The Linears nearest before a node."""
+    """The nearest Linears upstream of a node."""
     found: set[fx.Node] = set()
     seen: set[fx.Node] = set()
     pending = [node]
@@ -126,44 +124,45 @@ def _linears_before(node: fx.Node) -> set[fx.Node]:
     return found
 
 
-# Hidden features that pruning left without a weight vanish between two products.
+# Removal of hidden features without weights between two products.
 
-# Of the hidden features, that vanish: layers of one network then differ in shape, and each is tuned and timed anew.
+# Smallest fraction of hidden features to remove: layers of one network then differ in shape, and each is tuned separately.
 WORTH_IT = 1 / 8
-LISTED = ("gathered", "gathered_2_4", "blocked", "blocked_2_4")  # with lists of inputs or blocks, which may lose some
-ROUNDING = 16  # hidden features are kept in multiples of it: what a dense product needs for aligned rows
+# families with index lists of inputs or blocks, which can shrink
+INDEXED_FAMILIES = ("gathered", "gathered_2_4", "blocked", "blocked_2_4")
+ROUNDING = 16  # kept hidden features are a multiple of it, so that rows of a dense product are aligned
 
 
-def compacted(up: ProductWeight, down: ProductWeight, activation: str) -> tuple[ProductWeight, ProductWeight] | None:
-    """Both products without the hidden features that up has no weights for, or None where that changes little.
+def compact_hidden(
+    up: ProductWeight, down: ProductWeight, activation: str
+) -> tuple[ProductWeight, ProductWeight] | None:
+    """Remove hidden features for which up has no weights from both products; None where that changes little.
 
-    Such a feature is the constant act(bias) for every row. Down multiplies it by a fixed weight, which goes into down's bias:
+    Such a feature is the constant act(bias) for every row. Its contribution is added to down's bias:
     b'[n] = b[n] + sum over pruned j of W[n, j] act(bias[j]), in float32.
     """
     if up.mask is None:
         return None
     unit = math.lcm(_block(up, 0), _block(down, 1))
-    read = _in_units(up.mask.any(1), unit)
-    kept = _with_rounding(read, unit)
+    read = _whole_units(up.mask.any(1), unit)
+    kept = _round_up(read, unit)
     if (~kept).sum() < WORTH_IT * kept.numel():
         return None
     try:
         smaller_up, smaller_down = _rows(up, kept), _columns(down, kept, read)
-    except ValueError:  # a format whose groups would be cut
+    except ValueError:  # groups of the format would be split
         return None
     return smaller_up, replace(smaller_down, bias=folded_bias(down, _constants(up, activation), ~read))
 
 
-def without_constants(value: ProductWeight, reader: ProductWeight) -> tuple[ProductWeight, int] | None:
-    """The reader without the inputs that value, before attention, has no weights for, and their number.
+def drop_constant_inputs(value: ProductWeight, reader: ProductWeight) -> tuple[ProductWeight, int] | None:
+    """The reader without inputs for which `value`, before attention, has no weights, and their number; None without any.
 
-    None where nothing changes.
-
-    Their features stay in the tensor between, since heads have equal widths; the reader's lists of inputs lose them.
+    The features stay in the tensor in between, since heads have equal widths; only the reader's index lists shrink.
     """
-    if value.mask is None or reader.mask is None or reader.family not in LISTED:
+    if value.mask is None or reader.mask is None or reader.family not in INDEXED_FAMILIES:
         return None
-    read = _in_units(value.mask.any(1), _block(reader, 1))
+    read = _whole_units(value.mask.any(1), _block(reader, 1))
     if not (reader.mask & ~read).any():
         return None
     try:
@@ -174,10 +173,10 @@ def without_constants(value: ProductWeight, reader: ProductWeight) -> tuple[Prod
 
 
 def folded_bias(down: ProductWeight, constants: Tensor, pruned: Tensor) -> Tensor:
-    """down's bias plus what the pruned inputs, constant for every row, add to it: float32 [N] (or wider).
+    """down's bias plus the contribution of pruned inputs, which are constant for every row: float32 [N] (or wider).
 
     Args:
-        constants: [K], the value of each input; only those of pruned ones are read.
+        constants: [K], the value of each input; only pruned ones are read.
         pruned: bool [K].
     """
     wide = torch.promote_types(torch.float32, down.weight.dtype)
@@ -192,19 +191,19 @@ def _constants(up: ProductWeight, activation: str) -> Tensor:
 
 
 def _block(weight: ProductWeight, side: int) -> int:
-    """Outputs (side 0) or inputs (side 1) of a block where the weight is stored in blocks, which must not be cut; else 1."""
+    """Outputs (side 0) or inputs (side 1) per block if the weight is stored in blocks, which must stay whole; else 1."""
     return weight.stored.block[side] if isinstance(weight.stored, BlockedFormat | Blocked24Format) else 1
 
 
-def _in_units(alive: Tensor, unit: int) -> Tensor:
-    """The features of every unit in which one is alive."""
+def _whole_units(alive: Tensor, unit: int) -> Tensor:
+    """bool mask of all features in units of which any feature is alive."""
     if len(alive) % unit:
         return torch.ones_like(alive)
     return alive.view(-1, unit).any(1).repeat_interleave(unit)
 
 
-def _with_rounding(read: Tensor, unit: int) -> Tensor:
-    """The features that are read, and as many units of the others as make a multiple of ROUNDING, and at least one."""
+def _round_up(read: Tensor, unit: int) -> Tensor:
+    """The read features plus enough other units for a multiple of ROUNDING, and at least one unit."""
     kept = read.clone()
     while not kept.all() and (not kept.any() or int(kept.sum()) % ROUNDING):
         first = int((~kept).nonzero()[0]) // unit * unit
@@ -213,7 +212,7 @@ def _with_rounding(read: Tensor, unit: int) -> Tensor:
 
 
 def _rows(up: ProductWeight, kept: Tensor) -> ProductWeight:
-    assert up.mask is not None and up.stored is not None  # of a product that is pruned
+    assert up.mask is not None and up.stored is not None  # the product is pruned
     weight, mask = up.weight[kept], up.mask[kept]
     bias = None if up.bias is None else up.bias[kept]
     stored = _stored_rows(up.stored, weight, mask, kept)
@@ -222,7 +221,7 @@ def _rows(up: ProductWeight, kept: Tensor) -> ProductWeight:
 
 def _stored_rows(stored: SparseFormat, weight: Tensor, mask: Tensor, kept: Tensor) -> SparseFormat:
     if not isinstance(stored, GatheredFormat):
-        return remade(stored, weight, mask)
+        return rebuild(stored, weight, mask)
     place = kept.cumsum(0) - 1  # of each kept output in the smaller weight
     inside = outputs_in_tiles(stored)
     if not kept[inside].all():
@@ -234,7 +233,7 @@ def _stored_rows(stored: SparseFormat, weight: Tensor, mask: Tensor, kept: Tenso
 
 
 def _columns(down: ProductWeight, kept: Tensor, read: Tensor) -> ProductWeight:
-    """The kept columns; of these, those that are not read hold zeros."""
+    """Select the kept columns; those that are not read become zero."""
     weight = torch.where(read, down.weight, 0)[:, kept]
     if down.stored is None or down.mask is None:
         return replace(down, weight=weight)
@@ -247,5 +246,5 @@ def _columns(down: ProductWeight, kept: Tensor, read: Tensor) -> ProductWeight:
         others[inside] = False
         made = tiled(stored, weight, mask, torch.cat([inside, others.nonzero().flatten()]))
     else:
-        made = remade(down.stored, weight, mask)
+        made = rebuild(down.stored, weight, mask)
     return replace(down, weight=weight, mask=mask, stored=made)

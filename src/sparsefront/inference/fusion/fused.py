@@ -1,4 +1,4 @@
-"""A block rewritten: a graph of fused products and norms in feature-major layouts."""
+"""Rewritten blocks: graphs of fused products and norms, feature-major or row-major."""
 
 import logging
 import operator
@@ -20,19 +20,24 @@ from sparsefront_kernels.quantized.quantize import Quantized
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
-from sparsefront.inference.fusion.calls import Key, Unfusable, call_key, call_tensors, foreign_kind
+from sparsefront.inference.fusion.calls import Key, Unfusable, call_key, call_tensors, unsupported_type
 from sparsefront.inference.fusion.capture import Captured, GraphSizes, capture
 from sparsefront.inference.fusion.fused_product import FusedProduct, activation_in_layout
-from sparsefront.inference.fusion.handed_over import Quantizes, handing_over, place_quantizations, product_of
-from sparsefront.inference.fusion.own_code import Layers, own_code
+from sparsefront.inference.fusion.original_code import Layers, original_code
 from sparsefront.inference.fusion.plan import ALL_PARTS, FusionParts
+from sparsefront.inference.fusion.quantized_activations import (
+    Quantizes,
+    place_quantizations,
+    product_of,
+    quantizing_producers,
+)
 from sparsefront.inference.fusion.sites import ProductSite, find_sites, is_stream_norm, merged, node_argument, read_name
 
-# LayerNorm inside a feature-major residual stream.
+# LayerNorm in a feature-major residual stream.
 
 
 class FusedNorm(nn.Module):
-    """LayerNorm over the last dimension of [..., d], read by strides, written feature-major."""
+    """LayerNorm over the last dimension of [..., d] with any strides; the output is feature-major."""
 
     def __init__(self, weight: Tensor | None, bias: Tensor | None, eps: float) -> None:
         super().__init__()
@@ -44,7 +49,7 @@ class FusedNorm(nn.Module):
         return run(_columns(x), self.weight, self.bias, self.eps).t().view(x.shape)
 
     def kernel_operands(self, x: Tensor) -> dict[str, Any] | None:
-        """What `norm.layer_norm` is asked about for this call; None where plain PyTorch runs it."""
+        """Operands of `norm.layer_norm` for this call; None where plain PyTorch runs it."""
         if _is_plain(x):
             return None
         vectors = {"weight": self.weight, "bias": self.bias, "x_bias": None}
@@ -55,11 +60,11 @@ class FusedNorm(nn.Module):
 
 
 class FusedResidualNorm(FusedNorm):
-    """LayerNorm of x + x_bias + residual: what a product and the residual stream give, added up where it is read.
+    """LayerNorm of x + x_bias + residual, where x is a product's output: one kernel adds and normalizes.
 
     Args:
         x_bias: [d], of the product; or None.
-        keep_sums: whether others read the sum as well.
+        keep_sums: whether other nodes read the sum, too.
     """
 
     def __init__(
@@ -69,7 +74,7 @@ class FusedResidualNorm(FusedNorm):
         self.x_bias, self.keep_sums = _constant(x_bias), keep_sums
 
     def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        """The norm, and the sum, which means nothing without keep_sums."""
+        """The norm and the sum; the sum is undefined without keep_sums."""
         operands = _columns(x), self.x_bias, _columns(residual.to(x.dtype)), self.weight, self.bias, self.eps
         if _is_plain(x):
             y, sums = add_layer_norm_columns_reference(*operands)
@@ -87,17 +92,17 @@ class FusedResidualNorm(FusedNorm):
         return f"{super().extra_repr()}, adds the residual"
 
 
-# LayerNorm and RMSNorm where the residual stream is row-major: one kernel adds, normalises and quantises.
+# LayerNorm and RMSNorm in a row-major residual stream: one kernel adds, normalizes and quantizes.
 
 
 class FusedRowNorm(nn.Module):
-    """Norm over the last dimension of [..., d], of x or of x + x_bias + residual, by `norm_rows`.
+    """LayerNorm or RMSNorm over the last dimension of [..., d], of x or of x + x_bias + residual, by `norm_rows`.
 
     Args:
         kind: "layer_norm" or "rms_norm".
         adds: whether a residual is added.
-        x_bias: [d], of a product whose residual the norm adds; or None.
-        keep_norm, keep_sums, quantized: what is read of it: the norm itself, the sum, the norm in e4m3.
+        x_bias: [d], of the product before the norm; or None.
+        keep_norm, keep_sums, quantized: which outputs are read: the norm, the sum, the norm in e4m3.
     """
 
     def __init__(
@@ -119,7 +124,7 @@ class FusedRowNorm(nn.Module):
         self.keep_norm, self.keep_sums, self.quantized = keep_norm, keep_sums, quantized
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> tuple[Tensor, Tensor, Quantized]:
-        """The norm, the sum and the quantised norm; those that nobody reads mean nothing."""
+        """The norm, the sum and the quantized norm; outputs that are not read are undefined."""
         rows = x.reshape(-1, x.shape[-1])
         added = None if residual is None else residual.to(x.dtype).reshape(rows.shape)
         asked = self.keep_norm, self.keep_sums, self.quantized
@@ -145,13 +150,13 @@ def _is_plain(x: Tensor) -> bool:
     return not x.is_cuda or x.dtype == torch.float64
 
 
-# A captured graph with products and norms instead of their operators.
+# Replace operators of a captured graph by fused products and norms.
 
 aten = torch.ops.aten
 
 
 def copied(graph: fx.Graph) -> fx.Graph:
-    """A graph of its own, to be rewritten."""
+    """A copy of a graph."""
     other = fx.Graph()
     outputs = other.graph_copy(graph, {})
     other.output(outputs)
@@ -159,19 +164,19 @@ def copied(graph: fx.Graph) -> fx.Graph:
 
 
 def remove_unread(graph: fx.Graph) -> None:
-    """Erase what is not read; captured graphs change no tensor in place."""
+    """Erase nodes without users; captured graphs have no in-place operators."""
     for node in reversed(list(graph.nodes)):
         if node.op not in ("placeholder", "output") and not node.users:
             graph.erase_node(node)
 
 
 def place_products(graph: fx.Graph, products: Mapping[str, ProductSite]) -> None:
-    """Call products instead of Linears and their epilogues.
+    """Replace Linears and their epilogues by calls of products.
 
     Args:
-        products: name of the module -> its site in this graph, without a residual where the norm behind it adds it.
+        products: name of the module -> its site in this graph, without a residual that the norm after it adds.
     """
-    now: dict[fx.Node, fx.Node] = {}  # what was replaced -> by what, since sites name nodes of the graph as it was
+    now: dict[fx.Node, fx.Node] = {}  # old -> new node, since sites refer to nodes of the original graph
     for name, site in products.items():
         before = _first(graph, site.linears) if len(site.linears) > 1 else site.out
         with graph.inserting_before(before):
@@ -185,7 +190,7 @@ def place_products(graph: fx.Graph, products: Mapping[str, ProductSite]) -> None
 
 
 def _slices(graph: fx.Graph, called: fx.Node, site: ProductSite) -> dict[fx.Node, fx.Node]:
-    """Each Linear of a joined product -> its outputs."""
+    """Each Linear of a joined product -> the slice with its outputs."""
     parts, start = {}, 0
     for node, count in zip(site.linears, site.rows, strict=True):
         parts[node] = graph.call_function(aten.slice.Tensor, (called, -1, start, start + count))
@@ -199,11 +204,11 @@ def place_norms(
     parameters: Mapping[str, torch.Tensor],
     added: Mapping[fx.Node, tuple[int, torch.Tensor | None]],
 ) -> dict[str, FusedNorm]:
-    """Call feature-major norms where a norm stands in the residual stream.
+    """Replace LayerNorms of the residual stream by calls of feature-major norms.
 
     Args:
         parameters: of the block, by name.
-        added: norm that adds a residual to a product -> which argument of the sum is the residual, and the product's bias.
+        added: norm that adds a residual to a product -> index of the residual in the sum's arguments, and the product's bias.
     Returns:
         name of the module -> norm.
     """
@@ -229,10 +234,10 @@ def place_norms(
 
 
 def _place_with_residual(graph: fx.Graph, name: str, norm: fx.Node, place: int) -> None:
-    """Call a norm instead of a sum and the norm of it; who reads the sum gets it from there.
+    """Replace a sum and its norm by one call, which also returns the sum for its other readers.
 
     Args:
-        place: of the residual among the two arguments of the sum.
+        place: index of the residual in the sum's arguments.
     """
     total = node_argument(norm, 0)
     sums, residual = total.args[1 - place], total.args[place]
@@ -252,11 +257,11 @@ def place_row_norms(
     added: Mapping[fx.Node, tuple[int, torch.Tensor | None]],
     modules: Mapping[str, nn.Module],
 ) -> dict[str, FusedRowNorm]:
-    """Call norms of rows where their kernel runs, or a residual is left to them.
+    """Replace norms by calls of row-major norms if their kernel supports them, or if they have to add a residual.
 
     Args:
-        parameters, added: as of `place_norms`.
-        modules: name -> what is called, products and quantisations among them.
+        parameters, added: as in `place_norms`.
+        modules: name -> module of the graph, products and quantizations included.
     Returns:
         name of the module -> norm.
     """
@@ -269,7 +274,7 @@ def place_row_norms(
         low = [user for user in readers if _is_low(modules[str(user.target)])]
         quantized = bool(low) and all(_reads_rows_in_e4m3(modules[str(user.target)]) for user in low)
         if node not in added and (
-            (low and not quantized)  # compiled, the norm and what quantises it become one kernel
+            (low and not quantized)  # a compiler fuses the norm with its quantization
             or weight is None
             or eps is None
             or rows_unsupported_reason(len(weight), node.meta["val"].dtype, weight.device, weight=weight, bias=bias)
@@ -298,14 +303,14 @@ _ROW_NORMS = {aten.layer_norm.default: "layer_norm", aten.rms_norm.default: "rms
 
 
 def _over_features(node: fx.Node) -> bool:
-    """Whether a norm is over the last dimension alone."""
+    """Whether a norm is over the last dimension only."""
     return isinstance(shape := node.args[1], Sequence) and len(shape) == 1 and "val" in node.meta
 
 
 def _norm_arguments(
     parameters: Mapping[str, torch.Tensor], node: fx.Node, kind: str
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, Any]:
-    """Weight, bias and eps of a norm; eps is None where an RMSNorm leaves it to PyTorch."""
+    """Weight, bias and eps of a norm; eps is None where an RMSNorm uses PyTorch's default."""
     if kind == "rms_norm":
         return _parameter(parameters, node, 2), None, node.args[3] if len(node.args) > 3 else None
     vectors = _parameter(parameters, node, 2), _parameter(parameters, node, 3)
@@ -318,13 +323,13 @@ def _is_low(module: nn.Module) -> bool:
 
 
 def _reads_rows_in_e4m3(module: nn.Module) -> bool:
-    """Whether a product, or what quantises for several, takes e4m3 with a scale for each row."""
+    """Whether a product, or a shared quantization for several, accepts e4m3 with a scale per row."""
     product = product_of(module)
     return product is not None and product.takes("row")
 
 
 def _read_quantized(graph: fx.Graph, user: fx.Node, in_e4m3: fx.Node, modules: Mapping[str, nn.Module]) -> None:
-    """Let a product read what the norm quantises, or all that read a quantisation of it."""
+    """Let a product, or all readers of a shared quantization, read the norm's e4m3 output."""
     if isinstance(modules[str(user.target)], Quantizes):
         user.replace_all_uses_with(in_e4m3)
         graph.erase_node(user)
@@ -333,7 +338,7 @@ def _read_quantized(graph: fx.Graph, user: fx.Node, in_e4m3: fx.Node, modules: M
 
 
 def place_layouts(graph: fx.Graph, modules: Sequence[str], *, row_major_exit: bool) -> None:
-    """Bring what enters the residual stream into feature-major layout, and what leaves it back where that is asked for."""
+    """Convert inputs of the residual stream to feature-major layout and, with `row_major_exit`, outputs back to row-major."""
     for node in graph.find_nodes(op="placeholder"):
         readers = [user for user in node.users if user.op == "call_module" and user.target in modules]
         if not readers:
@@ -344,10 +349,10 @@ def place_layouts(graph: fx.Graph, modules: Sequence[str], *, row_major_exit: bo
     if row_major_exit:
         output = graph.output_node()
         with graph.inserting_before(output):
-            output.args = fx.map_arg(output.args, lambda node: _leaving(graph, node))
+            output.args = fx.map_arg(output.args, lambda node: _to_row_major(graph, node))
 
 
-def _leaving(graph: fx.Graph, node: fx.Node) -> fx.Node:
+def _to_row_major(graph: fx.Graph, node: fx.Node) -> fx.Node:
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or value.dim() < 2 or not value.is_floating_point():
         return node
@@ -355,7 +360,7 @@ def _leaving(graph: fx.Graph, node: fx.Node) -> fx.Node:
 
 
 def _in_layout(graph: fx.Graph, node: fx.Node, *, feature_major: bool) -> fx.Node:
-    """One call that stays one call where the graph is read from a file, which traces it anew: it looks at strides."""
+    """Insert `activation_in_layout` as a leaf: it depends on strides, so that re-tracing a loaded graph must not inline it."""
     called = graph.call_function(activation_in_layout, (node,), {"feature_major": feature_major})
     called.meta = {**node.meta, "is_wrapped": True}  # as fx.wrap
     return called
@@ -373,25 +378,25 @@ def _first(graph: fx.Graph, nodes: Sequence[fx.Node]) -> fx.Node:
 
 
 log = logging.getLogger(__name__)
-MOST_GRAPHS = 16  # of a block whose graphs are of one size of an image each; more sizes run its own code
+MOST_GRAPHS = 16  # per block, for blocks with one graph per image size; further sizes run the original code
 
 
 class FusedBlock(nn.Module):
-    """The forward of a block, with its signature.
+    """Replaces a block, with the same signature.
 
-    A graph serves any batch and length that the block treats alike. Calls of another kind (with another mask, or none) are
-    captured when they come, from the code of the block. Those that no graph can serve, such as with a cache of keys and values,
-    run that code itself, with the products as its Linears.
+    A graph supports any batch size and length that the block treats alike. Calls of another kind (with another mask, or none)
+    are captured from the block's original code when they occur. Calls that no graph supports, such as with a KV cache, run the
+    original code with the products as its Linears.
 
     Args:
         bare: the block without weights, from `capture.skeleton`.
-        products: names of the Linears that are one product -> the product; all Linears that the block calls.
-        kept: names of the block's other parameters and buffers -> their tensors.
+        products: names of the Linears of a product -> the product; covers all Linears that the block calls.
+        kept: name -> the block's other parameters and buffers.
         feature_major: whether the residual stream is feature-major; else row-major.
-        row_major_exit: whether the result is brought back to row-major, for a reader that is no such block.
-        parts: of the rewriting, with which the products were made.
-        norm_biases: names of the Linears of a product whose residual is added by the norm behind it -> the bias that the norm
-            adds too, None where the product does.
+        row_major_exit: whether to convert the output to row-major, for a reader that is no feature-major block.
+        parts: with which the products were made.
+        norm_biases: names of the Linears of a product whose residual the next norm adds -> the bias that the norm adds too;
+            None where the product adds it.
     """
 
     def __init__(
@@ -408,12 +413,11 @@ class FusedBlock(nn.Module):
         super().__init__()
         self._parts = parts
         self.feature_major, self.row_major_exit = feature_major, row_major_exit
-        self._bare = [bare]  # in a list: its tensors, on the meta device, are none of this module's
-        self._own: list[
-            nn.Module
-        ] = []  # the code of the block, once a call needs it; its tensors are counted here already
+        self._bare = [bare]  # in a list, so that its meta tensors are not registered here
+        # the original code, made when a call needs it; in a list, since its tensors are registered here already
+        self._original: list[nn.Module] = []
         self._unserved: set[Key] = set()
-        self.own_code_is_right = True  # until something else is seen
+        self.original_code_is_right = True  # until a check fails
         self._layers = tuple(products)
         self.products = nn.ModuleList(products.values())
         self._kept_names = tuple(kept)
@@ -429,9 +433,10 @@ class FusedBlock(nn.Module):
         self._graphs_of: dict[Key, list[int]] = {}
         self._sizes: list[GraphSizes] = []
         self._out_specs: list[pytree.TreeSpec] = []
-        for name, value in {**vars(bare), **bare._modules}.items():  # networks ask blocks, as for self_attn.batch_first
+        # networks read attributes such as self_attn.batch_first
+        for name, value in {**vars(bare), **bare._modules}.items():
             if not (name.startswith("_") or hasattr(self, name) or isinstance(value, Tensor)):
-                vars(self)[name] = value  # without registering its tensors, on the meta device
+                vars(self)[name] = value  # without registering its meta tensors
 
     @property
     def product_of(self) -> dict[Layers, FusedProduct]:
@@ -442,21 +447,21 @@ class FusedBlock(nn.Module):
 
     @property
     def norms(self) -> list[FusedNorm | FusedRowNorm]:
-        """Norms that are not PyTorch's."""
+        """The fused norms of the first graph."""
         parts = self.graphs[0].children() if len(self.graphs) else ()
         return [part for part in parts if isinstance(part, FusedNorm | FusedRowNorm)]
 
     def add_call(self, key: Key, captured: Captured) -> None:
-        """Serve one more kind of call.
+        """Add the graph of one more kind of call.
 
         Raises:
-            Unfusable: the graph calls Linears otherwise than the products are made for.
+            Unfusable: the graph's Linears do not match the products.
         """
         graph = copied(captured.graph)
         sites = dict(zip((f"product_{place}" for place in range(len(self._layers))), self._sites(graph), strict=True))
         added = self._added_by_norms(sites.values())
         products = dict(zip(sites, self._products(), strict=True))
-        modules: dict[str, Any] = products | handing_over(sites, products)
+        modules: dict[str, Any] = products | quantizing_producers(sites, products)
         place_products(graph, {name: _without_sum(site, added) for name, site in sites.items()})
         modules |= place_quantizations(graph, modules)
         kept = self._kept()
@@ -481,57 +486,57 @@ class FusedBlock(nn.Module):
         return self._graph_for(call_key(args, kwargs), call_tensors(args, kwargs)) is not None
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if (kind := foreign_kind(args, kwargs)) is not None:
-            return self._run_own_code(f"is called with a {kind}", args, kwargs)
+        if (kind := unsupported_type(args, kwargs)) is not None:
+            return self._run_original_code(f"is called with a {kind}", args, kwargs)
         key = call_key(args, kwargs)
         tensors = call_tensors(args, kwargs)
         place = self._graph_for(key, tensors)
         if place is None:
             reason = self._capture(key, args, kwargs)
             if reason is not None:
-                return self._run_own_code(reason, args, kwargs)
+                return self._run_original_code(reason, args, kwargs)
             place = len(self.graphs) - 1
         outputs = self.graphs[place](*tensors)
         spec = self._out_specs[place]
         return outputs[0] if spec.is_leaf() else pytree.tree_unflatten(outputs, spec)
 
-    def _run_own_code(self, reason: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_original_code(self, reason: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not torch.compiler.is_compiling():
-            _say_once(type(self._bare[0]).__name__, reason)
-        if not self.own_code_is_right:
+            _log_once(type(self._bare[0]).__name__, reason)
+        if not self.original_code_is_right:
             raise Unfusable(
                 f"no graph of this block serves the call: it {reason}; fuse=False leaves blocks as they are"
             )
-        return self.own_output(args, kwargs)
+        return self.original_output(args, kwargs)
 
-    def own_output(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """What the block's own code gives, around the products."""
-        if not self._own:
-            self.make_own_code()
-        return self._own[0](*args, **kwargs)
+    def original_output(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """The output of the block's original code with the products."""
+        if not self._original:
+            self.make_original_code()
+        return self._original[0](*args, **kwargs)
 
     @torch.compiler.disable
-    def make_own_code(self) -> None:
-        """Before a call needs it, which may be traced."""
+    def make_original_code(self) -> None:
+        """Build the original code; may be called ahead of a call that is traced."""
         biases = {layers: getattr(self, f"norm_bias_{place}") for place, layers in enumerate(self._normed)}
-        self._own[:] = [own_code(self._bare[0], self.product_of, self._kept(), biases)]
+        self._original[:] = [original_code(self._bare[0], self.product_of, self._kept(), biases)]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)
-        if self._own:  # it holds tensors of before
-            self.make_own_code()
+        if self._original:  # it has the old tensors
+            self.make_original_code()
         return self
 
     def _graph_for(self, key: Key, tensors: list[Tensor]) -> int | None:
-        """Which graph is right for such a call, if one is."""
+        """Index of the graph for such a call, or None."""
         return next((place for place in self._graphs_of.get(key, ()) if self._sizes[place].allow(tensors)), None)
 
     @torch.compiler.disable
     def _capture(self, key: Key, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-        """Add a graph for such calls; the reason where there is none.
+        """Add a graph for such calls; returns the reason if there is none.
 
         Raises:
-            Unfusable: the block does something else in this call than its products are made for.
+            Unfusable: the block's Linears in this call do not match the products.
         """
         if key in self._unserved or len(self.graphs) >= MOST_GRAPHS:
             return "is called in many ways"
@@ -553,10 +558,10 @@ class FusedBlock(nn.Module):
         return {name: getattr(self, f"kept_{place}") for place, name in enumerate(self._kept_names)}
 
     def _added_by_norms(self, sites: Iterable[ProductSite]) -> dict[fx.Node, tuple[int, Tensor | None]]:
-        """Norm -> which argument of the sum is the residual that it adds, and the bias of the product.
+        """Norm that adds a residual -> index of the residual in the sum's arguments, and the product's bias.
 
         Raises:
-            Unfusable: a product that was made for a norm is followed by none in this graph.
+            Unfusable: no norm follows a product whose residual a norm should add.
         """
         biases = {layers: getattr(self, f"norm_bias_{place}") for place, layers in enumerate(self._normed)}
         added = {}
@@ -568,7 +573,7 @@ class FusedBlock(nn.Module):
         return added
 
     def _sites(self, graph: fx.Graph) -> list[ProductSite]:
-        """The site of each product, in their order."""
+        """The site of each product, in the products' order."""
         every = find_sites(graph, self._bare[0], self._parts)
         found = {site.layers[0]: site for site in every}
         covered = {name for layers in self._layers for name in layers}
@@ -585,12 +590,12 @@ class FusedBlock(nn.Module):
 
 
 @cache
-def _say_once(block: str, reason: str) -> None:
+def _log_once(block: str, reason: str) -> None:
     log.info("a rewritten %s %s: its own code runs, around its products", block, reason)
 
 
 def _without_sum(site: ProductSite, added: Mapping[fx.Node, Any]) -> ProductSite:
-    """The site as far as its product goes, where the norm behind it adds the residual."""
+    """The site without its residual if the norm after it adds that."""
     if site.norm not in added:
         return site
     return replace(site, residual=None, out=node_argument(site.out, 1 - site.out.args.index(site.residual)))

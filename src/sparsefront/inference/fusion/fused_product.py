@@ -1,4 +1,4 @@
-"""A product of a block, with its epilogue, in the layouts and the precision of its place."""
+"""A product of a block with its epilogue, input and output layouts, and precision."""
 
 import copy
 from typing import Any, Self
@@ -14,15 +14,14 @@ from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor
 from torch.nn.functional import linear
 
-# Where the elements of an activation lie: logically always [..., features].
+# Memory layout of an activation, whose shape is always [..., features].
 #
-# A feature-major activation has its rows along memory: [B, T, d] with strides (T, 1, B·T) is a view of [d, B·T].
-# Modules hand each other such views, so that no signature changes, and every operator that reads by strides stays
-# right.
+# A feature-major activation is contiguous along tokens: [B, T, d] with strides (T, 1, B·T) is a view of [d, B·T]. Modules
+# exchange such views, so that signatures do not change and every operator that respects strides stays correct.
 
 
 def in_layout(matrix: Tensor, *, feature_major: bool) -> Tensor:
-    """[M, d] as a view of what lies as asked for: itself, or a copy."""
+    """[M, d] in this memory layout: itself, or a copy."""
     if matrix.stride(0 if feature_major else 1) == 1 or matrix.shape[1 if feature_major else 0] == 1:
         return matrix
     if feature_major:
@@ -31,12 +30,12 @@ def in_layout(matrix: Tensor, *, feature_major: bool) -> Tensor:
 
 
 def activation_in_layout(x: Tensor, *, feature_major: bool) -> Tensor:
-    """[..., d] as `in_layout` has it."""
+    """`in_layout` for [..., d]."""
     return in_layout(x.reshape(-1, x.shape[-1]), feature_major=feature_major).view(x.shape)
 
 
 def layout_name(*, x_feature_major: bool, y_feature_major: bool) -> str:
-    """The kernels' word for a pair of layouts."""
+    """The kernels' name for a pair of layouts."""
     return next(
         layout
         for layout in LAYOUTS
@@ -44,32 +43,27 @@ def layout_name(*, x_feature_major: bool, y_feature_major: bool) -> str:
     )
 
 
-# A product with its epilogue, in the layouts of its place in a block.
+# A product with its epilogue.
 
-HANDED_OVER = 128  # outputs that share a scale where a product quantises for the next one
-READS_ANY_STRIDES = (
-    "dense",
-    "gathered",
-    "gathered_2_4",
-    "blocked",
-    "blocked_2_4",
-)  # their row-major kernels lose nothing where X is feature-major
+SCALE_GROUP = 128  # outputs per scale where a product quantizes its output
+# families whose row-major kernels are as fast with a feature-major X
+READS_ANY_STRIDES = ("dense", "gathered", "gathered_2_4", "blocked", "blocked_2_4")
 
 
 class FusedProduct(SparseLayer):
-    """[..., K] -> [..., N]: act(x · Wᵀ + bias) + residual, through one kernel, whatever the strides of its operands.
+    """[..., K] -> [..., N]: act(x · Wᵀ + bias) + residual, through one kernel, for operands with any strides.
 
-    In low precision x may come quantised: values [..., K], with scales of the rows [M, 1] or of groups of their inputs. The
-    layouts are row-major then.
+    In low precision x may be quantized: values [..., K], with scales per row [M, 1] or per group of inputs. The layouts are
+    row-major then.
 
     Args:
-        entry: the kernel; of the family `dense` it is cuBLAS in any layout. What it does not fuse follows it.
+        entry: the kernel; the family `dense` is cuBLAS in any layout. Parts of the epilogue that it cannot fuse run after it.
         stored: W [N, K] in the kernel's format.
         bias: [N] of any float dtype, or None.
-        kernel_layout: that the kernel runs in, as of `SparseLayer`.
+        kernel_layout: layout in which the kernel runs, as in `SparseLayer`.
         activation: a name of the kernels' `ACTIVATIONS`.
-        x_feature_major, y_feature_major: where the elements of x are expected and those of the result are put.
-        x_scale: as of `SparseLayer`.
+        x_feature_major, y_feature_major: memory layouts of x and of the result.
+        x_scale: as in `SparseLayer`.
     """
 
     def __init__(
@@ -94,20 +88,20 @@ class FusedProduct(SparseLayer):
         return layout_name(x_feature_major=self.x_feature_major, y_feature_major=self.y_feature_major)
 
     @property
-    def handed_over(self) -> str | None:
-        """The scales of what it can quantise for the next product, as `takes_scales` calls them: its kernel per row and 128
-        outputs; where the kernel cannot, one pass with the activation, per row. None in 16 bits, or without a pass to save.
+    def output_scales(self) -> str | None:
+        """Scales of its quantized output, as in `takes_scales`: "group128" (per row and 128 outputs) if the kernel can quantize;
+        else "row", in one pass with the activation. None in 16 bits, or where that saves no pass.
         """
-        if self._entry.quantized_run is not None and self.out_features % HANDED_OVER == 0:
+        if self._entry.quantized_run is not None and self.out_features % SCALE_GROUP == 0:
             return "group128"
         return "row" if self.precision == "fp8" and self.activation != "none" else None
 
     def takes(self, scales: str) -> bool:
-        """Whether x may come in e4m3 with scales so; a static scale is kept to."""
+        """Whether x may be in e4m3 with such scales; not if the product has a static scale."""
         return self.precision == "fp8" and scales in self._entry.takes_scales and self.x_scale is None
 
     def forward(self, x: Tensor | Quantized, residual: Tensor | None = None) -> Tensor:
-        """In the weight's dtype, whatever autocast says."""
+        """Runs in the weight's dtype, under autocast too."""
         device = _values(x).device.type
         if torch.is_autocast_enabled(device):
             with torch.autocast(device, enabled=False):
@@ -116,17 +110,17 @@ class FusedProduct(SparseLayer):
         return self._forward(x, residual, self.activation)
 
     def without_epilogue(self, x: Tensor) -> Tensor:
-        """x · Wᵀ + bias, for code that does itself what follows."""
+        """x · Wᵀ + bias, for callers that compute the epilogue themselves."""
         with torch.autocast(x.device.type, enabled=False):
             return self._forward(x.to(self.format.dtype), None, "none")
 
-    def for_next(self, x: Tensor | Quantized) -> Quantized:
-        """act(x · Wᵀ + bias) as another product reads it: values [..., N], and scales as `handed_over` says."""
+    def quantized_output(self, x: Tensor | Quantized) -> Quantized:
+        """act(x · Wᵀ + bias) quantized for another product: values [..., N], and scales as in `output_scales`."""
         with torch.autocast(_values(x).device.type, enabled=False):
             rows = self.entered(self._rows(self._cast(x)))
-            if self.handed_over == "group128":
+            if self.output_scales == "group128":
                 run = self._entry.quantized_run
-                assert run is not None  # see `handed_over`
+                assert run is not None  # see `output_scales`
                 y = run(rows, self._operand, self.bias, activation=self.activation)
             else:
                 y = quantize_activated(self._entry.run(rows, self._operand, self.bias), self.activation)
@@ -136,7 +130,7 @@ class FusedProduct(SparseLayer):
         return x.to(self.format.dtype) if isinstance(x, Tensor) else x
 
     def _rows(self, x: Tensor | Quantized) -> Any:
-        """[..., K] as [M, K]."""
+        """x as [M, K]."""
         rows = _values(x).reshape(-1, self.in_features)
         return rows if isinstance(x, Tensor) else Quantized(rows, x.scales)
 
@@ -148,13 +142,13 @@ class FusedProduct(SparseLayer):
         elif self._entry.fuses_epilogue:
             y = in_layout(self._fused(rows, added, activation), feature_major=self.y_feature_major)
         elif self.y_feature_major:
-            y = self._followed_by_columns(rows, added, activation)
+            y = self._feature_major_then_epilogue(rows, added, activation)
         else:
-            y = self._followed_by_rows(rows, added, activation)
+            y = self._row_major_then_epilogue(rows, added, activation)
         return y.view(*_values(x).shape[:-1], self.out_features)
 
     def _fused(self, rows: Tensor, added: Tensor | None, activation: str) -> Tensor:
-        """[M, K] -> [M, N], all by the kernel."""
+        """[M, K] -> [M, N], with the epilogue in the kernel."""
         y_feature_major = self.kernel_layout in Y_FEATURE_MAJOR
         y = self._entry.run(
             self._laid_out(rows),
@@ -166,21 +160,21 @@ class FusedProduct(SparseLayer):
         )
         return y.t() if y_feature_major else y
 
-    def _followed_by_rows(self, rows: Tensor, added: Tensor | None, activation: str) -> Tensor:
-        """[M, K] -> [M, N], row-major: the kernel adds the bias, the rest of the epilogue follows."""
+    def _row_major_then_epilogue(self, rows: Tensor, added: Tensor | None, activation: str) -> Tensor:
+        """[M, K] -> [M, N], row-major: the kernel adds the bias, the rest of the epilogue runs after it."""
         if (weight := self._plain_weight) is not None:
             y = linear(rows, weight, None if self.bias is None else self.bias.to(rows.dtype))
         else:
             y = in_layout(self._kernel(rows, self.bias), feature_major=False)
         if activation == "none" and added is None:
             return y
-        if _in_one_pass(y):
+        if _uses_epilogue_kernel(y):
             return epilogue(y, None, activation, added)
         y = ACTIVATIONS[activation](y)
         return y if added is None else y + added
 
-    def _followed_by_columns(self, rows: Tensor, added: Tensor | None, activation: str) -> Tensor:
-        """[M, K] -> [M, N], feature-major: the bias follows the product too where that costs no pass of its own."""
+    def _feature_major_then_epilogue(self, rows: Tensor, added: Tensor | None, activation: str) -> Tensor:
+        """[M, K] -> [M, N], feature-major: the bias is added after the kernel if that needs no extra pass."""
         follows = activation != "none" or added is not None
         weight = self._plain_weight
         bias = self.bias if follows or weight is not None else None
@@ -190,7 +184,7 @@ class FusedProduct(SparseLayer):
             y = in_layout(self._kernel(rows, None if follows else self.bias), feature_major=True).t()
         if not follows and bias is None:
             return y.t()
-        if _in_one_pass(y):
+        if _uses_epilogue_kernel(y):
             return epilogue(y, bias, activation, None if added is None else added.t()).t()
         y = y if bias is None else y + bias.to(y.dtype)[:, None]
         y = ACTIVATIONS[activation](y).t()
@@ -202,11 +196,11 @@ class FusedProduct(SparseLayer):
 
     @property
     def _plain_weight(self) -> Tensor | None:
-        """[N, K] where cuBLAS multiplies by it as it is."""
+        """[N, K] for a dense 16-bit product, which cuBLAS runs; else None."""
         return self.format.values if isinstance(self.format, DenseFormat) and self.precision == "none" else None
 
     def _laid_out(self, rows: Any) -> Any:
-        """X as the kernel's layout has it."""
+        """X in the kernel's layout."""
         if self.precision != "none":
             return self.entered(rows)
         if self.kernel_layout in X_FEATURE_MAJOR:
@@ -228,6 +222,6 @@ def _values(x: Tensor | Quantized) -> Tensor:
     return x if isinstance(x, Tensor) else x.values
 
 
-def _in_one_pass(y: Tensor) -> bool:
-    """Whether our own kernel follows a product; a compiler does as well by itself, and may fuse what comes next too."""
+def _uses_epilogue_kernel(y: Tensor) -> bool:
+    """Whether to run the epilogue in our own kernel; a compiler fuses it as well, and may fuse later operators too."""
     return y.is_cuda and y.dtype != torch.float64 and not torch.compiler.is_compiling()

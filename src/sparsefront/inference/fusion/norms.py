@@ -1,4 +1,4 @@
-"""The kernel of each feature-major norm: right, and on a GPU the fastest at its real shape."""
+"""Choose a correct kernel for each feature-major norm, on a GPU the fastest at its real shape."""
 
 import logging
 from collections.abc import Hashable, Iterator, Mapping
@@ -12,26 +12,26 @@ from sparsefront_kernels.norm.layer_norm import LAUNCHES, NormLaunch, NormProble
 from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
-from sparsefront.gpu import give_way
+from sparsefront.gpu import yield_gpu
 from sparsefront.inference.fusion.calls import BlockCall
 from sparsefront.inference.fusion.fused import FusedBlock, FusedNorm
 from sparsefront.inference.fusion.plan import NormReport
 from sparsefront.measure.timers import LaunchChoice, time_layer
 from sparsefront.networks import before_forward
 
-# One norm while its kernel is chosen: random operands, the check against float64, and what is timed.
+# Candidates for one norm: random operands, the check against float64, and the module to time.
 
-# Of an element, relative and absolute: the float64 norm of the sums as they are rounded.
+# Relative and absolute error of an element against the float64 norm of the rounded sums.
 NORM_ERROR_LIMIT = {torch.float32: 5e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 CHUNK_COLUMNS = 8192  # of the float64 norm at a time
-MEAN = 1.0  # of the columns, in standard deviations: a mean of zero would hide that it is not subtracted
+MEAN = 1.0  # of the columns, in standard deviations: with a mean of zero, a kernel that does not subtract it would pass
 
 
 class NormTrial:
-    """Operands of a norm's problem in its layouts, with vectors as the norm has them, but random.
+    """Random operands of a norm's problem, in its layouts, and the check of candidates.
 
     Args:
-        norm: which of weight, bias and x_bias there are, and in which types.
+        norm: gives the presence and dtypes of weight, bias and x_bias.
     """
 
     def __init__(self, norm: FusedNorm, problem: NormProblem, device: torch.device) -> None:
@@ -44,11 +44,11 @@ class NormTrial:
 
     @property
     def operands(self) -> tuple[Tensor, ...]:
-        """What a candidate is called with."""
+        """Arguments of a candidate."""
         return (self.x,) if self.residual is None else (self.x, self.residual)
 
     def unsupported_reason(self, launch: NormLaunch) -> str | None:
-        """Why the launch does not take the operands, or None."""
+        """Why the launch does not support the operands, or None."""
         sums = self.x if self.problem.keep_sums else None
         return layer_norm.unsupported_reason(launch, self.x, **self.vectors, residual=self.residual, sums=sums)
 
@@ -57,9 +57,9 @@ class NormTrial:
 
     @torch.no_grad()
     def wrong_reason(self, launch: NormLaunch) -> str | None:
-        """Why the launch must not be used, or None: its results are compared with the float64 norm, all elements.
+        """Why the launch is wrong, or None: compares all elements with the float64 norm.
 
-        Memory for results holds NaN before, so that it cannot leave elements unwritten.
+        Results are filled with NaN before, which catches unwritten elements.
         """
         y = self.x.new_full(self.x.shape, torch.nan)
         sums = torch.full_like(y, torch.nan) if self.problem.keep_sums else None
@@ -76,7 +76,7 @@ class NormTrial:
         return None
 
     def _sums(self, part: slice) -> Tensor:
-        """What is normalised in some columns, rounded as kernels round it."""
+        """The input of the normalization for a slice of columns, rounded as in the kernels."""
         if self.residual is None:
             return self.x[:, part]
         residual = self.residual[:, part]
@@ -106,7 +106,7 @@ class NormTrial:
 
 
 class NormCandidate(nn.Module):
-    """A norm through one launch: x [d, M], and the residual where there is one → the norm, and the sums where they are kept."""
+    """A norm with one launch: x [d, M], and the residual if there is one → the norm, and the sums if they are kept."""
 
     weight: Tensor | None
     bias: Tensor | None
@@ -131,7 +131,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SeenNorm:
-    """One call of a norm: the problem, and the launch that runs it."""
+    """One call of a norm: its problem and launch."""
 
     norm: FusedNorm
     problem: NormProblem
@@ -140,7 +140,7 @@ class SeenNorm:
 
 @contextmanager
 def observed_norms(block: nn.Module) -> Iterator[list[SeenNorm]]:
-    """While open, the list grows by each call of a feature-major norm that a kernel runs; plain PyTorch's are absent."""
+    """Record calls of feature-major norms inside the context, without those that plain PyTorch runs."""
     seen: list[SeenNorm] = []
     norms = {name: part for name, part in block.named_modules() if isinstance(part, FusedNorm)}
 
@@ -154,14 +154,14 @@ def observed_norms(block: nn.Module) -> Iterator[list[SeenNorm]]:
 
 
 class NormChooser:
-    """Times the kernels of norms, each distinct problem once, and keeps the fastest for this GPU model.
+    """Times the kernels of norms once per distinct problem, and stores the fastest for this GPU model.
 
-    A problem that was measured before, in this process or an earlier one, costs nothing; nor does one that a single kernel takes.
-    Any other costs at most 4 recorded graphs: Triton's kernel and three divisions of the Hopper kernel. Each is first compared
-    with the reference in float64, and left out where it is wrong, cannot be built or fails.
+    Problems that were measured before, in earlier processes too, or have a single candidate are not timed. Others time at most
+    4 CUDA graphs: Triton's kernel and three launches of the Hopper kernel. Each is first compared with the float64
+    reference, and skipped if it is wrong, cannot be built or fails.
 
     Args:
-        device: that the network is on.
+        device: of the network.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -172,11 +172,11 @@ class NormChooser:
     def choose(
         self, blocks: Mapping[str, FusedBlock], calls: Mapping[str, BlockCall], groups: Mapping[str, Hashable]
     ) -> None:
-        """Choose for the norms of blocks, of which those that are built, called and normalised alike are run once.
+        """Choose kernels for the norms of blocks; equal blocks are run once.
 
         Args:
-            calls: what each block receives.
-            groups: block -> what equal blocks have in common.
+            calls: block -> its call.
+            groups: block -> key of its group of equal blocks.
         """
         if not self.times():
             return
@@ -188,18 +188,18 @@ class NormChooser:
             try:
                 with observed_norms(block) as seen, torch.no_grad():
                     block(*calls[name].args, **calls[name].kwargs)
-            except Exception as error:  # such a block is not chosen, and the norms of others are seen in them
+            except Exception as error:  # such a block will not be chosen
                 log.warning("the norms of block %s could not be observed: %s", name, failure_reason(error))
                 continue
             for one in seen:
                 self._choose(one)
 
     def times(self) -> bool:
-        """Whether kernels are timed at all."""
+        """Whether kernels are timed on this device."""
         return self.device.type == "cuda"
 
     def report(self, seen: SeenNorm) -> NormReport:
-        """The record of one norm: times and reasons where this pass found them."""
+        """The report of one norm, with times and reasons if this pass timed it."""
         launch = asdict(seen.launch)
         latencies, unsupported = self._timed.get(seen.problem, ({}, {}))
         return NormReport(
@@ -215,7 +215,7 @@ class NormChooser:
         product = Problem(problem.m, problem.d, problem.d, problem.dtype, self.device, "feature_major")
         if problem in self._timed or LAUNCHES.measured(problem, product):
             return
-        give_way(self.device)
+        yield_gpu(self.device)
         trial = NormTrial(seen.norm, problem, self.device)
         candidates = LAUNCHES.candidates(problem, product)
         reasons = {launch: trial.unsupported_reason(launch) for launch in candidates}
@@ -228,9 +228,7 @@ class NormChooser:
                 if reason is None:
                     times[launch] = time_layer(trial.candidate(launch), *trial.operands).latency_us
                     continue
-            except (
-                Exception
-            ) as raised:  # a kernel may fail in any way; another one does the work, and the record holds why
+            except Exception as raised:  # a kernel may fail in any way; others remain, and the report has the reason
                 reason = failure_reason(raised)
             unsupported[str(launch)] = reason
             log.warning("norm %s: %s is left out: %s", problem, launch, reason)

@@ -1,4 +1,4 @@
-"""What the pass did, block by block, and its choices, small enough to lie beside an export."""
+"""The report of a fusion pass per block and product, and its choices as a small JSON plan stored with an export."""
 
 import json
 from collections import Counter
@@ -18,11 +18,11 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True)
 class BlockPlan:
-    """One block.
+    """The choices for one block.
 
     Args:
         layout: of its residual stream, one of LAYOUTS.
-        kernels: names of the Linears of a product, joined by "+" -> its kernel.
+        kernels: names of a product's Linears, joined by "+" -> its kernel.
     """
 
     layout: str
@@ -31,14 +31,14 @@ class BlockPlan:
 
 @dataclass(frozen=True)
 class FusionPlan:
-    """The whole network.
+    """The choices for a network.
 
     Args:
         blocks: block -> how it is rewritten.
-        faster_dense: blocks that stay as they are.
-        layers: pruned layer outside of these, or one in low precision -> its kernel.
-        precision: of kernels beside those of 16 bits.
-        calibration: of precision fp8_static, Linear -> the largest absolute value that it receives.
+        faster_dense: blocks that stay unchanged.
+        layers: pruned or low-precision layer outside of these -> its kernel.
+        precision: of low-precision kernels.
+        calibration: for fp8_static, Linear -> largest absolute value of its inputs.
     """
 
     blocks: dict[str, BlockPlan] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class FusionPlan:
 
     @classmethod
     def load(cls, file: Path) -> "FusionPlan":
-        """What `save` wrote.
+        """Read what `save` wrote.
 
         Raises:
             InvalidSetting: the file is missing or of another format version (key `plan`).
@@ -78,19 +78,18 @@ class FusionPlan:
 
 @settings_class()
 class FusionParts:
-    """What the pass over blocks may do.
+    """Rewrites that the fusion pass may use.
 
     Args:
-        joined: Linears that read the same activation are one product.
-        activation: fused into the product before it. Without it hidden features stay as they are too, for products are then
-            no neighbors.
-        residual: fused into the product before it, or into the norm behind it.
-        residual_in_norm: where the product's kernel cannot fuse the residual and its sum is normalised, the norm adds it, if
-            ours runs it; else it has a pass of its own.
-        compact: hidden features that are pruned vanish between two products, and values that are behind attention.
-        layouts: of the residual stream, among which time decides; the first where nothing is timed.
+        joined: join Linears that read the same activation to one product.
+        activation: fuse activations into the product before them. Without it `compact` keeps hidden features, too.
+        residual: fuse residual additions into the product before them, or into the norm after them.
+        residual_in_norm: let our norm kernel add the residual if the product's kernel cannot fuse it and a norm reads the
+            sum; else the addition is a separate pass.
+        compact: remove pruned hidden features between two products, and pruned values after attention.
+        layouts: of the residual stream to choose from by time; the first if nothing is timed.
     Raises:
-        InvalidSetting: no layout, or one that does not exist.
+        InvalidSetting: no layout, or an unknown one.
     """
 
     joined: bool = True
@@ -104,9 +103,9 @@ class FusionParts:
 ALL_PARTS = FusionParts()
 
 
-# What the pass did, block by block and product by product.
+# The report of a fusion pass.
 
-MOST_KERNELS = 2  # that a headline names: a line of a terminal
+MOST_KERNELS = 2  # named in a headline, which has to fit a line of a terminal
 
 
 @dataclass(frozen=True)
@@ -115,22 +114,22 @@ class ProductReport:
 
     Args:
         layers: its Linears, by their names in the network.
-        kernel, family: what runs it, and the storage of its weight.
-        m, k, n: of the product; n and k without the hidden features that vanished.
-        density: fraction of the weights [N, K] of its Linears, as they were, that masks keep.
+        kernel, family: the chosen kernel, and the storage of its weight.
+        m, k, n: problem size, without removed hidden features.
+        density: fraction of the weights [N, K] of its original Linears that masks keep.
         layout: of X and Y.
         activation, residual: fused into the product.
-        vanished_inputs: hidden features that are gone, and inputs that it no longer reads since they are constants.
-        vanished_outputs: hidden features that it no longer computes.
-        latency_us: of the kernel that runs; None where nothing was timed.
+        vanished_inputs: number of hidden features removed, and of constant inputs that it no longer reads.
+        vanished_outputs: number of hidden features that it no longer computes.
+        latency_us: of the chosen kernel; None where nothing was timed.
         candidates: kernel -> microseconds, dense included.
         unsupported: kernel -> why it cannot be used.
-        launch: launch parameters of the kernel that runs, by name.
-        relative_error: against the fp64 product, in low precision that of the quantised operands; None where it was not
+        launch: launch parameters of the chosen kernel, by name.
+        relative_error: against the fp64 product, in low precision that of the quantized operands; None where it was not
             checked.
-        quantization_error: against the fp64 product of the operands before quantisation; None in 16 bits.
-        timed_as: another product, equal in shape, epilogue and tile lengths, whose times these are.
-        timed_like: another product, nearly equal, whose slow kernels were not timed for this one.
+        quantization_error: against the fp64 product of the unquantized operands; None in 16 bits.
+        timed_as: name of a product of equal shape, epilogue and tile lengths whose times these are.
+        timed_like: name of a nearly equal product whose slow kernels were not timed for this one.
     """
 
     layers: tuple[str, ...]
@@ -156,17 +155,17 @@ class ProductReport:
     timed_like: str | None = None
 
     def layers_in(self, block: str) -> tuple[str, ...]:
-        """The names of the Linears inside their block."""
+        """Names of the Linears within their block."""
         return tuple(name.removeprefix(f"{block}.") for name in self.layers)
 
     def timing(self) -> str:
-        """Whose times these are, where they are not all its own."""
+        """A note on times taken from another product; empty where all are its own."""
         notes = [f"times are those of {self.timed_as}"] if self.timed_as else []
         notes += [f"timed with the kernels that were fast in {self.timed_like} alone"] if self.timed_like else []
         return "; ".join(notes)
 
     def describe(self) -> str:
-        """`query+key+value 12288x1024->3072 feature_to_row gathered_sm90`."""
+        """A line such as `query+key+value 12288x1024->3072 feature_to_row gathered_sm90`."""
         names = "+".join(name.rsplit(".", 1)[-1] for name in self.layers)
         parts = [names, f"{self.m}x{self.k}->{self.n}", self.layout, self.kernel]
         parts += [self.activation] * (self.activation != "none") + ["residual"] * self.residual
@@ -178,9 +177,9 @@ class NormReport:
     """Feature-major norms of one problem.
 
     Args:
-        kernel: what runs them, "triton" or "cuda".
+        kernel: "triton" or "cuda".
         launch: launch parameters of the kernel, by name.
-        latency_us: of the launch that runs; None where this pass did not time it.
+        latency_us: of the chosen launch; None where this pass did not time it.
         candidates: launch -> microseconds, where this pass timed them.
         unsupported: launch -> why it cannot be used; a wrong result is one reason.
     """
@@ -192,23 +191,23 @@ class NormReport:
     unsupported: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Keys of which nothing is known are absent; `kernel` is called `chosen`, as that of a layer."""
+        """Fields of the result: empty ones are absent, and `kernel` is called `chosen`, as for a layer."""
         content = {"chosen" if key == "kernel" else key: value for key, value in asdict(self).items()}
         return {key: value for key, value in content.items() if value not in (None, {})}
 
 
 @dataclass(frozen=True)
 class BlockReport:
-    """One block that was rewritten.
+    """One rewritten block.
 
     Args:
         layout: of the residual stream.
-        norms: norms that are not PyTorch's.
-        residual_norms: of these, those that add a residual to what a product computes.
-        relative_error: of its output against the block with masked dense weights; None where it was not checked.
-        norm_launches: that these norms run through, of rows "cuda_rows"; none where plain PyTorch runs them.
-        quantization_error: of a block in low precision, of its output against the block with masked dense weights; its
-            `relative_error` is then against quantised operands multiplied in float32.
+        norms: number of norms that are not PyTorch's.
+        residual_norms: number of these that add a residual to a product's output.
+        relative_error: of its output against the block with masked dense weights, in low precision against quantized operands
+            multiplied in float32; None where it was not checked.
+        norm_launches: launches of these norms, "cuda_rows" for row-major ones; empty where plain PyTorch runs them.
+        quantization_error: of a low-precision block's output against the block with masked dense weights.
     """
 
     layout: str
@@ -221,7 +220,7 @@ class BlockReport:
 
     @property
     def plan(self) -> BlockPlan:
-        """Kernels by the names of the Linears in the network."""
+        """The choices of this block; keys are names in the network."""
         return BlockPlan(self.layout, {"+".join(product.layers): product.kernel for product in self.products})
 
     def describe(self) -> str:
@@ -232,14 +231,14 @@ class BlockReport:
 
 @dataclass(frozen=True)
 class FusionReport:
-    """The whole network.
+    """The fusion pass over a network.
 
     Args:
-        blocks: block -> what was done.
-        unsupported: block -> why it cannot be rewritten, so that its layers are swapped one by one.
-        faster_dense: block -> why it stays as it is, with masked dense weights; `blocks` holds what it was compared with.
-        variants_ms: container of blocks -> way of running them -> estimated milliseconds of all of them; empty on a CPU.
-        norms: problem of feature-major norms, in words -> what runs them; empty on a CPU.
+        blocks: block -> its report.
+        unsupported: block -> why it cannot be rewritten; its layers are swapped one by one.
+        faster_dense: block -> why it stays unchanged, with masked dense weights; `blocks` has the slower rewriting.
+        variants_ms: container of blocks -> variant -> estimated milliseconds of all its blocks; empty on a CPU.
+        norms: problem of feature-major norms, as text -> their kernel; empty on a CPU.
     """
 
     blocks: dict[str, BlockReport] = field(default_factory=dict)
@@ -254,12 +253,12 @@ class FusionReport:
 
     @property
     def rewritten(self) -> dict[str, BlockReport]:
-        """The blocks that were replaced."""
+        """The replaced blocks."""
         return {name: block for name, block in self.blocks.items() if name not in self.faster_dense}
 
     @property
     def product_of(self) -> dict[str, ProductReport]:
-        """Linear -> the product that computes it."""
+        """Linear in a replaced block -> its product."""
         return {
             layer: product
             for block in self.rewritten.values()
@@ -269,22 +268,22 @@ class FusionReport:
 
     @property
     def layout(self) -> str:
-        """Of the residual streams: feature_major where any block's is."""
+        """feature_major if the residual stream of any block is, else row_major."""
         return min((block.layout for block in self.rewritten.values()), default="row_major")
 
     def layers_of(self, block: str) -> dict[str, ProductReport]:
-        """The Linears of a block that was taken apart -> their product."""
+        """Linear of a block in `blocks` -> its product."""
         return {layer: product for product in self.blocks[block].products for layer in product.layers}
 
     def summary(self) -> dict[str, int]:
-        """A line per distinct rewriting, or reason against one -> number of blocks."""
+        """Description of each distinct rewriting, or reason against one -> number of blocks."""
         unfused = {f"cannot be rewritten, {which}: the block {why}": count for which, why, count in self._unsupported()}
         kept = Counter(f"as they are: {why}" for why in self.faster_dense.values())
         done = Counter(block.describe() for block in self.rewritten.values())
         return dict(done + kept) | unfused
 
     def headlines(self) -> list[str]:
-        """The same in short, for a terminal: of rewritten blocks how many have which layout, and what runs their products."""
+        """Short lines for a terminal: number of rewritten blocks by layout, with their kernels, and of others by reason."""
         layouts = Counter(block.layout for block in self.rewritten.values())
         counts = {f"rewritten, {layout}: {self._kernels_of(layout)}": count for layout, count in layouts.items()}
         counts |= Counter(f"left as before: {why}" for why in self.faster_dense.values())
@@ -292,7 +291,7 @@ class FusionReport:
         return [f"{counted(count, 'block')} {what}" for what, count in counts.items()]
 
     def _unsupported(self) -> list[tuple[str, str, int]]:
-        """Of each reason its first block and how many more, the reason, and how many they are."""
+        """Per reason: its first block and the number of others as text, the reason, and the number of blocks."""
         named: dict[str, list[str]] = {}
         for name, why in self.unsupported.items():
             named.setdefault(why, []).append(name)
@@ -301,7 +300,7 @@ class FusionReport:
         ]
 
     def _kernels_of(self, layout: str) -> str:
-        """`12 products by gathered_sm90, 4 by dense_linear, 2 by others`."""
+        """Text such as `12 products by gathered_sm90, 4 by dense_linear, 2 by others`."""
         blocks = [block for block in self.rewritten.values() if block.layout == layout]
         kernels = Counter(product.kernel for block in blocks for product in block.products)
         (first, most), *rest = kernels.most_common(MOST_KERNELS)
@@ -310,7 +309,7 @@ class FusionReport:
         return ", ".join(parts + [f"{others} by others"] * bool(others))
 
     def to_json(self) -> dict[str, Any]:
-        """What the result says of it: a line per distinct block, times of ways to run them, and kernels of their norms."""
+        """Fields of the result: distinct blocks, times of variants, and kernels of norms."""
         return {
             "fused_blocks": self.summary(),
             "block_variants_ms": self.variants_ms,

@@ -1,4 +1,4 @@
-"""A block taken apart, and blocks that are alike captured once."""
+"""Find a block's products in its graph; equal blocks are captured once."""
 
 from collections.abc import Container, Hashable, Mapping
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from sparsefront.inference.fusion.calls import BlockCall, Key, Unfusable, call_key, call_tensors
 from sparsefront.inference.fusion.capture import Captured, capture, plain_attributes, skeleton, structure
-from sparsefront.inference.fusion.constant_features import compacted, value_projection, without_constants
+from sparsefront.inference.fusion.constant_features import compact_hidden, drop_constant_inputs, value_projection
 from sparsefront.inference.fusion.plan import ALL_PARTS, FusionParts
 from sparsefront.inference.fusion.sites import (
     ProductSite,
@@ -32,14 +32,14 @@ class ProductSpec:
     """One product of a block, before a kernel is chosen.
 
     Args:
-        weight: as it is multiplied; hidden features that vanished are gone.
+        weight: without removed hidden features.
         activation, residual: of its epilogue.
-        x_stream, y_stream: whether X and Y are of the residual stream or hidden features, so feature-major where the block is;
-            else they belong to attention, which is row-major.
-        normed: whether a norm of the residual stream reads the sum with the residual, so that it can add it up itself.
-        density: of its Linears as they were.
-        vanished_inputs: hidden features that are gone, and inputs that it no longer reads since they are constants.
-        vanished_outputs: hidden features that are gone.
+        x_stream, y_stream: whether X and Y belong to the residual stream or are hidden features, so that they are feature-major
+            if the block is; else they belong to attention, which is row-major.
+        normed: whether a norm of the residual stream reads the sum with the residual, so that the norm can add it.
+        density: of its original Linears.
+        vanished_inputs: number of hidden features removed, and of constant inputs that it no longer reads.
+        vanished_outputs: number of hidden features removed.
     """
 
     weight: ProductWeight
@@ -52,21 +52,21 @@ class ProductSpec:
     vanished_inputs: int = 0
     vanished_outputs: int = 0
 
-    def before_norm(self, *, with_bias: bool) -> "ProductSpec":
-        """The product alone: the norm adds the residual, and the bias where the product does not."""
+    def without_residual(self, *, with_bias: bool) -> "ProductSpec":
+        """The product without its residual, which the norm adds; without `with_bias` the norm adds the bias, too."""
         weight = self.weight if with_bias else replace(self.weight, bias=None)
         return replace(self, weight=weight, residual=False)
 
 
 @dataclass(frozen=True)
 class PreparedBlock:
-    """What every way of rewriting a block starts from.
+    """A block's graph and products, before kernels and layouts are chosen.
 
     Args:
         bare: the block without weights.
         key, captured: the observed call and its graph.
-        specs: its products, in the order of the graph.
-        kept: names of the other parameters and buffers -> tensors.
+        specs: its products, in graph order.
+        kept: name -> other parameters and buffers.
     """
 
     bare: nn.Module
@@ -86,11 +86,12 @@ def prepare_block(
     *,
     causal: bool = False,
 ) -> PreparedBlock:
-    """Find the products of a block and what they multiply by.
+    """Find the products of a block and their weights.
 
     Args:
-        weights: Linear, by its name in the block -> its weight, for all Linears of the block.
-        causal: whether a token may see none, as padding before a prompt: attention then gives zeros, and no average of values.
+        weights: name in the block -> weight, for all Linears of the block.
+        causal: whether a token may attend to none, such as padding before a prompt: attention's output is then zero instead of
+            an average of values.
     Raises:
         Unfusable: the graph has no Linear of the block, or calls one twice.
     """
@@ -115,11 +116,11 @@ def prepare_block(
     for site, _ in chosen if parts.compact and not causal else ():
         if current[site.layers].mask is None or (value := value_projection(site, sites, kept)) is None:
             continue
-        lighter = without_constants(weights[value.layers[0]], current[site.layers])
+        lighter = drop_constant_inputs(weights[value.layers[0]], current[site.layers])
         if lighter is not None:
             current[site.layers], constants[site.layers] = lighter
     for up, down in hidden_pairs(site for site, _ in chosen) if parts.compact else ():
-        smaller = compacted(current[up.layers], current[down.layers], up.activation)
+        smaller = compact_hidden(current[up.layers], current[down.layers], up.activation)
         if smaller is not None:
             current[up.layers], current[down.layers] = smaller
     specs = [
@@ -131,7 +132,7 @@ def prepare_block(
 def _with_merges(
     sites: list[ProductSite], weights: Mapping[str, ProductWeight]
 ) -> list[tuple[ProductSite, ProductWeight]]:
-    """The sites in the order of the graph, with those made one that can be."""
+    """The sites in graph order, joined where possible."""
     chosen = {site.layers[0]: (site, weights[site.layers[0]]) for site in sites}
     for group in merge_candidates(sites):
         joined = join([weights[site.layers[0]] for site in group])
@@ -159,7 +160,7 @@ def _spec(site: ProductSite, original: ProductWeight, weight: ProductWeight, con
 
 
 def _is_causal(block: nn.Module, call: BlockCall) -> bool:
-    """Whether attention in this block shows tokens different ones: as its modules say, or a mask of bools [..., L, L]."""
+    """Whether tokens of this block attend to different tokens, by `is_causal` of its modules or a bool mask [..., L, L]."""
     if any(getattr(part, "is_causal", False) for part in block.modules()):
         return True
     tensors = call_tensors(call.args, call.kwargs)
@@ -167,10 +168,10 @@ def _is_causal(block: nn.Module, call: BlockCall) -> bool:
     return any(not torch.equal(mask, mask[..., :1, :].expand_as(mask)) for mask in masks)
 
 
-def weights_of(
+def product_weights(
     block: nn.Module, prefix: str, formats: Mapping[str, SparseFormat], masks: Mapping[str, Tensor]
 ) -> dict[str, ProductWeight]:
-    """Every Linear of the block, by its name in the block; `formats` and `masks` go by names in the network."""
+    """Name in the block -> weight of every Linear; keys of `formats` and `masks` are names in the network."""
     found = {}
     for name, module in block.named_modules():
         if isinstance(module, nn.Linear):
@@ -179,28 +180,30 @@ def weights_of(
     return found
 
 
-def stored_as(block: PreparedBlock) -> tuple[tuple[int, str], ...]:
-    """Of each product the number of its Linears, and how its weight is stored."""
+def storage_key(block: PreparedBlock) -> tuple[tuple[int, str], ...]:
+    """Per product, its number of Linears and the storage of its weight."""
     return tuple(
         (len(spec.weight.layers), "" if spec.weight.stored is None else repr(stored_parameters(spec.weight.stored)))
         for spec in block.specs
     )
 
 
-# Blocks of a network as graphs: those that are built and called alike are captured once.
+# Captured graphs of a network's blocks, shared by blocks of equal structure and call.
 
 Group = Hashable
 
 
 class BlockCaptures:
-    """Attributes:
-    groups: block that was prepared -> what it has in common with others.
+    """Captures and prepares blocks.
+
+    Attributes:
+        groups: prepared block -> key of its group of equal blocks.
     """
 
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {}
         self._skeletons: dict[str, nn.Module] = {}
-        # structure and call -> graphs, each with the values of the attributes that it depends on
+        # structure and call -> graphs, each with the attribute values that it depends on
         self._captured: dict[Hashable, list[tuple[Hashable, Captured]]] = {}
 
     def prepare(
@@ -213,15 +216,16 @@ class BlockCaptures:
         masks: Mapping[str, Tensor],
         parts: FusionParts = ALL_PARTS,
     ) -> PreparedBlock:
-        """A block taken apart.
+        """Capture a block and find its products.
 
         Args:
-            net: that holds the block; in eval mode.
-            call: what it received; None where it was not called.
+            net: the network, in eval mode.
+            name: of the block.
+            call: the observed call; None where it was not called.
             called: names of the Linears of the net that the observed forward calls as modules.
-            formats, masks: as of `fuse_blocks`.
+            formats, masks: as in `fuse_blocks`.
         Raises:
-            Unfusable: it cannot be.
+            Unfusable: the block cannot be rewritten.
         """
         if call is None:
             raise Unfusable("is not called in the observed forward")
@@ -236,7 +240,7 @@ class BlockCaptures:
         bare = self._skeleton(name, block)
         key = call_key(call.args, call.kwargs)
         group, captured = self._graph(block, bare, key, call)
-        weights = weights_of(block, name, formats, masks)
+        weights = product_weights(block, name, formats, masks)
         prepared = prepare_block(block, bare, key, captured, weights, parts, causal=_is_causal(block, call))
         for layer in (layer for spec in prepared.specs for layer in spec.weight.layers):
             if layer not in called:
@@ -245,10 +249,10 @@ class BlockCaptures:
         return prepared
 
     def another_call(self, block: nn.Module, name: str, call: BlockCall) -> tuple[Key, Captured]:
-        """The graph of one more way of calling a block that was prepared.
+        """The graph of another call of a prepared block.
 
         Raises:
-            Unfusable: it has none.
+            Unfusable: the call cannot be captured.
         """
         key = call_key(call.args, call.kwargs)
         return key, self._graph(block, self._skeleton(name, block), key, call)[1]
@@ -259,7 +263,7 @@ class BlockCaptures:
         return self._skeletons[name]
 
     def _graph(self, block: nn.Module, bare: nn.Module, key: Hashable, call: BlockCall) -> tuple[Group, Captured]:
-        """The graph of a block built alike, whose attributes have the same values as far as the graph depends on them."""
+        """The graph of a block of equal structure, call and attribute values; captured if there is none yet."""
         sizes = tuple(tuple(tensor.shape) for tensor in call_tensors(call.args, call.kwargs))
         alike = structure(block), key, sizes
         graphs = self._captured.setdefault(alike, [])

@@ -1,4 +1,4 @@
-"""Kernels of a fused product: candidates, correctness, tuning, and times shared between equal ones."""
+"""Kernels of fused products: candidates, correctness check, tuning, and times shared between equal products."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,27 +18,27 @@ from sparsefront_kernels.quantized.quantize import LARGEST, Quantized, quantize
 from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
-from sparsefront.gpu import give_way
+from sparsefront.gpu import yield_gpu
 from sparsefront.inference.autotune import Candidate
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion.fused_product import HANDED_OVER, FusedProduct, in_layout, layout_name
+from sparsefront.inference.fusion.fused_product import SCALE_GROUP, FusedProduct, in_layout, layout_name
 from sparsefront.inference.fusion.plan import ProductReport
 from sparsefront.inference.fusion.prepared_block import ProductSpec
 from sparsefront.inference.fusion.sites import ProductWeight, stored_parameters
 from sparsefront.inference.precision import IN_16_BITS, Precision
-from sparsefront.measure.correctness import limit_of, product_error_limit, within
+from sparsefront.measure.correctness import limit_of, product_error_limit, scale_to_amax
 from sparsefront.measure.memory import stored_bytes
-from sparsefront.measure.timers import assume_launch, assume_none, launch_in_use
+from sparsefront.measure.timers import assume_launch, forget_launch, launch_in_use
 from sparsefront.progress import counted
 
-# Which kernels could run a product of a block: in its layouts, or in others with what the change of layout costs.
+# Candidate kernels of a product: in its layouts, or in others plus the cost of changing the layout.
 
 DENSE = "dense_linear"  # in 16 bits
-SHORT = 16  # kept inputs: tiles differ by more than this, and by more than a block, before they count as different
-# Family of the pattern -> others that can store such masks and may be faster: blocks are tiles, half of n:m is 2:4.
-ALSO_HELD = {"blocked": ("gathered",), "n_m": ("semi_structured",)}
-# Not tried where the other one can run, which was faster in all products of M >= 512 that experiments/operators holds of both on
-# an H200 (190 and 6): compiling it for every tile and epilogue takes longer than everything else.
+SHORT = 16  # kept inputs: tiles that differ by at most this, or by at most a block, count as equal
+# Family of the pattern -> others that can store such masks and may be faster: blocks as tiles, n:m at 50 % as 2:4.
+ALSO_STORED_AS = {"blocked": ("gathered",), "n_m": ("semi_structured",)}
+# Kernel -> the one that replaces it where it can run. It was faster for all products with M >= 512 in experiments/operators that
+# have both, on an H200 (190 and 6), and compiling the slower one for every tile and epilogue would take longer than all else.
 SLOWER_THAN = {
     "gathered_triton": "gathered_sm90",
     "gathered_2_4_filled_triton": "gathered_2_4_filled_sm90",
@@ -56,7 +56,7 @@ def dense_candidate(weight: ProductWeight) -> Candidate:
 def low_dense_candidates(
     weight: ProductWeight, problem: Problem, choice: KernelChoice, precision: Precision
 ) -> tuple[list[Candidate], dict[str, str]]:
-    """Dense kernels in low precision that can run the whole weight, and label -> reason for the others."""
+    """Low-precision dense kernels that can run the weight, and label -> reason for the others."""
     kernels = [kernel for kernel in precision.kernels() if kernel.family == "dense"]
     kernels = [kernel for kernel in kernels if kernel.is_reference == _is_plain(problem.device, choice)]
     dense = dense_candidate(weight).format
@@ -68,7 +68,7 @@ def low_dense_candidates(
 def _low_reason(
     kernel: KernelEntry, stored: SparseFormat, weight: ProductWeight, problem: Problem, precision: Precision
 ) -> str | None:
-    """Why a kernel in low precision cannot run a product, or None."""
+    """Why a low-precision kernel cannot run a product, or None."""
     if problem.layout != "row_major":
         return f"takes row-major activations, not {problem.layout}"
     reason = precision.unsupported_layer(weight.layers, (problem.n, problem.k), problem.dtype)
@@ -76,25 +76,25 @@ def _low_reason(
 
 
 def is_dense(label: str) -> bool:
-    """Whether it is a kernel that multiplies by the whole weight, zeros included, in any precision."""
+    """Whether this is a dense kernel, of any precision."""
     return (kernel := _kernel_of(label)) is not None and kernel.family == "dense"
 
 
 def is_low(label: str) -> bool:
-    """Whether it is a kernel that multiplies in low precision."""
+    """Whether this is a low-precision kernel."""
     return (kernel := _kernel_of(label)) is not None and kernel.precision != "none"
 
 
 def _kernel_of(label: str) -> KernelEntry | None:
-    """None where a record says something else than a kernel, such as "the others"."""
+    """The kernel; None for other keys of a record, such as "the others"."""
     try:
         return labeled(label)[0]
     except ValueError:
         return None
 
 
-def any_kernel(label: str) -> str | None:
-    """The `why_not` where every kernel is tried."""
+def try_all(label: str) -> str | None:
+    """A `why_not` that tries every kernel."""
     return None
 
 
@@ -102,16 +102,15 @@ def sparse_candidates(
     weight: ProductWeight,
     problem: Problem,
     choice: KernelChoice,
-    why_not: Callable[[str], str | None] = any_kernel,
+    why_not: Callable[[str], str | None] = try_all,
     precision: Precision = IN_16_BITS,
 ) -> tuple[list[Candidate], dict[str, str]]:
-    """Usable kernels in the registry's order, those in low precision first, and label -> reason for the others that were
-    wanted.
+    """Usable kernels in the registry's order, low precision first, and label -> reason for other wanted ones.
 
     Args:
         problem: with the product's layout.
-        why_not: label -> why it is not to be tried, or None; the weight is then not stored for it either.
-        precision: of kernels that may run beside those of 16 bits.
+        why_not: label -> why not to try it, or None; the weight is not converted for kernels that are not tried.
+        precision: of low-precision kernels to try next to 16-bit ones.
     """
     usable: list[Candidate] = []
     unsupported: dict[str, str] = {}
@@ -121,7 +120,7 @@ def sparse_candidates(
 
     def unsupported_reason(kernel: KernelEntry, layout: str) -> str | None:
         if kernel.family not in formats:
-            formats[kernel.family] = _held(kernel.family, weight)
+            formats[kernel.family] = _to_family(kernel.family, weight)
         stored = formats[kernel.family]
         if isinstance(stored, str):
             return stored
@@ -132,14 +131,14 @@ def sparse_candidates(
     for kernel in (*precision.kernels(), *entries()):
         if not _allowed(kernel, weight.family, problem.device, choice):
             continue
-        for layouts in _in_its_layout_then_others(kernel, problem.layout):
+        for layouts in _layouts_to_try(kernel, problem.layout):
             reasons = {
                 layout: why_not(kernel.label(layout)) or unsupported_reason(kernel, layout) for layout in layouts
             }
             unsupported |= {kernel.label(layout): reason for layout, reason in reasons.items() if reason is not None}
             if runs := [layout for layout, reason in reasons.items() if reason is None]:
                 stored = formats[kernel.family]
-                assert not isinstance(stored, str)  # why it is not held, which is a reason against every layout
+                assert not isinstance(stored, str)  # else no layout would be usable
                 usable += [Candidate(kernel, layout, stored) for layout in runs]
                 break
     if choice.name is None:
@@ -158,8 +157,8 @@ def _without_slower(usable: list[Candidate], unsupported: dict[str, str]) -> lis
     return kept
 
 
-def _in_its_layout_then_others(kernel: KernelEntry, layout: str) -> Iterator[list[str]]:
-    """The product's layout where the kernel takes it; only where that cannot run, all others that it takes."""
+def _layouts_to_try(kernel: KernelEntry, layout: str) -> Iterator[list[str]]:
+    """The product's layout if the kernel supports it; then, for the case that it cannot run, the kernel's other layouts."""
     yield [own for own in kernel.layouts if own == layout]
     yield [other for other in kernel.layouts if other != layout]
 
@@ -172,8 +171,8 @@ def _allowed(kernel: KernelEntry, canonical: str, device: torch.device, choice: 
         return False
     if choice.family is not None:
         return kernel.family == choice.family
-    # of 2:4 the family that is measured on a GPU tells the accuracy on a CPU
-    also = () if plain and kernel.precision == "none" else ALSO_HELD.get(canonical, ())
+    # on a CPU 2:4 runs the family that is measured on a GPU
+    also = () if plain and kernel.precision == "none" else ALSO_STORED_AS.get(canonical, ())
     return kernel.family in (canonical, *also)
 
 
@@ -181,7 +180,7 @@ def _is_plain(device: torch.device, choice: KernelChoice) -> bool:
     return choice.mode == "reference" or device.type == "cpu"
 
 
-def _held(family: str, weight: ProductWeight) -> SparseFormat | str:
+def _to_family(family: str, weight: ProductWeight) -> SparseFormat | str:
     parameters: dict[str, Any] = {}
     if family == "gathered":
         if not isinstance(weight.stored, BlockedFormat):
@@ -191,17 +190,17 @@ def _held(family: str, weight: ProductWeight) -> SparseFormat | str:
         parameters = {"input_order": order}
     try:
         return FORMATS[family].from_dense(weight.weight, weight.mask, **parameters)
-    except (ValueError, TypeError) as error:  # no such structure, or a format that needs to know more of the pattern
+    except (ValueError, TypeError) as error:  # another structure, or the format needs more parameters of the pattern
         return str(error)
 
 
 def work_grain(stored: SparseFormat | None) -> int:
-    """Kept inputs by which two tiles may differ however short they are: blocks come whole."""
+    """Difference in kept inputs at which two tiles still count as equal: at least a whole block."""
     return max(SHORT, stored.block[1]) if isinstance(stored, BlockedFormat | Blocked24Format) else SHORT
 
 
 def tile_lengths(stored: SparseFormat) -> list[int]:
-    """How uneven the work is, descending: kept inputs of each tile or row of blocks; else the number of values."""
+    """Work per tile, descending: kept inputs of each tile or row of blocks; for other formats the number of values."""
     counts: Tensor
     if isinstance(stored, GatheredFormat):
         counts = stored.tile_offsets.diff()
@@ -210,27 +209,27 @@ def tile_lengths(stored: SparseFormat) -> list[int]:
     elif isinstance(stored, BlockedFormat | Blocked24Format):
         counts = stored.row_pointers.diff() * stored.block[1]
     else:
-        other: Any = stored  # all of them have values
+        other: Any = stored  # other formats have `values`
         return [other.values.numel()]
     return counts.sort(descending=True).values.tolist()
 
 
-# Is a fused product's output right? Compared in fp64 with its masked weight, epilogue included.
+# Correctness check of fused products, epilogue included, against fp64 with the masked weight.
 
-CPU_ROWS = 64  # M on a CPU: references do the same for every row
+CPU_ROWS = 64  # M on a CPU: references treat every row alike
 CHUNK_ROWS = 8192  # of the fp64 product at a time
-E4M3_STEP = 2.0**-3  # from a value to the next, relative
-SEPARATE = 2.0  # times the limit where an epilogue follows the product, with roundings of its own
+E4M3_STEP = 2.0**-3  # relative distance of neighboring values
+SEPARATE = 2.0  # factor of the limit for an epilogue, which rounds again
 
 
 class FusedCorrectnessCheck:
-    """Random operands in the layouts of a product's place, and the largest relative error that passes.
+    """Compares candidates on random operands in the product's layouts with an fp64 reference.
 
-    Memory for outputs holds NaN before a candidate is called, so that it cannot leave elements unwritten. A candidate in low
-    precision is compared with the product of its operands as they are after quantisation.
+    Memory for outputs is filled with NaN before a candidate is called, which catches unwritten elements. A low-precision
+    candidate is compared with the product of its quantized operands.
 
     Args:
-        amax: the largest absolute value of x, where a static scale is made for it.
+        amax: largest absolute value of x, for a static scale; None: not scaled.
     """
 
     def __init__(self, spec: ProductSpec, m: int, *, feature_major: bool, amax: float | None = None) -> None:
@@ -240,7 +239,7 @@ class FusedCorrectnessCheck:
         m = min(m, CPU_ROWS) if weight.device.type == "cpu" else m
         options: dict[str, Any] = {"generator": generator, "device": weight.device, "dtype": weight.dtype}
         self.spec = spec
-        x = within(torch.randn(m, k, **options), amax)
+        x = scale_to_amax(torch.randn(m, k, **options), amax)
         self.x = in_layout(x, feature_major=feature_major and spec.x_stream)
         self.residual = None
         if spec.residual:
@@ -257,7 +256,7 @@ class FusedCorrectnessCheck:
 
     @torch.no_grad()
     def evaluate(self, candidate: nn.Module) -> tuple[float, str | None]:
-        """The relative error, and why the candidate must not be used or None."""
+        """The relative error and, if it exceeds the limit, the reason to reject the candidate."""
         spoiled = self.x.new_full((len(self.x), len(self.spec.weight.weight)), math.nan)
         del spoiled
         error, limit = 0.0, limit_of(candidate, self.limit)
@@ -266,32 +265,32 @@ class FusedCorrectnessCheck:
             error = max(error, self._error(found, candidate, x))
         if not error <= limit:
             return error, f"relative error {error:.1e} against the fp64 product, more than {limit:.0e}"
-        if self._hands_over(candidate) and (share := self._beside(candidate)) > 0:  # type: ignore[arg-type]
+        if self._quantizes_output(candidate) and (share := self._outlier_fraction(candidate)) > 0:  # type: ignore[arg-type]
             return error, f"quantises {share:.1%} for the next product by more than a step beside the fp64 product"
         return error, None
 
     @torch.no_grad()
     def quantization_error(self, candidate: nn.Module) -> float | None:
-        """The relative error against the fp64 product before quantisation; None where nothing is quantised."""
+        """Relative error against the fp64 product of the unquantized operands; None for 16-bit candidates."""
         if not _is_low(candidate):
             return None
         return self._error(candidate(*self.operands), None, self.x)
 
     def _forms(self, candidate: nn.Module) -> list[Tensor | Quantized]:
-        """X as it may reach the candidate: in 16 bits, and as a product before it hands it over."""
+        """Forms in which the candidate may receive X: in 16 bits, and quantized by the product before it."""
         forms: list[Tensor | Quantized] = [self.x]
-        if _is_low(candidate) and candidate.takes("group128") and self.x.shape[1] % HANDED_OVER == 0:  # type: ignore[operator]
-            forms.append(quantize(self.x, group=HANDED_OVER))
+        if _is_low(candidate) and candidate.takes("group128") and self.x.shape[1] % SCALE_GROUP == 0:  # type: ignore[operator]
+            forms.append(quantize(self.x, group=SCALE_GROUP))
         return forms
 
-    def _hands_over(self, candidate: nn.Module) -> bool:
-        return _is_low(candidate) and candidate.handed_over is not None and not self.spec.residual
+    def _quantizes_output(self, candidate: nn.Module) -> bool:
+        return _is_low(candidate) and candidate.output_scales is not None and not self.spec.residual
 
-    def _beside(self, candidate: FusedProduct) -> float:
-        """Fraction of the values for the next product that lie further from the fp64 result than an e4m3 step and the error that
-        sums may have, which is of their group's largest value: near zero it is more than a step.
+    def _outlier_fraction(self, candidate: FusedProduct) -> float:
+        """Fraction of the quantized outputs whose error exceeds an e4m3 step plus the allowed error of sums, which is relative to
+        their group's largest value: near zero it is more than a step.
         """
-        values, scales = candidate.for_next(self.x)
+        values, scales = candidate.quantized_output(self.x)
         limit, wrong = limit_of(candidate, self.limit), 0
         for first in range(0, len(self.x), CHUNK_ROWS):
             part = slice(first, first + CHUNK_ROWS)
@@ -302,16 +301,16 @@ class FusedCorrectnessCheck:
         return wrong / values.numel()
 
     def _expected(self, low: FusedProduct | None, x: Tensor | Quantized, residual: Tensor | None) -> Tensor:
-        """fp64 [M, N]; `low` is the candidate where its operands after quantisation are multiplied."""
+        """The fp64 reference [M, N]; from the quantized operands of `low`, if given."""
         bias = None if self.spec.weight.bias is None else self.spec.weight.bias.double()
         of_x, of_w = (x, self.spec.weight.weight) if low is None else low.multiplied(x)
-        assert isinstance(of_x, Tensor)  # only a product in low precision is given another X
+        assert isinstance(of_x, Tensor)  # only low-precision candidates get a quantized X
         expected = torch.nn.functional.linear(of_x.double(), of_w.double(), bias)
         expected = ACTIVATIONS[self.spec.activation](expected)
         return expected if residual is None else expected + residual.double()
 
     def _error(self, y: Tensor, candidate: nn.Module | None, x: Tensor | Quantized) -> float:
-        """Against the fp64 product; of a candidate in low precision, that of its quantised operands."""
+        """Relative error against the fp64 reference, for a low-precision candidate that of its quantized operands."""
         if y.shape != (len(self.x), len(self.spec.weight.weight)):
             return math.inf
         low = candidate if candidate is not None and _is_low(candidate) else None
@@ -333,23 +332,25 @@ def _is_low(candidate: nn.Module) -> bool:
     return isinstance(candidate, FusedProduct) and candidate.precision != "none"
 
 
-# Which products were timed: equal ones share their times, nearly equal ones only time what was fast in one of them.
+# Timed products: equal ones share their times, nearly equal ones only time the kernels that were fast in one of them.
 
-TOLERANCE = 0.05  # of a tile's length, and of all together, within which products count as equal work
-NEARLY = 0.25  # of outputs, inputs and kept weights, within which the same kernels are fast
-SLOWER = 1.5  # times the fastest sparse kernel: not timed in nearly equal products, and soon given up in the others
-MOST_LAUNCHES = 2  # of a product that are tried in nearly equal ones, where the second was about as fast
+TOLERANCE = 0.05  # relative, of a tile's length and of their sum: up to this, work counts as equal
+NEARLY = 0.25  # relative, of outputs, inputs and kept weights: up to this, the same kernels are fast
+SLOWER = (
+    1.5  # times the fastest sparse kernel: slower ones are not timed in nearly equal products, and cut short in others
+)
+MOST_LAUNCHES = 2  # of a product to try in nearly equal ones, if the second was about as fast
 
 
 @dataclass(frozen=True)
 class Work:
-    """What decides how fast the kernels of a product are.
+    """The properties of a product that determine the speed of its kernels.
 
     Args:
         name: of the product.
-        place: its rows, type, layout, epilogue, precision and kind of storage: what nearly equal products have in common.
-        lengths: kept inputs of its tiles, descending; none where it is dense.
-        grain: kept inputs by which two tiles may differ however short they are.
+        place: rows, dtype, layout, epilogue, precision and storage, the same for nearly equal products.
+        lengths: kept inputs of its tiles, descending; empty where it is dense.
+        grain: see `work_grain`.
     """
 
     name: str
@@ -369,7 +370,7 @@ class Work:
 
     @property
     def dense(self) -> tuple:
-        """What products have in common that take equally long when dense."""
+        """Key of products with the same time when dense."""
         return self.problem, self.place[:-1]
 
     def is_equal_to(self, other: "Work") -> bool:
@@ -377,8 +378,8 @@ class Work:
             self.lengths, other.lengths, self.grain
         )
 
-    def apart_from(self, other: "Work") -> float:
-        """By which factor, at least 1, the less alike of outputs, inputs and kept weights differ; infinite elsewhere."""
+    def size_ratio(self, other: "Work") -> float:
+        """Largest ratio, at least 1, between outputs, inputs or kept weights; infinite for another place or dense work."""
         if self.place != other.place or not (self.lengths and other.lengths):
             return float("inf")
         pairs = [(self.problem.n, other.problem.n), (self.problem.k, other.problem.k)]
@@ -394,7 +395,7 @@ class TimedProduct:
         latencies_us: kernel -> microseconds.
         launches: kernel -> its launch parameters, the fastest first.
         unsupported: kernel -> why it cannot be used, or was not tried.
-        like: the nearly equal product in which the others of its kernels were slow; None: it was timed with all of them.
+        like: the nearly equal product whose slow kernels were not timed again; None: all kernels were timed.
     """
 
     work: Work
@@ -408,7 +409,7 @@ class TimedProduct:
         return self.work.name
 
     def fastest(self, *, dense_allowed: bool, low: bool = False) -> str | None:
-        """Of those that may run; with `low` of those in low precision, where there are any."""
+        """The fastest allowed kernel; with `low` the fastest low-precision one, if there is any."""
         allowed = [name for name in self.latencies_us if dense_allowed or not is_dense(name)]
         allowed = [name for name in allowed if low and is_low(name)] or allowed
         return min(allowed or self.latencies_us, key=self.latencies_us.__getitem__, default=None)
@@ -431,7 +432,7 @@ class TimedProducts:
     """All products that one swap timed.
 
     Args:
-        timings: how many times a product was timed with a kernel.
+        timings: number of timings of a product with a kernel.
     """
 
     products: list[TimedProduct] = field(default_factory=list)
@@ -439,17 +440,17 @@ class TimedProducts:
     _dense_us: dict[tuple, float] = field(default_factory=dict)
 
     def equal(self, work: Work) -> TimedProduct | None:
-        """The product whose times are those of this one too."""
+        """The product whose times also hold for this one, if any."""
         return next((known for known in self.products if work.is_equal_to(known.work)), None)
 
     def nearly_equal(self, work: Work) -> TimedProduct | None:
-        """The most alike of the products that were timed with all of their kernels, if any is nearly equal."""
+        """The most similar product among those timed with all their kernels, if it is nearly equal."""
         whole = [known for known in self.products if known.like is None]
-        nearest = min(whole, key=lambda known: work.apart_from(known.work), default=None)
-        return nearest if nearest is not None and work.apart_from(nearest.work) <= 1 + NEARLY else None
+        nearest = min(whole, key=lambda known: work.size_ratio(known.work), default=None)
+        return nearest if nearest is not None and work.size_ratio(nearest.work) <= 1 + NEARLY else None
 
     def dense_us(self, work: Work) -> float | None:
-        """Of another product of this shape and epilogue: zeros among its weights change nothing for a dense kernel."""
+        """Dense time of another product with this shape and epilogue: zeros do not change a dense kernel's time."""
         return self._dense_us.get(work.dense)
 
     def add(self, timed: TimedProduct) -> TimedProduct:
@@ -466,24 +467,24 @@ class TimedProducts:
         )
 
 
-def only(wanted: str | None) -> Callable[[str], str | None]:
-    """The `why_not` of all kernels but one."""
+def try_only(wanted: str | None) -> Callable[[str], str | None]:
+    """A `why_not` that tries one kernel alone."""
     return lambda kernel: None if kernel == wanted else f"not tried: {wanted} was faster in an equal product"
 
 
 def equal_work(one: Sequence[int], other: Sequence[int], grain: int) -> bool:
-    """Whether tile lengths, both descending, agree within the tolerance, each and all together."""
+    """Whether tile lengths, both descending, agree within the tolerance, each one and in sum."""
     if len(one) != len(other) or abs(sum(one) - sum(other)) > max(grain, TOLERANCE * max(sum(one), sum(other))):
         return False
     return all(abs(a - b) <= max(grain, TOLERANCE * max(a, b)) for a, b in zip(one, other, strict=True))
 
 
 class ProductTuning:
-    """The candidates of one product.
+    """Builds and checks the candidates of one product.
 
     Attributes:
         unsupported: kernel -> why it cannot be used, or was not tried.
-        launches: kernel -> launches that were fast in a product like this one; the first is used before any is timed.
+        launches: kernel -> launches that were fast for a similar product; the first is used until others are timed.
     """
 
     def __init__(self, spec: ProductSpec, m: int, feature_major: bool, precision: Precision = IN_16_BITS) -> None:
@@ -505,7 +506,7 @@ class ProductTuning:
 
     @property
     def operands(self) -> tuple[Tensor, ...]:
-        """What the product is timed with: all rows, of which a check on a CPU looks at the first few."""
+        """Operands for timing, with all rows; on a CPU the check uses only the first of them."""
         few = self.check.operands
         repeats = -(-self.problem.m // len(few[0]))
         if repeats == 1:
@@ -517,13 +518,13 @@ class ProductTuning:
         return in_layout(rows, feature_major=few.stride(0) == 1 and few.stride(1) != 1)
 
     def product(self, candidate: Candidate) -> FusedProduct | None:
-        """The product through this kernel, None where it fails or is wrong."""
+        """The product with this kernel; None where it fails or is wrong."""
         name = candidate.label
         if name not in self._products and name not in self._failed:
-            give_way(self.problem.device)
+            yield_gpu(self.problem.device)
             self._try(name, candidate)
         if name in self._failed:
-            self.unsupported[name] = self._failed[name]  # a new record where candidates were looked for again
+            self.unsupported[name] = self._failed[name]  # `unsupported` may be a new dict by now
             return None
         return self._products[name][0]
 
@@ -543,22 +544,22 @@ class ProductTuning:
             if launches := self.launches.get(name, ()):
                 assume_launch(product, self.problem, launches[0])
             error, reason = self.check.evaluate(product)
-        except Exception as raised:  # a kernel may fail in any way; another one does the work, and the record holds why
+        except Exception as raised:  # a kernel may fail in any way; others remain, and the report has the reason
             reason = failure_reason(raised)
         if reason is not None:
             self.reject(name, reason)
             if product is not None:
-                assume_none(product, self.problem)
+                forget_launch(product, self.problem)
         elif product is not None:
             self._products[name] = (product, error)
 
     def reject(self, name: str, reason: str) -> None:
-        """A kernel that cannot be used, or not after all."""
+        """Make a kernel unsupported."""
         self.unsupported[name] = self._failed[name] = reason
         self._products.pop(name, None)
 
-    def checked_again(self, name: str, error: float) -> None:
-        """The relative error of a kernel with the launch parameters that it has now."""
+    def update_error(self, name: str, error: float) -> None:
+        """Set the relative error of a kernel with its current launch parameters."""
         self._products[name] = self._products[name][0], error
 
     def report(self, product: FusedProduct, times: TimedProduct | None) -> ProductReport:

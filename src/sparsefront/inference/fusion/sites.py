@@ -1,4 +1,4 @@
-"""Where a block's graph multiplies by weights: products, constant inputs, hidden features without a weight."""
+"""Find the products in a block's graph, with their fusable epilogues, and the weights of joined products."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,15 +30,15 @@ class ProductSite:
     """act(scale * (x · Wᵀ + bias)) + residual, as nodes of a graph.
 
     Args:
-        linears: nodes of the Linears; several where they read the same x and are made one product.
+        linears: nodes of the Linears; several if they read the same x and are joined to one product.
         layers: their names in the block.
-        rows: outputs of each.
-        x: what they read.
+        rows: number of outputs of each.
+        x: their input.
         activation: a name of the kernels' `ACTIVATIONS`.
         residual: node that is added, or None.
-        norm: LayerNorm of the residual stream that reads the sum with the residual, where there is no activation; or None.
-        out: last node that the product replaces; of several Linears the last of them, each of which keeps its own users.
-        scale: name of the parameter [N] that multiplies the outputs, as LayerScale does, and so goes into the weight; or None.
+        norm: LayerNorm of the residual stream that reads the sum with the residual, if there is no activation; or None.
+        out: last node that the product replaces; for joined Linears one of them, each of which keeps its own users.
+        scale: name of the parameter [N] that multiplies the outputs, as in LayerScale, and is folded into the weight; or None.
     """
 
     linears: tuple[fx.Node, ...]
@@ -53,15 +53,15 @@ class ProductSite:
 
     @property
     def users(self) -> list[fx.Node]:
-        """What reads the result."""
+        """Nodes that read the result."""
         ends = self.linears if len(self.linears) > 1 else (self.out,)
         return [user for end in ends for user in end.users]
 
 
 def find_sites(graph: fx.Graph, block: nn.Module, parts: FusionParts = ALL_PARTS) -> list[ProductSite]:
-    """Every Linear of the block that its graph calls, with the epilogue that may be fused; in the order of the graph.
+    """Every Linear call of the graph with its fusable epilogue, in graph order.
 
-    A Linear that is called twice is two sites of the same layer.
+    A Linear that is called twice gives two sites with the same layer.
     """
     sites = []
     taken: set[fx.Node] = set()
@@ -80,8 +80,8 @@ def find_sites(graph: fx.Graph, block: nn.Module, parts: FusionParts = ALL_PARTS
 
 
 def merge_candidates(sites: Iterable[ProductSite]) -> list[list[ProductSite]]:
-    """Groups of sites that may be one product: they read the same node and have no epilogue, as query, key and value, or the two
-    of a gated activation.
+    """Groups of sites that may be joined to one product: those that read the same node and have no epilogue, such as query, key
+    and value, or the two Linears of a gated activation.
     """
     groups: dict[fx.Node, list[ProductSite]] = {}
     for site in sites:
@@ -92,7 +92,7 @@ def merge_candidates(sites: Iterable[ProductSite]) -> list[list[ProductSite]]:
 
 
 def merged(group: list[ProductSite]) -> ProductSite:
-    """The one product of such a group."""
+    """Join a group of `merge_candidates` to one product."""
     linears = tuple(site.linears[0] for site in group)
     layers = tuple(site.layers[0] for site in group)
     rows = tuple(site.rows[0] for site in group)
@@ -100,7 +100,7 @@ def merged(group: list[ProductSite]) -> ProductSite:
 
 
 def hidden_pairs(sites: Iterable[ProductSite]) -> list[tuple[ProductSite, ProductSite]]:
-    """(up, down): everything that up computes is read by down alone, features side by side."""
+    """Pairs (up, down) where down is the only reader of up's output."""
     sites = list(sites)
     readers = {site.x: site for site in sites if len(site.layers) == 1}
     return [
@@ -114,17 +114,17 @@ def hidden_pairs(sites: Iterable[ProductSite]) -> list[tuple[ProductSite, Produc
 
 
 def is_stream(users: Iterable[fx.Node]) -> bool:
-    """Whether all users read token by token: products, norms, sums and the block's output; not attention with its views."""
+    """Whether all users are token-wise: products, norms, sums and the block's output; not attention with its views."""
     return all(user.op == "output" or _reads_by_token(user) for user in users)
 
 
 def _reads_by_token(user: fx.Node) -> bool:
     scales = user.target is aten.mul.Tensor and not all(isinstance(factor, fx.Node) for factor in user.args)
-    return user.target in TOKEN_WISE and (not scales or is_stream(user.users))  # queries may be scaled on their way
+    return user.target in TOKEN_WISE and (not scales or is_stream(user.users))  # queries may be scaled before attention
 
 
 def is_feature_major(node: fx.Node) -> bool:
-    """Whether what this node computes is feature-major where the residual stream is."""
+    """Whether this node's output is feature-major if the residual stream is."""
     if node.op == "placeholder":
         return True
     if node.target in (aten.layer_norm.default, aten.linear.default):
@@ -135,7 +135,7 @@ def is_feature_major(node: fx.Node) -> bool:
 
 
 def is_gated(linear: fx.Node) -> bool:
-    """Whether it is one of two Linears of the same x of which one, activated, is multiplied by the other: SwiGLU and its kind."""
+    """Whether a Linear is part of a gated activation such as SwiGLU: act(linear(x)) * linear(x)."""
     user = _only_user(linear)
     if user is not None and user.target is not aten.mul.Tensor and user.target in GATES:
         user = _only_user(user)
@@ -146,7 +146,7 @@ def is_gated(linear: fx.Node) -> bool:
 
 
 def _before_gate(factor: Any) -> fx.Node | None:
-    """The Linear that a factor is, or is the activation of."""
+    """The Linear of a factor linear(x) or act(linear(x)), else None."""
     if isinstance(factor, fx.Node) and factor.target in GATES:
         factor = factor.args[0]
     return factor if isinstance(factor, fx.Node) and factor.target is aten.linear.default else None
@@ -166,13 +166,13 @@ def _with_epilogue(node: fx.Node, layer: str, rows: int, taken: set[fx.Node], pa
         other = [part for part in user.args if part is not out]
         if len(other) == 1 and isinstance(other[0], fx.Node) and _same_shape(other[0], out):
             out, residual = user, other[0]
-            taken.add(user)  # of two products that are added up, one fuses the sum
+            taken.add(user)  # if two products are summed, only one fuses the sum
     norm = _norm_of(out) if parts.residual_in_norm and residual is not None and activation == "none" else None
     return ProductSite((node,), (layer,), (rows,), node_argument(node, 0), activation, residual, out, norm)
 
 
 def is_stream_norm(node: fx.Node) -> bool:
-    """Whether it is a LayerNorm over features that is read token by token, before or after products have been placed."""
+    """Whether a node is a LayerNorm over features with token-wise readers, before or after products are placed."""
     return (
         node.target is aten.layer_norm.default
         and isinstance(shape := node.args[1], Sequence)
@@ -195,14 +195,14 @@ def _layer_of(node: fx.Node, block: nn.Module) -> str | None:
 
 
 def node_argument(node: fx.Node, place: int) -> fx.Node:
-    """An argument of a call that is the result of another node."""
+    """An argument of a call that must be a node."""
     argument = node.args[place]
     assert isinstance(argument, fx.Node)
     return argument
 
 
 def read_name(node: fx.Node) -> str:
-    """The name of the tensor that a node reads."""
+    """The name of the tensor that a get_attr node reads."""
     assert isinstance(node.target, str)
     return node.target
 
@@ -233,13 +233,13 @@ def _activation(node: fx.Node) -> str | None:
 
 def _same_shape(one: fx.Node, other: fx.Node) -> bool:
     shapes = [node.meta["val"].shape for node in (one, other) if isinstance(node.meta.get("val"), torch.Tensor)]
-    return len(shapes) == 2 and str(shapes[0]) == str(shapes[1])  # symbolic sizes are compared by name, without a guard
+    return len(shapes) == 2 and str(shapes[0]) == str(shapes[1])  # compare symbolic sizes by name, which adds no guard
 
 
-# What a fused product multiplies by: one Linear's masked weight, or several below each other.
+# The weight of a fused product: one Linear's masked weight, or several concatenated along N.
 
-REMADE = ("gathered", "gathered_2_4", "blocked", "blocked_2_4", "n_m", "csr", "ell", "semi_structured")
-"""Families that can be made again from a weight and a mask with what their formats say of themselves."""
+REBUILDABLE = ("gathered", "gathered_2_4", "blocked", "blocked_2_4", "n_m", "csr", "ell", "semi_structured")
+"""Families whose formats can be rebuilt from a weight, a mask and their `meta()`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,8 +247,8 @@ class ProductWeight:
     """W [N, K] and bias [N] of a product.
 
     Args:
-        layers: names of the Linears, below each other.
-        rows: outputs of each.
+        layers: names of the Linears, in order along N.
+        rows: number of outputs of each.
         weight: [N, K], exact zeros where pruned.
         bias: [N] or None; float32 where constants of pruned features are folded in.
         mask: bool [N, K], True = keep; None where no layer is pruned.
@@ -264,7 +264,7 @@ class ProductWeight:
 
     @classmethod
     def of(cls, name: str, layer: nn.Linear, stored: SparseFormat | None, mask: Tensor | None) -> "ProductWeight":
-        """One Linear, which stays as it is, its weight shared; `stored` and `mask` as for `fuse_blocks`."""
+        """The weight of one Linear, shared with it; `stored` and `mask` as in `fuse_blocks`."""
         weight = layer.weight.detach()
         bias = None if layer.bias is None else layer.bias.detach()
         if stored is None or mask is None or stored.family == "dense":
@@ -273,10 +273,8 @@ class ProductWeight:
         return cls((name,), (weight.shape[0],), weight, bias, mask.to(weight.device), stored)
 
     def scaled(self, scale: Tensor) -> "ProductWeight":
-        """With each output multiplied by its own number.
+        """The weight with outputs multiplied by `scale` [N].
 
-        Args:
-            scale: [N].
         Raises:
             ValueError: a format that cannot be scaled.
         """
@@ -297,9 +295,9 @@ class ProductWeight:
 
 
 def join(parts: Sequence[ProductWeight]) -> ProductWeight | None:
-    """Several Linears that read the same X as one product, or None where one format cannot store them.
+    """Concatenate Linears that read the same X to one product; None where one format cannot store them.
 
-    Tiles of gathered outputs stay whole: a layer whose last tile is narrow fills it with outputs of its own that are pruned.
+    Tiles of gathered outputs do not mix layers: a partial last tile is filled with pruned outputs of its own layer.
     """
     weight = torch.cat([part.weight for part in parts])
     layers = tuple(name for part in parts for name in part.layers)
@@ -321,33 +319,33 @@ def join(parts: Sequence[ProductWeight]) -> ProductWeight | None:
             stored = _joined_tiles(parts, weight, mask, like)
         else:
             _check_whole_tiles(parts, like)
-            stored = remade(like, weight, mask)
-    except ValueError:  # how a format says that it cannot store a mask
+            stored = rebuild(like, weight, mask)
+    except ValueError:  # the format cannot store the mask
         return None
     return ProductWeight(layers, rows, weight, bias, mask, stored)
 
 
-def remade(like: SparseFormat, weight: Tensor, mask: Tensor, **orders: Tensor) -> SparseFormat:
-    """Another weight in the format of `like`, with its parameters.
+def rebuild(like: SparseFormat, weight: Tensor, mask: Tensor, **orders: Tensor) -> SparseFormat:
+    """Store another weight in the format of `like`, with its parameters.
 
     Raises:
-        ValueError: the mask does not have the structure, or the format cannot be made again.
+        ValueError: the mask has another structure, or the format cannot be rebuilt.
     """
-    if like.family not in REMADE or getattr(like, "input_order", None) is not None:
+    if like.family not in REBUILDABLE or getattr(like, "input_order", None) is not None:
         raise ValueError(f"{like.family}: not made again")
     parameters = {name: value for name, value in like.meta().items() if name != "shape"}
     return FORMATS[like.family].from_dense(weight, mask, **parameters, **orders)
 
 
 def tiled(like: GatheredFormat, weight: Tensor, mask: Tensor, order: Tensor) -> GatheredFormat:
-    """A weight in tiles of the outputs in this order, int64 [N]; outputs that are pruned may fill a tile."""
+    """Store a weight in tiles of outputs in this order, int64 [N]; pruned outputs may fill a tile."""
     return GatheredFormat.from_dense(
         weight, mask, tile=like.tile, drop_empty_outputs=False, output_order=order, fill=True
     )
 
 
 def outputs_in_tiles(stored: GatheredFormat) -> Tensor:
-    """The outputs of the tiles that keep anything, int64, in the order of the tiles."""
+    """The outputs of non-empty tiles, int64, in tile order."""
     counts = stored.tile_offsets.diff()
     tile_of = torch.arange(stored.output_index.numel(), device=stored.device) // stored.tile
     return stored.output_index.long()[(counts > 0)[tile_of]]
@@ -359,19 +357,19 @@ def _joined_tiles(parts: Sequence[ProductWeight], weight: Tensor, mask: Tensor, 
     order = []
     for place, (part, first) in enumerate(placed):
         count = len(part.weight)
-        assert part.stored is None or isinstance(part.stored, GatheredFormat)  # alike: see `join`
+        assert part.stored is None or isinstance(part.stored, GatheredFormat)  # all formats are equal: see `join`
         inside = torch.arange(count, device=weight.device) if part.stored is None else outputs_in_tiles(part.stored)
         missing = -inside.numel() % like.tile
-        others = _others(inside, count)
+        others = _complement(inside, count)
         if missing > others.numel() and place < len(placed) - 1:
             raise ValueError("gathered: a narrow tile would mix layers")
         order.append(torch.cat([inside, others[:missing]]) + first)
     tiles = torch.cat(order)
-    return tiled(like, weight, mask, torch.cat([tiles, _others(tiles, len(weight))]))
+    return tiled(like, weight, mask, torch.cat([tiles, _complement(tiles, len(weight))]))
 
 
 def _check_whole_tiles(parts: Sequence[ProductWeight], like: SparseFormat) -> None:
-    """Raise ValueError where 2:4 inside tiles would shift: tiles are formed of outputs that keep anything, in their order."""
+    """Raise ValueError where 2:4 groups in tiles would shift: tiles are formed from non-empty outputs in order."""
     if not isinstance(like, Gathered24Format):
         return
     for part in parts[:-1]:
@@ -385,13 +383,13 @@ def _starts(parts: Sequence[ProductWeight]) -> list[int]:
     return [sum(counts[:place]) for place in range(len(parts))]
 
 
-def _others(index: Tensor, count: int) -> Tensor:
-    """The numbers below `count` that are not in the index, ascending."""
+def _complement(index: Tensor, count: int) -> Tensor:
+    """The indices below `count` that are not in `index`, ascending."""
     absent = torch.ones(count, dtype=torch.bool, device=index.device)
     absent[index] = False
     return absent.nonzero().flatten()
 
 
 def stored_parameters(stored: SparseFormat) -> Mapping[str, object]:
-    """Family, and what the format was made with."""
+    """Family and parameters of a format."""
     return {"family": stored.family} | {name: value for name, value in stored.meta().items() if name != "shape"}

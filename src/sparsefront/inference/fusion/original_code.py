@@ -1,4 +1,4 @@
-"""The code of a rewritten block as its author wrote it, with products as its Linears: for calls that no graph can serve."""
+"""The original code of a rewritten block, with fused products as its Linears: for calls that no graph supports."""
 
 import copy
 import math
@@ -14,17 +14,17 @@ from sparsefront.networks import layer_weight
 Layers = tuple[str, ...]
 
 
-def own_code(
+def original_code(
     bare: nn.Module,
     products: Mapping[Layers, FusedProduct],
     kept: Mapping[str, Tensor],
     norm_biases: Mapping[Layers, Tensor | None],
 ) -> nn.Module:
-    """The block without weights as a module that runs; tensors and products are shared with the caller.
+    """A runnable copy of the block's original module; tensors and products are shared with the caller.
 
     Args:
-        bare: from `capture.skeleton`; stays as it is.
-        products, kept, norm_biases: as of `FusedBlock`.
+        bare: from `capture.skeleton`; unchanged.
+        products, kept, norm_biases: as in `FusedBlock`.
     """
     tensors = {**dict(bare.named_parameters()), **dict(bare.named_buffers())}
     memo: dict[int, Any] = {id(tensors[name]): tensor for name, tensor in kept.items()}
@@ -38,11 +38,11 @@ def own_code(
 
 
 class _SharedProduct(nn.Module):
-    """One product for several Linears that read the same x: the first one called multiplies, the others take slices.
+    """One product for several Linears that read the same x: the first call multiplies, the others take slices.
 
     Args:
         sizes: outputs of each Linear.
-        bias: that the product leaves to a norm behind it, or None.
+        bias: the bias if the norm after the product adds it; else None.
     """
 
     def __init__(self, product: FusedProduct, sizes: list[int], bias: Tensor | None) -> None:
@@ -52,7 +52,7 @@ class _SharedProduct(nn.Module):
         self._outputs: tuple[Tensor, ...] = ()
 
     def part(self, x: Tensor, place: int) -> Tensor:
-        """What the Linear at this place gives for x [..., K], whatever the order of the calls."""
+        """Output of the Linear at this place for x [..., K], in any call order."""
         if place == 0 or x is not self._x:
             y = self.product.without_epilogue(x)
             y = y if self.bias is None else y + self.bias.to(y.dtype)
@@ -64,7 +64,7 @@ class _SharedProduct(nn.Module):
 
 
 class _Part(nn.Module):
-    """One Linear of a product, at its place in the block."""
+    """Replaces one Linear of a product in the block."""
 
     def __init__(self, shared: _SharedProduct, place: int) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class _Part(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """[N, K] for code that asks for its type and device; its values are NaN."""
+        """[N, K] filled with NaN, for code that reads its dtype or device."""
         product = self.shared.product
         like = torch.full((1, 1), math.nan, dtype=product.format.dtype, device=product.device)
         return like.expand(self.out_features, self.in_features)
@@ -83,5 +83,5 @@ class _Part(nn.Module):
         return self.shared.product.bias
 
     def forward(self, input: Tensor) -> Tensor:
-        """`input` is called as nn.Linear calls it."""
+        """The argument is named as in nn.Linear."""
         return self.shared.part(input, self.place)

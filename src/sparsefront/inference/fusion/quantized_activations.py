@@ -1,4 +1,4 @@
-"""Quantised activations inside a rewritten block: what one product hands over to the next, and what several read."""
+"""Quantized activations inside a rewritten block: quantized once, by the product before them or for all their readers."""
 
 import operator
 from collections.abc import Mapping
@@ -13,39 +13,41 @@ from sparsefront.inference.fusion.sites import ProductSite, hidden_pairs
 
 aten = torch.ops.aten
 
-# The first of two products quantises what it computes, in its epilogue or with its activation, where the second alone reads it.
+# A product quantizes its output, in its epilogue or with its activation, if only one low-precision product reads it.
 
 
-class HandsOver(nn.Module):
-    """A product whose result the next one reads quantised."""
+class QuantizesOutput(nn.Module):
+    """A product that quantizes its output for the next one."""
 
     def __init__(self, product: FusedProduct) -> None:
         super().__init__()
         self.product = product
 
     def forward(self, x: Tensor | Quantized) -> Tensor | Quantized:
-        """Values [..., N] with their scales; as they are where the product emulates its kernel."""
-        return self.product(x) if self.product.emulates else self.product.for_next(x)
+        """Quantized values [..., N] with their scales; unquantized where the product emulates its kernel."""
+        return self.product(x) if self.product.emulates else self.product.quantized_output(x)
 
 
-def handing_over(sites: Mapping[str, ProductSite], products: Mapping[str, FusedProduct]) -> dict[str, HandsOver]:
-    """Name of each product that can quantise for the next one, which can read it -> the module to be called instead.
+def quantizing_producers(
+    sites: Mapping[str, ProductSite], products: Mapping[str, FusedProduct]
+) -> dict[str, QuantizesOutput]:
+    """Name of each product whose quantized output the next product accepts -> the module to call instead.
 
     Args:
         sites: name of the product -> its site in a graph.
-        products: the same names.
+        products: the same names -> products.
     """
     names = {site.layers: name for name, site in sites.items()}
     pairs = [(names[up.layers], names[down.layers]) for up, down in hidden_pairs(sites.values())]
     return {
-        up: HandsOver(products[up])
+        up: QuantizesOutput(products[up])
         for up, down in pairs
-        if (scales := products[up].handed_over) is not None and products[down].takes(scales)
+        if (scales := products[up].output_scales) is not None and products[down].takes(scales)
     }
 
 
-# Products that read the same activation: it is quantised once. So is what attention gives, by our own kernel: nothing that a
-# compiler could fuse with its quantisation comes before it.
+# An activation that several products read is quantized once. Attention's output is quantized by our own kernel, since a compiler
+# has nothing before it to fuse the quantization with.
 
 VIEWS = (
     aten.view.default,
@@ -60,17 +62,17 @@ VIEWS = (
 
 
 class Quantizes(nn.Module):
-    """[..., K] -> its values and scales, as a product would quantise it itself.
+    """Quantizes [..., K] as a product that reads it would.
 
     Args:
-        product: one of those that read it.
-        alone: whether nothing could fuse with it.
+        product: one of its readers.
+        alone: whether a compiler has nothing to fuse it with.
     """
 
     def __init__(self, product: FusedProduct, *, alone: bool) -> None:
         super().__init__()
         self.precision, self.alone = product.precision, alone
-        self.like = [product]  # in a list: it is no part of this module
+        self.like = [product]  # in a list, so that it is not registered as a submodule
 
     def forward(self, x: Tensor) -> Quantized:
         rows = self.like[0].entered(x.reshape(-1, x.shape[-1]))
@@ -84,8 +86,8 @@ class Quantizes(nn.Module):
 
 
 def product_of(module: nn.Module) -> FusedProduct | None:
-    """The product of a module that a graph calls: itself, one that hands over, or one for which x is quantised."""
-    if isinstance(module, HandsOver):
+    """The product behind a module of a graph: itself, or that of a `QuantizesOutput` or `Quantizes`."""
+    if isinstance(module, QuantizesOutput):
         return module.product
     if isinstance(module, Quantizes):
         return module.like[0]
@@ -93,28 +95,28 @@ def product_of(module: nn.Module) -> FusedProduct | None:
 
 
 def place_quantizations(graph: fx.Graph, modules: Mapping[str, nn.Module]) -> dict[str, Quantizes]:
-    """Quantise what several products in low precision read, and what one reads of attention, before the first of them.
+    """Insert quantizations of activations that several low-precision products read, and of attention's output.
 
     Args:
         graph: with calls of the products.
         modules: name of a product -> the module that is called.
     Returns:
-        name of the module -> module, to be added to those of the graph.
+        name -> new module, to add to those of the graph.
     """
     readers: dict[Any, list[fx.Node]] = {}
     for node in graph.find_nodes(op="call_module"):
         product = modules.get(str(node.target))
-        product = product.product if isinstance(product, HandsOver) else product
+        product = product.product if isinstance(product, QuantizesOutput) else product
         if isinstance(product, FusedProduct) and product.precision != "none":
             readers.setdefault((node.args[0], product.precision, product.x_scale), []).append(node)
     added: dict[str, Quantizes] = {}
     for (x, *_), nodes in readers.items():
         first = modules[str(nodes[0].target)]
         alone = _is_attention(x)
-        if (len(nodes) == 1 and not alone) or isinstance(modules.get(str(x.target)), HandsOver):
+        if (len(nodes) == 1 and not alone) or isinstance(modules.get(str(x.target)), QuantizesOutput):
             continue
         name = f"quantize_{len(added)}"
-        product = first.product if isinstance(first, HandsOver) else first
+        product = first.product if isinstance(first, QuantizesOutput) else first
         added[name] = Quantizes(product, alone=alone)  # type: ignore[arg-type]
         with graph.inserting_before(nodes[0]):
             called = graph.call_module(name, (x,))
@@ -124,7 +126,7 @@ def place_quantizations(graph: fx.Graph, modules: Mapping[str, nn.Module]) -> di
 
 
 def _is_attention(node: fx.Node) -> bool:
-    """Whether it is what scaled_dot_product_attention gives, seen otherwise."""
+    """Whether a node is the output of scaled_dot_product_attention, or a view of it."""
     while node.target in VIEWS:
         node = node.all_input_nodes[0]
     return "scaled_dot_product" in str(node.target)

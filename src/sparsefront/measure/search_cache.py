@@ -1,4 +1,4 @@
-"""What searches of the library found, for other calls with the same shapes, of this process and of later ones."""
+"""Cache of search results for later calls with the same shapes, in this process and later ones."""
 
 import functools
 import hashlib
@@ -28,17 +28,17 @@ from sparsefront.artifacts.durable import whole_file
 from sparsefront.measure.search_time import SearchTime
 
 log = logging.getLogger(__name__)
-FOLDER = "searches"  # beside the launch parameters that were measured
+FOLDER = "searches"  # next to the measured launch parameters
 
 
-class FoundBefore:
-    """What one kind of search found: a file for each, in the cache of the kernels' own measurements.
+class SearchCache:
+    """Results of one kind of search, a file each, in the cache of the kernels' own measurements.
 
-    A file counts on the same GPU model, with the same code, kernels and libraries. Only what lies on a GPU is kept.
+    A file is valid for the same GPU model, code, kernels and libraries. CPU results stay in this process.
 
     Args:
-        kind: names it.
-        code: modules whose code decides what is found.
+        kind: name of the search.
+        code: modules whose code determines the result.
     """
 
     def __init__(self, kind: str, code: tuple[str, ...]) -> None:
@@ -46,7 +46,7 @@ class FoundBefore:
         self._here: dict[str, dict[str, Any]] = {}
 
     def get(self, key: str, device: torch.device) -> dict[str, Any] | None:
-        """None where nothing was found, or its file cannot be read."""
+        """The stored result; None where there is none, or its file cannot be read."""
         if key not in self._here and device.type == "cuda":
             with suppress(OSError, Unreadable):
                 found = read_json_bounded(self._file(key, device))
@@ -55,7 +55,7 @@ class FoundBefore:
         return self._here.get(key)
 
     def keep(self, key: str, found: dict[str, Any], device: torch.device) -> None:
-        """For this process, and for later ones where the file can be written."""
+        """Store a result for this process and, if its file can be written, for later ones."""
         self._here[key] = found
         if device.type != "cuda":
             return
@@ -64,28 +64,30 @@ class FoundBefore:
             file.parent.mkdir(parents=True, exist_ok=True)
             with whole_file(file) as partial:
                 partial.write_text(json.dumps(found), encoding="utf-8")
-        except OSError as error:  # it is found again where it is needed
+        except OSError as error:  # later processes search again
             log.warning("what a search found is not kept: %s", error)
 
     def _file(self, key: str, device: torch.device) -> Path:
         gpu = torch.cuda.get_device_name(device)
-        name = hashlib.sha256("\0".join((self.kind, key, gpu, _made_with(self.code))).encode()).hexdigest()[:32]
+        name = hashlib.sha256("\0".join((self.kind, key, gpu, _environment_digest(self.code))).encode()).hexdigest()[
+            :32
+        ]
         return user_file(gpu, FOLDER).with_name(f"{self.kind}-{name}.json")
 
 
 def good_for(search: SearchTime) -> dict[str, float | None]:
-    """For what is kept: seconds of the longest search that would find nothing else, None without a limit."""
+    """The field "seconds" to store: see `SearchTime.good_for`; None: no limit."""
     return {"seconds": None if math.isinf(search.good_for) else search.good_for}
 
 
 def seconds_of(found: dict[str, Any]) -> float:
-    """Likewise, of what was kept."""
+    """`SearchTime.good_for` of a stored result."""
     return math.inf if found["seconds"] is None else found["seconds"]
 
 
 @functools.cache
-def _made_with(code: tuple[str, ...]) -> str:
-    """The code, the kernels' sources and what builds them, and the libraries."""
+def _environment_digest(code: tuple[str, ...]) -> str:
+    """Digest of the code, the kernels' sources and compiler, and library versions."""
     modules = import_closure(tuple((module, None) for module in code if find_module(module) is not None))
     kernels = [module for module in modules if module.name.startswith("sparsefront_kernels.")]
     sources = native_digest(native_sources(kernels, (*SOURCES, *TABLES)))

@@ -1,4 +1,4 @@
-"""Computations that a graph writes out in several operators, as the one operator that they are: attention, RMSNorm, GELU."""
+"""Replace decomposed attention, RMSNorm and GELU in a graph by PyTorch's fused operators."""
 
 import math
 from typing import Any
@@ -9,8 +9,8 @@ from torch import fx
 aten = torch.ops.aten
 
 
-def as_one_operator(graph: fx.Graph) -> None:
-    """Replace them, in place; what nothing reads any longer stays to be removed."""
+def fuse_operators(graph: fx.Graph) -> None:
+    """Replace all decomposed patterns, in place; dead nodes remain."""
     for softmax in graph.find_nodes(op="call_function", target=aten.softmax.int):
         _fuse_attention(graph, softmax)
     for rsqrt in graph.find_nodes(op="call_function", target=aten.rsqrt.default):
@@ -25,7 +25,7 @@ CASTS = (aten.to.dtype, aten.type_as.default, aten._to_copy.default)
 
 
 def _fuse_rms_norm(graph: fx.Graph, rsqrt: fx.Node) -> None:
-    """Compute what this reciprocal root is part of by PyTorch's rms_norm, which rounds once; other uses stay as they are."""
+    """Replace the RMSNorm around this rsqrt, if it is one, by PyTorch's rms_norm, which rounds once."""
     found = _mean_square(rsqrt)
     scaled = _only(rsqrt, aten.mul.Tensor)
     if found is None or scaled is None:
@@ -34,14 +34,14 @@ def _fuse_rms_norm(graph: fx.Graph, rsqrt: fx.Node) -> None:
     width = x.meta["val"].shape[-1]
     width = width.node.maybe_as_int() if isinstance(width, torch.SymInt) else width
     factor = scaled.args[0] if scaled.args[1] is rsqrt else scaled.args[1]
-    if width is None or not isinstance(factor, fx.Node) or _before_casts(factor) is not x:
+    if width is None or not isinstance(factor, fx.Node) or _skip_casts_before(factor) is not x:
         return
-    last, weight = _past_casts(scaled), None
+    last, weight = _skip_casts_after(scaled), None
     product = _only(last, aten.mul.Tensor)
     if product is not None:
         other = product.args[0] if product.args[1] is last else product.args[1]
         if isinstance(other, fx.Node) and _is_constant(other) and other.meta["val"].shape == (width,):
-            last, weight = _past_casts(product), other
+            last, weight = _skip_casts_after(product), other
     dtype = x.meta["val"].dtype
     if last.meta["val"].dtype != dtype:
         return
@@ -58,7 +58,7 @@ def _fuse_rms_norm(graph: fx.Graph, rsqrt: fx.Node) -> None:
 
 
 def _mean_square(rsqrt: fx.Node) -> tuple[fx.Node, float] | None:
-    """x and eps of 1 / sqrt(mean(x²) + eps) over the last dimension."""
+    """x and eps of 1 / sqrt(mean(x²) + eps) over the last dimension; None for other computations."""
     total = rsqrt.args[0]
     if not isinstance(total, fx.Node) or total.target is not aten.add.Tensor or not isinstance(total.args[1], float):
         return None
@@ -68,39 +68,39 @@ def _mean_square(rsqrt: fx.Node) -> tuple[fx.Node, float] | None:
     square = mean.args[0]
     if not isinstance(square, fx.Node) or square.target is not aten.pow.Tensor_Scalar or square.args[1] != 2:
         return None
-    return _before_casts(square.args[0]), total.args[1]
+    return _skip_casts_before(square.args[0]), total.args[1]
 
 
-def _before_casts(node: Any) -> Any:
+def _skip_casts_before(node: Any) -> Any:
     while isinstance(node, fx.Node) and node.target in CASTS:
         node = node.args[0]
     return node
 
 
-def _past_casts(node: fx.Node) -> fx.Node:
+def _skip_casts_after(node: fx.Node) -> fx.Node:
     while len(node.users) == 1 and (user := next(iter(node.users))).target in CASTS and user.args[0] is node:
         node = user
     return node
 
 
 def _only(node: fx.Node, target: Any) -> fx.Node | None:
-    """The one user of a node, if it is such an operator."""
+    """The only user of a node if it calls `target`, else None."""
     user = next(iter(node.users)) if len(node.users) == 1 else None
     return user if user is not None and user.target is target else None
 
 
 def _is_constant(node: fx.Node) -> bool:
-    """Whether it depends on parameters of the block alone."""
+    """Whether a node depends on the block's parameters alone."""
     if node.op == "get_attr":
         return True
     return node.op == "call_function" and bool(node.all_input_nodes) and all(map(_is_constant, node.all_input_nodes))
 
 
-# GELU by its tanh approximation: x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x³))).
+# GELU with tanh approximation: x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x³))).
 
 
 def _fuse_gelu(graph: fx.Graph, tanh: fx.Node) -> None:
-    """Compute what this tanh is part of by PyTorch's gelu; other uses of tanh stay as they are."""
+    """Replace the GELU around this tanh, if it is one, by PyTorch's gelu."""
     inner, plus = _operand(tanh.args[0], aten.mul.Tensor, math.sqrt(2 / math.pi)), _only(tanh, aten.add.Tensor)
     if inner is None or inner.target is not aten.add.Tensor or plus is None or plus.args != (tanh, 1.0):
         return
@@ -119,17 +119,17 @@ def _fuse_gelu(graph: fx.Graph, tanh: fx.Node) -> None:
 
 
 def _operand(node: Any, target: Any, constant: float) -> fx.Node | None:
-    """What an operator is given beside a constant."""
+    """x of target(x, constant); None for other computations."""
     if not isinstance(node, fx.Node) or node.target is not target or not isinstance(node.args[0], fx.Node):
         return None
     return node.args[0] if isinstance(node.args[1], float) and math.isclose(node.args[1], constant) else None
 
 
-# Attention that is written out, softmax(Q Kᵀ / c + biases) V as MPNet has it, as one scaled_dot_product_attention.
+# Decomposed attention, softmax(Q Kᵀ / c + biases) V as in MPNet.
 
 
 def _fuse_attention(graph: fx.Graph, softmax: fx.Node) -> None:
-    """Compute what this softmax is part of by PyTorch's fused attention; other uses of softmax stay as they are."""
+    """Replace the attention around this softmax, if it is one, by scaled_dot_product_attention."""
     scores, *dim = softmax.args
     found, mixed = _scores(scores), next(iter(softmax.users))
     if found is None or dim not in ([-1], [3]) or len(softmax.users) != 1:
@@ -153,7 +153,7 @@ def _fuse_attention(graph: fx.Graph, softmax: fx.Node) -> None:
 
 
 def _scores(node: Any) -> tuple[fx.Node, float, list[fx.Node]] | None:
-    """The product of queries and keys [B, heads, L, L], what it is scaled by, and what is added; None for other computations."""
+    """The product of queries and keys [B, heads, L, L], its scale, and added biases; None for other computations."""
     if not isinstance(node, fx.Node) or len(node.users) != 1 or node.kwargs:
         return None
     if node.target is aten.matmul.default:
@@ -171,7 +171,7 @@ def _scores(node: Any) -> tuple[fx.Node, float, list[fx.Node]] | None:
 
 
 def _keys(transposed: fx.Node) -> fx.Node | None:
-    """What a node turns from [B, heads, L, d] to [B, heads, d, L]; None where it does something else."""
+    """The keys [B, heads, L, d] that a node transposes to [B, heads, d, L]; None for another operator."""
     if transposed.target is not aten.transpose.int:
         return None
     keys, *dims = transposed.args
@@ -180,5 +180,5 @@ def _keys(transposed: fx.Node) -> fx.Node | None:
 
 
 def _node_arguments(node: fx.Node) -> list[fx.Node]:
-    """The arguments of a call that are results of other nodes."""
+    """The arguments of a call that are nodes."""
     return [argument for argument in node.args if isinstance(argument, fx.Node)]
