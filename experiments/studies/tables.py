@@ -87,7 +87,7 @@ def _dense_seed(study: Study, point: Point, line: Line) -> int:
 
 
 def table_lines(study: Study, table: Table, network: str, cells: Cells) -> Iterator[str]:
-    """A table of one network: a line for each cell, the source's number beside it, also where ours is missing.
+    """A table of one network: a line for each measured cell, and for each cell that the source has; then the names of the rest.
 
     Metrics in per cent, mean ± standard deviation over seeds; differences are to the dense network of the line's own seeds and
     block, and to the same continued for the same budget. Those networks come first. Columns without anything are left out.
@@ -95,10 +95,14 @@ def table_lines(study: Study, table: Table, network: str, cells: Cells) -> Itera
     found = of_table(cells, table, network)
     blocks = mixed(blocks_of(study, network, cells), [cell for _, cell in found])
     columns, texts = list(table.columns), []
+    left: dict[str, None] = {}
     for point, cell in found:
         row, place = table.rows[point.row], columns.index(point.column)
         label = point.row + (f" ({row.note})" if row.note else "")
         source = _source(row.paper[place] if place < len(row.paper) else None)
+        if cell.seeds == 0 and cell.unsupported is None and not source:
+            left[point.row] = None
+            continue
         texts.append([label, point.column + _short_of(cell), letters(blocks, cell), *_ours(cell), source])
     texts = [*_dense_texts([cell for _, cell in found], blocks), *texts]
     shown = [place for place in range(len(HEAD)) if any(text[place] for text in texts)]
@@ -106,6 +110,11 @@ def table_lines(study: Study, table: Table, network: str, cells: Cells) -> Itera
     for seed in sorted({block.seed for block in blocks.values()}):
         count = sum(block.seed == seed for block in blocks.values())
         yield from ("", f"Seed {seed} has {count} dense networks: **compare within a block only**.")
+    if left:
+        measured = {text[0].partition(" (")[0] for text in texts}
+        whole = ", ".join(f"`{row}`" for row in left if row not in measured)
+        levels = ", ".join(f"`{row}`" for row in left if row in measured)
+        yield from ("", f"*Not measured*: {'; '.join(filter(None, (whole, levels and f'other levels of {levels}')))}.")
 
 
 def _source(value: float | str | None) -> str:

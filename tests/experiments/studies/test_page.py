@@ -188,7 +188,8 @@ def test_beside_text_stands_what_words_alone_reach_on_the_same_split(modules, st
 
 def test_a_page_without_lines_shows_the_source_and_no_number_of_ours(modules, study, tmp_path):
     text = modules["page"].page(study, tmp_path)
-    assert text.count("| missing |") == 6 and "| 90.50 |" in text and "no line yet" in text
+    assert text.count("| missing |") == 2 and "| 90.50 |" in text and "no line yet" in text
+    assert "*Not measured*: " in text and "`" in text.partition("*Not measured*: ")[2].partition("\n")[0]
     assert not (tmp_path / "accuracy.png").exists()
 
 
