@@ -100,6 +100,17 @@ def test_a_prompt_goes_in_pieces_where_kernels_take_few_rows(ids):
     assert found.not_timed == {"sparse": "ValueError: takes up to 12 rows of X"}
 
 
+def test_a_network_that_fails_for_any_prompt_tells_its_first_error(ids):
+    class Fails(nn.Linear):
+        def forward(self, input):
+            raise ValueError(f"cannot multiply {input.shape[1]} tokens")
+
+    net = llama()
+    net.model.layers[0].mlp.up_proj.__class__ = Fails
+    with pytest.raises(ValueError, match="cannot multiply 14 tokens"):
+        Decoder(net, ids, 64)
+
+
 def test_benchmark_tells_tokens_per_second_and_the_prompt(nets, ids, monkeypatch):
     dense, _, sparse = nets
     made = []

@@ -56,15 +56,20 @@ class Decoder(nn.Module):
         """Fill the cache from its start; returns logits [B, V] of the token after the prompt.
 
         If a kernel takes few rows only, the prompt is processed in chunks as large as it takes.
+
+        Raises:
+            ValueError: the network's own, if it fails for the whole prompt and for single tokens.
         """
         positions, size = torch.arange(prompt.shape[1], device=prompt.device), prompt.shape[1]
+        first_error: ValueError | None = None
         while True:
             try:
                 pieces = zip(prompt.split(size, 1), positions.split(size), strict=True)
                 logits = [self._logits(*piece, place * size) for place, piece in enumerate(pieces)][-1]
-            except ValueError:  # more rows than a kernel takes
+            except ValueError as error:  # more rows than a kernel takes
+                first_error = first_error or error
                 if size == 1:
-                    raise
+                    raise first_error from error
                 size //= 2
             else:
                 self.position.fill_(prompt.shape[1])
