@@ -90,7 +90,7 @@ def recover(
         epochs, lr: override the recipe: epochs of all rounds together (of each, when rewinding) and peak learning rate. Not
             allowed if the recovery sets its own or trains nothing.
         backend: overrides the recovery's: dense, sparse (trains only kept weights, for blocks and tiles) or auto (the faster
-            one per step); None = as the recovery has it, dense by default.
+                one); None = as the recovery has it, dense by default.
         dense_after: overrides the recovery's (finetune, lr_rewind, distill): fraction of the optimizer steps, between 0 and
             1, after which the masks are lifted and all weights train; None = as the recovery has it, never by default.
         recipe: optimizer, learning-rate curve, weight decay; None = AdamW, linear decay, 3 epochs at 1e-3. For rewinding,
