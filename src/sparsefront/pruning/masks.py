@@ -318,7 +318,7 @@ class HeldMasks:
         return HoldMasksCallback()
 
     def _before(self, net: nn.Module, *_: object) -> None:
-        if net is self._net and self._handles and not torch.compiler.is_compiling():  # compiled code relies on step hooks
+        if net is self._net and self._handles and not torch.compiler.is_compiling():  # then only steps zero
             self.zero_()
 
     @torch.compiler.disable

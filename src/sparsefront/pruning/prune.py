@@ -187,7 +187,7 @@ def prune(
     if warning := collapse_warning(sparsities, first, pruning.allocation.name):
         log.warning("prune: %s", warning)  # immediately: the following steps may train for hours
     dense = dense_weights(net, {*masks, *ignored})
-    whole = [name for name, gone in sparsities.items() if gone == 0 and first == sparsity]  # later masks may prune these
+    whole = [name for name, gone in sparsities.items() if gone == 0 and first == sparsity]  # later masks may prune them
     tell(_achieved(net, masks, dense, whole))
     others = {found.name: found.why for found in dense}
     return Masks(masks, pruning=pruning, spec=spec, ignored=ignored, dense=others, search=record)

@@ -45,9 +45,7 @@ class AccumulateMovement(pl.Callback):
             gradient = weight.grad
             if gradient is None:
                 continue
-            if (
-                finite is not None
-            ):  # on the device: reading the result would synchronize every step
+            if finite is not None:  # on the device: reading the result would synchronize every step
                 gradient = torch.where(finite, gradient, torch.zeros_like(gradient))
             self._sum_of(name).addcmul_(weight, gradient, value=-1)
 
