@@ -114,7 +114,7 @@ def _write_whole(path: Path, columns: list[str], lines: Iterable[Mapping[str, An
 
 # A cell with the kernels of all layers as JSON exceeds the csv module's default limit of 128 KiB.
 csv.field_size_limit(2**31 - 1)
-# Text that a spreadsheet would evaluate, which includes negative numbers but not as a problem.
+# Text that a spreadsheet would evaluate; a negative number is not.
 _FORMULA = re.compile(r"[=+@\t\r\n]|-(?!\d+(\.\d*)?([eE][+-]?\d+)?\Z)")
 
 
